@@ -1,0 +1,44 @@
+# Two commands matter on a fresh machine: `make run` and `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+JOBS ?= auto
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup run test lint fmt types check clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(STAMP) ## Make .venv with everything that running and testing need
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Foliot needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (first time: about a minute) ..."
+	@$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/pip install --quiet -c constraints.txt --editable . --group dev
+	@touch $(STAMP)
+
+run: setup ## Run Foliot's main job on the embedded default
+	@$(BIN)/python examples/tour.py
+
+test: setup ## Run every test, with a real PostgreSQL and a real NATS server
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+lint: setup ## Style, formatting and the direction of imports
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
+
+fmt: setup ## Format and fix what can be fixed
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+types: setup ## Strict type check of src
+	@$(BIN)/pyright
+
+check: lint types test ## Everything that CI runs
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""Foliot: the agent runtime."""
+
+from foliot.version import __version__
+
+__all__ = ["__version__"]

@@ -1,0 +1,1 @@
+"""How the command line and other programs reach a Foliot: the same verbs on the embedded store and on a server."""

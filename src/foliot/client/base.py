@@ -1,0 +1,66 @@
+"""The seam between what a person types and where it happens.
+
+`LocalClient` works on a store in this process. A client that speaks to a server is the second implementation; nothing
+in `cli/` can tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from foliot.store.base import Change, Document, Filter, Page, Requirement, Rotation
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What apply did (or with `dry_run` would do) to one resource. `before` is None for a new one."""
+
+    action: Literal["created", "updated", "unchanged", "deleted"]
+    document: Document
+    before: Document | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Outcomes in the order given (deletions by prune last), and what is worth a warning, in sentences."""
+
+    outcomes: list[Outcome]
+    warnings: list[str]
+
+
+class Client(Protocol):
+    async def get(self, kind: str, name: str, *, namespace: str) -> Document:
+        """One resource; raises `NotFound` with near names as its hint."""
+        ...
+
+    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page: ...
+
+    async def apply(
+        self,
+        documents: Sequence[Document],
+        *,
+        dry_run: bool = False,
+        prune: tuple[Requirement, ...] | None = None,
+        prune_namespace: str = "default",
+    ) -> Applied:
+        """Create or update all `documents` (normalised, see resources/reader.py) in one transaction.
+
+        References are checked against the store and the documents together. With `prune`, resources in
+        `prune_namespace` that match the selector, were made by apply, and are not among the documents are deleted.
+        Raises `ManifestError`, `Conflict`.
+        """
+        ...
+
+    async def replace(self, document: Document) -> Outcome:
+        """Store an edited document; its resourceVersion must still be the current one, else `Conflict`."""
+        ...
+
+    async def delete(self, kind: str, name: str, *, namespace: str, version: str | None = None) -> Document: ...
+
+    def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]: ...
+
+    async def rotate_key(self) -> Rotation: ...
+
+    async def close(self) -> None: ...

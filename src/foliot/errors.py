@@ -1,0 +1,70 @@
+"""Every error a user of Foliot can meet, as one tree.
+
+    FoliotError
+    ├── InvalidInput            what was given cannot be used as it stands
+    │   ├── ManifestError       … in a manifest: carries every problem with its place
+    │   └── UsageError          … on the command line or in a setting
+    ├── NotFound                the thing that was named is not there
+    ├── Conflict                it changed meanwhile, or is there already
+    ├── Gone                    it was there, and is no longer kept (a watch position that was compacted)
+    ├── Denied                  a rule says no
+    ├── SecretError             a secret cannot be sealed or opened; never carries the value
+    └── Unavailable             a part that is needed does not answer; trying again may help
+
+`code` is for programs and never changes; the message is for people and says what happened, where, and what to do.
+`exit_code` and `http` are how the command line and the server report it: no caller ever reads the text to decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FoliotError(Exception):
+    """Base of all. `details` are facts for programs; `hint` is the next thing to try, for people."""
+
+    code: ClassVar[str] = "internal"
+    http: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+    retryable: bool = False
+
+    def __init__(self, message: str, *, hint: str | None = None, retryable: bool | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class InvalidInput(FoliotError):
+    code, http, exit_code = "invalid", 422, 5
+
+
+class UsageError(InvalidInput):
+    code, http, exit_code = "usage", 400, 2
+
+
+class NotFound(FoliotError):
+    code, http, exit_code = "not_found", 404, 3
+
+
+class Conflict(FoliotError):
+    code, http, exit_code = "conflict", 409, 4
+
+
+class Gone(FoliotError):
+    code, http, exit_code = "gone", 410, 4
+
+
+class Denied(FoliotError):
+    code, http, exit_code = "denied", 403, 6
+
+
+class SecretError(FoliotError):
+    code, http, exit_code = "secret", 500, 6
+
+
+class Unavailable(FoliotError):
+    code, http, exit_code = "unavailable", 503, 7
+    retryable = True

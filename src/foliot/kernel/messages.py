@@ -1,0 +1,172 @@
+"""What is said between people, models and tools, as data that every part shares.
+
+These are msgspec structs because the same values are encoded into the journal at every step: a struct costs about a
+microsecond to encode and needs no conversion. They are frozen, so a transcript can be shared without copying.
+A field may be added with a default; none is ever renamed or removed, because journals are read for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+StopReason: TypeAlias = Literal["end", "tool_calls", "length", "refusal", "other"]
+
+
+class Text(Struct, frozen=True, tag="text", omit_defaults=True):
+    text: str
+
+
+class Reasoning(Struct, frozen=True, tag="reasoning", omit_defaults=True):
+    """What a model thought. `signature` and `opaque` are the provider's own and go back to it unchanged."""
+
+    text: str = ""
+    signature: str | None = None
+    opaque: str | None = None
+
+
+class Media(Struct, frozen=True, tag="media", omit_defaults=True):
+    """An image, document, audio or other file: exactly one of `data` (base64), `url`, or `blob` (a digest)."""
+
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    blob: str | None = None
+    name: str | None = None
+
+
+class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
+    """`arguments` is the JSON text exactly as the model wrote it, valid or not. `id` is unique within a run.
+
+    `opaque` is the provider's own (a thought signature, for example) and goes back to it unchanged.
+    """
+
+    id: str
+    name: str
+    arguments: str = "{}"
+    opaque: str | None = None
+
+
+class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
+    """The one answer to a call. `error` is set when the call failed; the content then says so to the model."""
+
+    call_id: str
+    name: str
+    content: tuple[Text | Media, ...] = ()
+    error: ToolFailure | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content if isinstance(part, Text))
+
+
+class ToolFailure(Struct, frozen=True, omit_defaults=True):
+    """A failure is data: `code` and `reason` for programs and policy, `message` for the model and for people."""
+
+    code: str
+    reason: str
+    message: str
+    retryable: bool = False
+    kind: str = "execution"
+    details: dict[str, Any] = {}
+
+
+Part: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    role: Role
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Tokens of one or many answers. `input_tokens` includes what was read from and written to a cache.
+
+    `source` is "provider" when the provider counted, "estimated" when Foliot did. `cost_usd` is None when no price is
+    known: an unknown price is not a price of zero.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_usd: float | None = None
+    source: Literal["provider", "estimated"] = "provider"
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class ToolSpec(Struct, frozen=True, omit_defaults=True):
+    """What a model is told of a tool. `schema` is a JSON Schema object; None means the one-string fallback."""
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any] | None = None
+
+
+class ModelSettings(Struct, frozen=True, omit_defaults=True):
+    """Knobs that providers share. `extra` goes into the provider's request body as it is."""
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    extra: dict[str, Any] = {}
+
+
+class ModelRequest(Struct, frozen=True, omit_defaults=True):
+    """One question to a model. `output_schema` asks for an answer that is JSON of this shape."""
+
+    model: str
+    messages: tuple[Message, ...]
+    system: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    output_schema: dict[str, Any] | None = None
+    settings: ModelSettings = ModelSettings()
+
+
+class ModelResponse(Struct, frozen=True, omit_defaults=True):
+    """One finished answer. `message.role` is "assistant". `model` is what really answered."""
+
+    message: Message
+    usage: Usage = Usage()
+    stop: StopReason = "end"
+    model: str = ""
+    provider: str = ""
+    id: str = ""
+
+
+class TextDelta(Struct, frozen=True, tag="text.delta"):
+    text: str
+
+
+class ReasoningDelta(Struct, frozen=True, tag="reasoning.delta"):
+    text: str
+
+
+class ToolCallDelta(Struct, frozen=True, tag="tool_call.delta"):
+    """A piece of a call while the model writes it; `index` tells parallel calls apart."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+
+
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta

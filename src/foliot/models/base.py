@@ -1,0 +1,84 @@
+"""The seam to models: one question, one finished answer, deltas on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeAlias
+
+from foliot.errors import FoliotError
+from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
+
+OnDelta: TypeAlias = Callable[[Delta], None]
+
+
+class Gateway(Protocol):
+    """Speaks to one endpoint. Safe to share between any number of concurrent runs."""
+
+    async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
+        """Ask and wait for the finished answer; when `on_delta` is given, stream, and call it for each piece.
+
+        Cancelling the task stops the request. Raises a `ModelError`, and no other exception.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ModelError(FoliotError):
+    """A model did not give an answer that can be used.
+
+    `kind` is what a policy decides by; `retry_after` is in seconds, when the provider said so.
+    """
+
+    code: ClassVar[str] = "model_failed"
+    http = 502
+    kind: ClassVar[str] = "other"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str = "",
+        status: int | None = None,
+        retry_after: float | None = None,
+        hint: str | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, retryable=retryable, provider=provider, status=status)
+        self.provider = provider
+        self.status = status
+        self.retry_after = retry_after
+
+
+class ModelAuthError(ModelError):
+    kind = "auth"
+
+
+class ModelRequestError(ModelError):
+    """The provider refused the request as it stands (too long, unknown model, bad schema); asking again is useless."""
+
+    kind = "request"
+
+
+class ModelRateLimited(ModelError):
+    kind = "rate_limit"
+    retryable = True
+
+
+class ModelOverloaded(ModelError):
+    """5xx, 529, connection lost: the provider's trouble."""
+
+    kind = "overloaded"
+    retryable = True
+
+
+class ModelTimeout(ModelError):
+    kind = "timeout"
+    retryable = True
+
+
+class ModelGarbage(ModelError):
+    """The answer could not be understood: wrong content type, broken JSON, a stream cut short, far too large."""
+
+    kind = "garbage"
+    retryable = True

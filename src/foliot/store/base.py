@@ -1,0 +1,177 @@
+"""The protocols of what lasts. One conformance suite in tests/conformance/ holds for every implementation of each.
+
+Documents are plain JSON objects (`dict[str, Any]`), not models: reading a list must not pay for validation, and what
+was stored by an older version must stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from foliot.store.transaction import Row, Tx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Document: TypeAlias = dict[str, Any]
+
+
+class Database(Protocol):
+    """A thin layer over one driver. Query texts are in queries/*.sql, by name."""
+
+    async def read(self, name: str, **params: Any) -> list[Row]:
+        """Rows of one query, outside any transaction, from the last committed state."""
+        ...
+
+    async def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `body(*args, **kwargs)` as one transaction; return when it is durable.
+
+        Raises what the body raises (nothing of it is then stored), `Unavailable` when the database does not answer.
+        """
+        ...
+
+    async def wait_for_change(self, *, timeout: float) -> None:
+        """Return when something may have been committed by any process, or after `timeout` seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Finish the writes that were accepted, then let go of every thread, connection and file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """What names one resource. `kind` is the canonical spelling, e.g. `AgentSystem`."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name} in namespace {self.namespace!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Create or replace one resource.
+
+    `document` carries kind, metadata (name, namespace, labels, annotations), spec, and status when `status` is set.
+    `expect` is the precondition: "any", "absent" (create only), "present" (update only), or the exact
+    resourceVersion. `only="status"` leaves spec and metadata as they are; `only="spec"` keeps the stored status.
+    """
+
+    document: Document
+    expect: str = "any"
+    only: Literal["spec", "status"] = "spec"
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    key: Key
+    expect: str = "present"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one Put or Delete. `document` is as stored (secrets masked); for a delete, as it last was."""
+
+    action: Literal["created", "updated", "unchanged", "deleted"]
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One committed change, in commit order. `revision` is the position to resume a watch behind."""
+
+    revision: int
+    action: Literal["created", "updated", "deleted"]
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One clause of a label or field selector, e.g. `tier in (a, b)`, `!legacy`, `status.phase!=Ready`."""
+
+    key: str
+    op: Literal["=", "!=", "in", "notin", "exists", "absent"]
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. `cursor` is None on the last page. `revision` is where a watch takes over without a gap."""
+
+    items: list[Document]
+    cursor: str | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which resources: one kind (or all), one namespace (or all), and what labels and fields must say."""
+
+    kind: str | None = None
+    namespace: str | None = None
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What `rotate_key` did."""
+
+    key_id: str
+    secrets: int
+    values: int
+    retired: tuple[str, ...] = field(default=())
+
+
+class ResourceStore(Protocol):
+    """Declared resources with versions, and every change to them in order.
+
+    `metadata.resourceVersion` is the store-wide revision of the last change to the object, as a decimal string: it is
+    never used twice, not even by an object that was deleted and made again, and any of them is a place from which a
+    watch can go on. `generation` starts at 1 and grows only when the spec changes.
+    """
+
+    async def get(self, key: Key) -> Document:
+        """The resource, secrets masked. Raises `NotFound`."""
+        ...
+
+    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
+        """Ordered by (kind, namespace, name). A resource that exists throughout is on exactly one page.
+
+        Raises `InvalidInput` for a cursor that was not issued for this filter.
+        """
+        ...
+
+    async def write(self, changes: Sequence[Put | Delete]) -> list[Written]:
+        """All of them in one transaction, or none. A Put that changes nothing is "unchanged" and makes no version.
+
+        Raises `Conflict` (stale or present), `NotFound` (expected but absent); the error names the key.
+        """
+        ...
+
+    def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
+        """Every change behind revision `after`, in order, each once; then those to come, from any process.
+
+        Raises `Gone` when changes behind `after` are no longer kept: list again and go on from `Page.revision`.
+        """
+        ...
+
+    async def revision(self) -> int:
+        """The newest revision."""
+        ...
+
+    async def reveal(self, key: Key) -> dict[str, bytes]:
+        """The clear values of a Secret, by key. Raises `NotFound`, `SecretError`."""
+        ...
+
+    async def rotate_key(self) -> Rotation:
+        """Make a new key the active one and seal every stored secret value with it, in place."""
+        ...
+
+    async def compact(self, *, keep: int) -> int:
+        """Forget all but the newest `keep` changes; the number forgotten. Resources themselves stay."""
+        ...

@@ -1,0 +1,68 @@
+"""A transaction is a generator that yields statements and receives their results.
+
+The body of a transaction says *what* to run and in which order, and does no I/O itself. SQLite runs it in one go on the
+writer thread, together with the bodies of other callers, under one commit; PostgreSQL awaits each statement on a
+connection. So one body serves both databases, no transaction is ever held open across an `await` of the caller, and
+group commit needs no help from the code that uses it.
+
+    def rename(old: str, new: str) -> Tx[int]:
+        row = yield from one("thing_get", name=old)
+        if row is None:
+            raise NotFound(f"no thing named {old!r}")
+        return (yield from run("thing_rename", id=row["id"], name=new))
+
+    changed = await database.write(rename, "a", "b")
+
+A body may be run again from its start (after a deadlock, for example), so it must not change anything outside itself.
+An exception that leaves the body undoes everything the body did, and nothing of anyone else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Row: TypeAlias = Mapping[str, Any]
+Params: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One named query (see queries/*.sql) with its parameters, and what to hand back for it."""
+
+    name: str
+    params: Params | Sequence[Params]
+    want: Literal["rows", "count", "many"]
+
+
+Tx: TypeAlias = Generator[Statement, Any, T]
+
+
+def rows(name: str, **params: Any) -> Tx[list[Row]]:
+    """All rows that the query returns."""
+    return (yield Statement(name, params, "rows"))
+
+
+def one(name: str, **params: Any) -> Tx[Row | None]:
+    """The first row, or None."""
+    found: list[Row] = yield Statement(name, params, "rows")
+    return found[0] if found else None
+
+
+def value(name: str, **params: Any) -> Tx[Any]:
+    """The first column of the first row, or None."""
+    row = yield from one(name, **params)
+    return next(iter(row.values())) if row else None
+
+
+def run(name: str, **params: Any) -> Tx[int]:
+    """Execute; the number of rows that were changed."""
+    return (yield Statement(name, params, "count"))
+
+
+def many(name: str, params: Sequence[Params]) -> Tx[None]:
+    """Execute once for each set of parameters, in one round trip where the driver can."""
+    if params:
+        yield Statement(name, params, "many")
