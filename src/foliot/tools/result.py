@@ -1,0 +1,59 @@
+"""From what a backend returned or raised to the one result the model sees."""
+
+from __future__ import annotations
+
+import msgspec
+
+from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
+from foliot.tools.base import Invocation, ToolError
+
+_encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
+
+
+def success_result(call: Invocation, value: object) -> ToolResult:
+    """Text stays text, parts stay parts; every other value becomes JSON. A value that cannot is a failure."""
+    match value:
+        case str():
+            content: tuple[Text | Media, ...] = (Text(value),)
+        case None:
+            content = (Text("null"),)
+        case Text() | Media():
+            content = (value,)
+        case tuple() | list() if value and all(isinstance(part, Text | Media) for part in value):  # pyright: ignore[reportUnknownVariableType] - narrowed by the guard
+            content = tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - see above
+        case _:
+            try:
+                content = (Text(_encode(value).decode()),)
+            except (TypeError, ValueError) as error:
+                what = type(value).__name__
+                return failure_result(call, ToolError(f"the tool returned {what}, which is not JSON: {error}"))
+    return ToolResult(call.call_id, call.tool, content)
+
+
+def failure_result(call: Invocation, error: Exception) -> ToolResult:
+    """The error as data. The text names the cause, so that the model can do better the next time."""
+    if isinstance(error, ToolError):
+        failure = ToolFailure(
+            code=error.code,
+            reason=error.reason,
+            message=error.message,
+            retryable=error.retryable,
+            kind=error.kind,
+            details=error.details,
+        )
+    else:
+        failure = ToolFailure(
+            code=ToolError.code,
+            reason=ToolError.reason,
+            message=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+            retryable=ToolError.retryable,
+        )
+    return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {failure.message}"),), failure)
+
+
+def _plain(value: object) -> object:
+    """Pydantic models, which people return from functions, as JSON data."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

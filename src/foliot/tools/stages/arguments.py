@@ -1,0 +1,36 @@
+"""Checks arguments against the tool's JSON Schema before anything else sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import jsonschema_rs
+
+from foliot.tools.base import Invocation, ToolArgumentsInvalid
+
+MOST_PROBLEMS_SHOWN = 5
+
+
+class CheckArguments:
+    """Refuses a call whose arguments do not fit, and tells the model every place that is wrong."""
+
+    def __init__(self, tool: str, schema: Mapping[str, Any]) -> None:
+        self._validator = jsonschema_rs.validator_for(dict(schema))
+        self._tool = tool
+
+    async def __call__(self, call: Invocation, *, next: Callable[[Invocation], Awaitable[Any]]) -> Any:
+        if not self._validator.is_valid(call.arguments):
+            raise ToolArgumentsInvalid(f"arguments of {self._tool!r} do not fit its schema: {self._explain(call)}")
+        return await next(call)
+
+    def _explain(self, call: Invocation) -> str:
+        problems = list(self._validator.iter_errors(call.arguments))
+        shown = [f"{_place(problem.instance_path)}: {problem.message}" for problem in problems[:MOST_PROBLEMS_SHOWN]]
+        if len(problems) > MOST_PROBLEMS_SHOWN:
+            shown.append(f"and {len(problems) - MOST_PROBLEMS_SHOWN} more")
+        return "; ".join(shown)
+
+
+def _place(path: list[str | int]) -> str:
+    return "/".join(str(part) for part in path) or "arguments"
