@@ -1,0 +1,184 @@
+"""The protocol of run journals, and the values that cross it.
+
+A run has one row (who holds it, in which phase it is) and one journal. Only the holder of its lease writes the journal;
+everyone else leaves a *signal* (cancel, a decision, something said), which the holder takes into the journal in order.
+
+Written by:  the engine's driver, under the lease of the run; signals by anyone.
+Read by:     resume and replay, trace, why, the live stream.
+Invariant:   `seq` has no gaps and one writer. An append names the seq it follows and the epoch it was given, and the
+             database refuses it in the same statement when either is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from foliot.errors import Conflict
+
+Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed", "cancelled"]
+TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class Record(Struct, frozen=True):
+    """One event as stored. `at` is in seconds since the epoch; `data` is the encoded event."""
+
+    seq: int
+    at: float
+    type: str
+    data: bytes
+
+
+class Lease(Struct, frozen=True):
+    """The right to write one journal until `until`. `epoch` is the fence; `key` is the store's short name of the run."""
+
+    run_id: str
+    key: int
+    epoch: int
+    worker: str
+    until: float
+
+
+class NewRun(Struct, frozen=True):
+    """`spec` is the digest of the frozen definition this run is pinned to (a blob)."""
+
+    id: str
+    namespace: str
+    agent: str
+    spec: str
+    created_at: float
+    parent: str | None = None
+    parent_seq: int | None = None
+    labels: dict[str, str] = {}
+
+
+class RunInfo(Struct, frozen=True):
+    """A run's row. `summary` is what listings show, written when the phase changes."""
+
+    id: str
+    key: int
+    namespace: str
+    agent: str
+    phase: Phase
+    spec: str
+    epoch: int
+    worker: str | None
+    lease_until: float | None
+    created_at: float
+    updated_at: float
+    parent: str | None
+    parent_seq: int | None
+    labels: dict[str, str]
+    summary: dict[str, Any]
+
+
+class Signal(Struct, frozen=True):
+    """An event that someone without the lease wants in the journal. `id` makes sending it twice harmless."""
+
+    id: str
+    run_id: str
+    at: float
+    type: str
+    data: bytes
+
+
+class LeaseLost(Conflict):
+    """Another process holds the run now, or it was ended: stop at once, write nothing more."""
+
+    code = "lease_lost"
+
+
+class JournalConflict(Conflict):
+    """The journal is not where the writer believes it is."""
+
+    code = "journal_conflict"
+
+
+class Held(Conflict):
+    """The run is held by a live lease."""
+
+    code = "held"
+
+
+class Journal(Protocol):
+    async def create(
+        self, run: NewRun, first: Sequence[Record], *, worker: str | None = None, lease_until: float | None = None
+    ) -> Lease | None:
+        """Store a new run with its first events; with `worker`, claimed by it from birth.
+
+        Raises `Conflict` when the id is taken.
+        """
+        ...
+
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, force: bool = False) -> Lease:
+        """Take the run under a new epoch. `force` takes it from a holder that is known to be dead.
+
+        Raises `NotFound`; `Held` while another lease lives; `Conflict` when the run has ended.
+        """
+        ...
+
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
+        """Prolong many leases in one write; the run ids whose lease was lost."""
+        ...
+
+    async def append(
+        self,
+        lease: Lease,
+        records: Sequence[Record],
+        *,
+        phase: Phase | None = None,
+        summary: dict[str, Any] | None = None,
+        taken: Sequence[str] = (),
+    ) -> None:
+        """Add records, all or none; durable on return. A terminal or waiting `phase` also gives the lease back.
+
+        `taken` are ids of signals that these records carry; they are removed in the same transaction.
+        Raises `LeaseLost`, `JournalConflict`.
+        """
+        ...
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Record]:
+        """Records behind seq `after`, oldest first; empty for an unknown run."""
+        ...
+
+    async def get(self, run_id: str) -> RunInfo:
+        """Raises `NotFound`."""
+        ...
+
+    async def find(self, prefix: str) -> RunInfo:
+        """The one run whose id starts with `prefix`. Raises `NotFound`, `Conflict` when it is not unique."""
+        ...
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        """Newest first; `before` is the id of the last one already seen."""
+        ...
+
+    async def signal(self, signal: Signal) -> None:
+        """Leave a signal for the holder. Raises `NotFound`; `Conflict` when the run has ended."""
+        ...
+
+    async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
+        """What was signalled to these runs and not yet taken, oldest first."""
+        ...
+
+    async def put_blob(self, data: bytes) -> str:
+        """Store content once; its digest, `sha256:<hex>`."""
+        ...
+
+    async def get_blob(self, digest: str) -> bytes:
+        """Raises `NotFound`."""
+        ...
+
+    async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
+        """Forget runs that ended before a time, with events and content nobody else refers to; how many."""
+        ...
