@@ -1,0 +1,110 @@
+"""What a gateway needs to know of its endpoint, read once and never changed.
+
+Built by the registry from a `ModelEndpoint` and its secret; read by every gateway. The key is a plain string because
+it must be put on the wire, but it never shows in a `repr`, and neither do extra headers, which often carry one too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from foliot.errors import InvalidInput
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `idle` is the longest silence inside a stream; `total` bounds the whole call, so a drip cannot hold it."""
+
+    connect: float = 10.0
+    idle: float = 300.0
+    total: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """One endpoint. `model` is used when a request names none; `options` are the provider's own switches.
+
+    Option names are compared in lower case without surrounding blanks. Raises `InvalidInput` for a base URL that is
+    not http(s), and for a key or header that cannot stand in an HTTP header.
+    """
+
+    provider: str
+    base_url: str = ""
+    api_key: str = field(default="", repr=False)
+    model: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    proxy: str | None = field(default=None, repr=False)
+    max_response_bytes: int = 32 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "base_url", self.base_url.strip().rstrip("/"))
+        put(self, "api_key", self.api_key.strip())
+        put(self, "options", {str(name).strip().lower(): value for name, value in self.options.items()})
+        if self.base_url:
+            parts = urlsplit(self.base_url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise InvalidInput(
+                    f"the base URL of model provider {self.provider!r} is not an http or https address",
+                    hint="give it with its scheme, for example https://api.example.com/v1",
+                )
+        if not _fits_header(self.api_key):
+            raise InvalidInput(
+                f"the API key of model provider {self.provider!r} has characters that a header cannot carry",
+                hint="check that the secret holds one line of plain text and nothing else",
+            )
+        for name, value in self.headers.items():
+            if not _fits_header(name) or not _fits_header(value):
+                raise InvalidInput(f"header {name!r} of model provider {self.provider!r} is not one line of plain text")
+
+    def text(self, option: str, default: str = "") -> str:
+        """An option as text; blank counts as absent."""
+        value = self.options.get(option)
+        return default if value is None or str(value).strip() == "" else str(value).strip()
+
+    def choice(self, option: str, allowed: tuple[str, ...], default: str) -> str:
+        """An option that is one of a few words."""
+        value = self.text(option, default).lower()
+        if value not in allowed:
+            raise self._bad(option, f"one of {', '.join(allowed)}")
+        return value
+
+    def flag(self, option: str, default: bool) -> bool:
+        value = self.options.get(option)
+        if isinstance(value, bool):
+            return value
+        word = self.text(option).lower()
+        if not word:
+            return default
+        if word not in _TRUE | _FALSE:
+            raise self._bad(option, "true or false")
+        return word in _TRUE
+
+    def integer(self, option: str, default: int) -> int:
+        """A positive whole number; zero and below mean the default."""
+        word = self.text(option)
+        if not word:
+            return default
+        try:
+            value = int(word)
+        except ValueError:
+            raise self._bad(option, "a whole number") from None
+        return value if value > 0 else default
+
+    def _bad(self, option: str, wanted: str) -> InvalidInput:
+        return InvalidInput(
+            f"option {option!r} of model provider {self.provider!r} must be {wanted}",
+            hint="correct the endpoint's options",
+        )
+
+
+def _fits_header(value: str) -> bool:
+    return value.isprintable() and value.isascii()

@@ -1,0 +1,63 @@
+"""The seam between the one HTTP path and the many formats.
+
+Written for:  models/http_gateway.py, which moves the bytes and knows no format.
+Implemented:  one module per format in this folder.
+Raises:       `WireError` for an answer that cannot be understood, `ProviderFault` for an error inside an answer,
+              `Unsendable` for a request that the format cannot carry. The gateway turns them into model errors, because
+              only it knows the provider's name and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
+from foliot.models.wire.calls import CallIds
+from foliot.models.wire.tool_names import ToolNames
+
+NO_DELTAS: tuple[Delta, ...] = ()
+
+
+class WireError(Exception):
+    """The bytes are not an answer in this format; the text says what is wrong, without quoting the answer."""
+
+
+class Unsendable(Exception):
+    """The request holds something that this format has no place for; the text says what."""
+
+
+class ProviderFault(Exception):
+    """The provider reported an error where an answer was expected; `payload` is what it sent."""
+
+    def __init__(self, payload: Any) -> None:
+        super().__init__("the provider reported an error")
+        self.payload = payload
+
+
+class Assembler(Protocol):
+    """Puts one streamed answer together."""
+
+    def feed(self, event: bytes) -> Sequence[Delta]:
+        """Take the payload of one event; return what is worth showing at once."""
+        ...
+
+    def finish(self) -> ModelResponse:
+        """The whole answer. Raises `WireError` when the stream ended before the provider said it was done."""
+        ...
+
+
+class Wire(Protocol):
+    """One format, configured for one endpoint. Holds no state between calls."""
+
+    def names(self, request: ModelRequest) -> ToolNames: ...
+
+    def path(self, model: str, *, stream: bool) -> str:
+        """Where to post, below the base URL, query included."""
+        ...
+
+    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]: ...
+
+    def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse: ...
+
+    def assembler(self, names: ToolNames, ids: CallIds) -> Assembler: ...

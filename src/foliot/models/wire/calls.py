@@ -1,0 +1,91 @@
+"""Arguments and ids of tool calls, made safe in both directions.
+
+A model may write arguments that are no JSON, and they stand in the journal as written; providers refuse such a history,
+so it is sent as an object that says the same. Some providers give calls no id, or the same id twice; within a run an
+id must be unique, and it must be the same when the same question is asked again after a crash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from foliot.kernel.messages import ModelRequest
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY = msgspec.json.Decoder()
+_SAFE_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_OWN = "foliot_"
+
+
+def arguments_text(arguments: str) -> str:
+    """Arguments as the text of a JSON object: unchanged when they are one, else under the key `input`."""
+    try:
+        _OBJECT.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return msgspec.json.encode(arguments_object(arguments)).decode()
+    return arguments
+
+
+def arguments_object(arguments: str) -> dict[str, Any]:
+    """Arguments as an object: nothing is lost, whatever the model wrote."""
+    if not arguments.strip():
+        return {}
+    try:
+        value: Any = _ANY.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        # A lone surrogate cannot be sent in UTF-8 at all.
+        return {"input": arguments.encode("utf-8", "replace").decode()}
+    if isinstance(value, dict):
+        return value  # pyright: ignore[reportUnknownVariableType]  # JSON: the keys are strings
+    return {"input": value if isinstance(value, str) else arguments}
+
+
+def raw_arguments(value: msgspec.Raw | None) -> str:
+    """What a provider sent as an object (or as a string that holds one), as the text the model wrote."""
+    if value is None:
+        return "{}"
+    text = bytes(value).decode()
+    if text.startswith('"'):
+        return str(_ANY.decode(text)) or "{}"
+    return "{}" if text == "null" else text
+
+
+def sendable_id(call_id: str) -> str:
+    """An id that every provider takes. Ids of one provider reach another when a run falls back to it."""
+    if _SAFE_ID.fullmatch(call_id):
+        return call_id
+    return f"{_OWN}{blake2b(call_id.encode('utf-8', 'replace'), digest_size=12).hexdigest()}"
+
+
+def is_own_id(call_id: str) -> bool:
+    """Was this id made here, so that the provider has never heard of it?"""
+    return call_id.startswith(_OWN)
+
+
+class CallIds:
+    """Ids for the calls of one answer. `seed` is asked only when an id must be made: usually never."""
+
+    def __init__(self, request: ModelRequest, seed: Callable[[], bytes]) -> None:
+        self._request = request
+        self._seed = seed
+        self._used: set[str] | None = None
+
+    def claim(self, given: str | None) -> str:
+        """The provider's id if it is new in this run, else one made from the whole question and the call's place."""
+        used = self._used
+        if used is None:
+            used = self._used = {call.id for message in self._request.messages for call in message.calls}
+        if given and given not in used:
+            used.add(given)
+            return given
+        digest = blake2b(self._seed(), digest_size=9).hexdigest()
+        place = 0
+        while (made := f"{_OWN}{digest}_{place}") in used:
+            place += 1
+        used.add(made)
+        return made

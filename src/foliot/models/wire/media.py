@@ -1,0 +1,59 @@
+"""Images and files on the wire: the few shapes that all formats are made of."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mimetypes
+
+from foliot.kernel.messages import Media
+from foliot.models.wire.base import Unsendable
+
+
+def is_image(media: Media) -> bool:
+    return media.media_type.startswith("image/")
+
+
+def is_text(media: Media) -> bool:
+    return media.media_type.startswith("text/") or media.media_type in ("application/json", "application/xml")
+
+
+def needs_bytes(media: Media, what: str) -> str:
+    """The base64 data, or `Unsendable` saying that this provider takes no address for such a file."""
+    if media.data is None:
+        raise Unsendable(f"{what} takes the bytes of a {media.media_type} file, not an address")
+    return media.data
+
+
+def address(media: Media) -> str:
+    """A URL that carries or names the media. Blobs must have been resolved by the caller."""
+    if media.url is not None:
+        return media.url
+    if media.data is None:
+        raise Unsendable(f"the {media.media_type} part has neither data nor an address: its blob was not resolved")
+    return f"data:{media.media_type};base64,{media.data}"
+
+
+def decoded_text(media: Media) -> str:
+    """The text of a text file given as data."""
+    try:
+        return base64.b64decode(media.data or "", validate=True).decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        raise Unsendable(f"the data of the {media.media_type} part is not base64") from None
+
+
+def file_name(media: Media) -> str:
+    return media.name or f"file{mimetypes.guess_extension(media.media_type) or ''}"
+
+
+def from_address(url: str, media_type: str = "image/png") -> Media:
+    """Media that a model returned as a URL, which is often a data URL."""
+    if url.startswith("data:") and ";base64," in url:
+        head, data = url[5:].split(";base64,", 1)
+        return Media(head.split(";")[0] or media_type, data=data)
+    return Media(media_type, url=url)
+
+
+def placeholder(media: Media) -> str:
+    """What stands in a history for media that the provider does not take back from an assistant."""
+    return f"[{media.name or media.media_type}]"
