@@ -132,7 +132,7 @@ class Journal(Protocol):
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
     ) -> None:
-        """Add records, all or none; durable on return. A terminal or waiting `phase` also gives the lease back.
+        """Add records, all or none; durable on return. Any `phase` but "running" also gives the lease back.
 
         `taken` are ids of signals that these records carry; they are removed in the same transaction.
         Raises `LeaseLost`, `JournalConflict`.

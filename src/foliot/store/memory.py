@@ -1,0 +1,195 @@
+"""A journal in memory: for the simulator, for tests, and for runs that need not outlive the process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from foliot.errors import Conflict, NotFound
+from foliot.store.runs import (
+    TERMINAL,
+    Held,
+    JournalConflict,
+    Lease,
+    LeaseLost,
+    NewRun,
+    Phase,
+    Record,
+    RunInfo,
+    Signal,
+)
+
+
+@dataclass
+class _Run:
+    info: RunInfo
+    records: list[Record] = field(default_factory=list[Record])
+    signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
+
+
+class MemoryJournal:
+    """A `Journal` whose every method is one step: nothing can come in between."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+        self._blobs: dict[str, bytes] = {}
+
+    async def create(
+        self, run: NewRun, first: Sequence[Record], *, worker: str | None = None, lease_until: float | None = None
+    ) -> Lease | None:
+        if run.id in self._runs:
+            raise Conflict(f"there is already a run {run.id!r}")
+        info = RunInfo(
+            id=run.id,
+            key=len(self._runs) + 1,
+            namespace=run.namespace,
+            agent=run.agent,
+            phase="running" if worker else "pending",
+            spec=run.spec,
+            epoch=1 if worker else 0,
+            worker=worker,
+            lease_until=lease_until,
+            created_at=run.created_at,
+            updated_at=run.created_at,
+            parent=run.parent,
+            parent_seq=run.parent_seq,
+            labels=run.labels,
+            summary={},
+        )
+        self._runs[run.id] = _Run(info, list(first))
+        return _lease(info) if worker else None
+
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, force: bool = False) -> Lease:
+        run = self._get(run_id)
+        info = run.info
+        if info.phase in TERMINAL:
+            raise Conflict(f"run {run_id} has ended ({info.phase})")
+        if info.lease_until is not None and info.lease_until > now and not force:
+            raise Held(f"run {run_id} is held by {info.worker}")
+        run.info = msgspec.structs.replace(
+            info, phase="running", epoch=info.epoch + 1, worker=worker, lease_until=until, updated_at=now
+        )
+        return _lease(run.info)
+
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
+        lost: set[str] = set()
+        for lease in leases:
+            run = self._runs.get(lease.run_id)
+            if run is None or run.info.epoch != lease.epoch:
+                lost.add(lease.run_id)
+            else:
+                run.info = msgspec.structs.replace(run.info, lease_until=until)
+        return lost
+
+    async def append(
+        self,
+        lease: Lease,
+        records: Sequence[Record],
+        *,
+        phase: Phase | None = None,
+        summary: dict[str, Any] | None = None,
+        taken: Sequence[str] = (),
+    ) -> None:
+        run = self._get(lease.run_id)
+        if run.info.epoch != lease.epoch:
+            raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
+        expected = len(run.records) + 1
+        if [record.seq for record in records] != list(range(expected, expected + len(records))):
+            raise JournalConflict(f"run {lease.run_id} is at seq {expected - 1}")
+        run.records.extend(records)
+        for signal_id in taken:
+            run.signals.pop(signal_id, None)
+        if phase is not None:
+            held = phase == "running"
+            run.info = msgspec.structs.replace(
+                run.info,
+                phase=phase,
+                epoch=run.info.epoch if held else run.info.epoch + 1,
+                worker=run.info.worker if held else None,
+                lease_until=run.info.lease_until if held else None,
+                updated_at=records[-1].at if records else run.info.updated_at,
+                summary=run.info.summary if summary is None else summary,
+            )
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Record]:
+        run = self._runs.get(run_id)
+        if run is None:
+            return []
+        return run.records[after : None if limit is None else after + limit]
+
+    async def get(self, run_id: str) -> RunInfo:
+        return self._get(run_id).info
+
+    async def find(self, prefix: str) -> RunInfo:
+        found = [run.info for run_id, run in self._runs.items() if run_id.startswith(prefix)]
+        if not found:
+            raise NotFound(f"there is no run {prefix!r}")
+        if len(found) > 1:
+            raise Conflict(f"{len(found)} runs start with {prefix!r}")
+        return found[0]
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        infos = (run.info for _, run in sorted(self._runs.items(), reverse=True))
+        chosen = [
+            info
+            for info in infos
+            if (namespace is None or info.namespace == namespace)
+            and (agent is None or info.agent == agent)
+            and (not phases or info.phase in phases)
+            and (before is None or info.id < before)
+        ]
+        return chosen[:limit]
+
+    async def signal(self, signal: Signal) -> None:
+        run = self._get(signal.run_id)
+        if run.info.phase in TERMINAL:
+            raise Conflict(f"run {signal.run_id} has ended ({run.info.phase})")
+        run.signals.setdefault(signal.id, signal)
+
+    async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
+        return [signal for run_id in run_ids if run_id in self._runs for signal in self._runs[run_id].signals.values()]
+
+    async def put_blob(self, data: bytes) -> str:
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        self._blobs[digest] = data
+        return digest
+
+    async def get_blob(self, digest: str) -> bytes:
+        try:
+            return self._blobs[digest]
+        except KeyError:
+            raise NotFound(f"there is no stored content {digest}") from None
+
+    async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
+        ended = [
+            run_id
+            for run_id, run in self._runs.items()
+            if run.info.phase in TERMINAL and run.info.updated_at < ended_before
+        ][:limit]
+        for run_id in ended:
+            del self._runs[run_id]
+        kept = {run.info.spec for run in self._runs.values()}
+        self._blobs = {digest: data for digest, data in self._blobs.items() if digest in kept}
+        return len(ended)
+
+    def _get(self, run_id: str) -> _Run:
+        try:
+            return self._runs[run_id]
+        except KeyError:
+            raise NotFound(f"there is no run {run_id!r}") from None
+
+
+def _lease(info: RunInfo) -> Lease:
+    return Lease(info.id, info.key, info.epoch, info.worker or "", info.lease_until or 0.0)

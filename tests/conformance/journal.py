@@ -1,0 +1,232 @@
+"""What every journal must do. Subclass it and give a `journal` fixture."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import pytest
+
+from foliot.errors import Conflict, NotFound
+from foliot.store.runs import Held, Journal, JournalConflict, Lease, LeaseLost, NewRun, Record, Signal
+
+
+def new_run(run_id: str = "r1", **changes) -> NewRun:
+    fields = {"id": run_id, "namespace": "default", "agent": "clerk", "spec": "sha256:00", "created_at": 100.0}
+    return NewRun(**{**fields, **changes})
+
+
+def record(seq: int, data: bytes = b"{}", *, type: str = "step.started") -> Record:
+    return Record(seq, 100.0 + seq, type, data)
+
+
+async def born(journal: Journal, run_id: str = "r1", **changes) -> Lease:
+    """A run with one event, held by worker w1 until 130."""
+    lease = await journal.create(new_run(run_id, **changes), [record(1)], worker="w1", lease_until=130.0)
+    assert lease is not None
+    return lease
+
+
+class JournalConformance:
+    async def test_what_was_appended_is_read_in_order_from_any_place(self, journal: Journal) -> None:
+        lease = await born(journal)
+        await journal.append(lease, [record(2, b'{"a":1}'), record(3)])
+
+        assert await journal.read("r1") == [record(1), record(2, b'{"a":1}'), record(3)]
+        assert await journal.read("r1", after=2) == [record(3)]
+        assert await journal.read("r1", after=1, limit=1) == [record(2, b'{"a":1}')]
+        assert await journal.read("nobody") == []
+
+    async def test_a_second_run_with_the_same_id_is_refused(self, journal: Journal) -> None:
+        await born(journal)
+        with pytest.raises(Conflict):
+            await journal.create(new_run(), [record(1, b"other")])
+        assert await journal.read("r1") == [record(1)]
+
+    @pytest.mark.parametrize("seqs", [(1,), (3,), (2, 4), (2, 2)])
+    async def test_a_seq_that_does_not_follow_is_refused_whole(self, journal: Journal, seqs) -> None:
+        lease = await born(journal)
+        with pytest.raises(JournalConflict):
+            await journal.append(lease, [record(seq, b"bad") for seq in seqs])
+        assert await journal.read("r1") == [record(1)]
+
+    async def test_who_lost_the_lease_can_write_nothing(self, journal: Journal) -> None:
+        old = await born(journal)
+        new = await journal.claim("r1", worker="w2", now=131.0, until=160.0)
+
+        with pytest.raises(LeaseLost):
+            await journal.append(old, [record(2, b"zombie")])
+        with pytest.raises(LeaseLost):
+            await journal.append(old, [], phase="failed")
+        await journal.append(new, [record(2, b"alive")])
+
+        assert await journal.read("r1", after=1) == [record(2, b"alive")]
+        assert (await journal.get("r1")).phase == "running"
+
+    async def test_a_live_lease_is_respected_until_it_ends(self, journal: Journal) -> None:
+        await born(journal)
+        with pytest.raises(Held):
+            await journal.claim("r1", worker="w2", now=129.0, until=160.0)
+        assert (await journal.claim("r1", worker="w2", now=130.5, until=160.0)).epoch == 2
+
+    async def test_a_holder_known_to_be_dead_can_be_replaced_at_once(self, journal: Journal) -> None:
+        old = await born(journal)
+        await journal.claim("r1", worker="w2", now=101.0, until=160.0, force=True)
+        with pytest.raises(LeaseLost):
+            await journal.append(old, [record(2)])
+
+    async def test_the_same_worker_restarted_is_another_holder(self, journal: Journal) -> None:
+        old = await born(journal)
+        new = await journal.claim("r1", worker="w1", now=131.0, until=160.0)
+        assert new.epoch > old.epoch
+        with pytest.raises(LeaseLost):
+            await journal.append(old, [record(2)])
+
+    async def test_renewal_tells_which_leases_are_lost(self, journal: Journal) -> None:
+        kept, lost = await born(journal, "kept"), await born(journal, "lost")
+        await journal.claim("lost", worker="w2", now=131.0, until=160.0)
+
+        assert await journal.renew([kept, lost], until=200.0) == {"lost"}
+
+        with pytest.raises(Held):
+            await journal.claim("kept", worker="w2", now=190.0, until=220.0)
+
+    @pytest.mark.parametrize("phase", ["waiting", "succeeded", "failed", "cancelled"])
+    async def test_leaving_running_gives_the_lease_back(self, journal: Journal, phase) -> None:
+        lease = await born(journal)
+        await journal.append(lease, [record(2)], phase=phase, summary={"steps": 3})
+
+        info = await journal.get("r1")
+        assert (info.phase, info.worker, info.lease_until, info.summary) == (phase, None, None, {"steps": 3})
+        with pytest.raises(LeaseLost):
+            await journal.append(lease, [record(3)])
+
+    async def test_an_ended_run_cannot_be_claimed_and_a_waiting_one_can(self, journal: Journal) -> None:
+        ended, waiting = await born(journal, "ended"), await born(journal, "waiting")
+        await journal.append(ended, [record(2)], phase="succeeded")
+        await journal.append(waiting, [record(2)], phase="waiting")
+
+        with pytest.raises(Conflict):
+            await journal.claim("ended", worker="w2", now=500.0, until=600.0)
+        lease = await journal.claim("waiting", worker="w2", now=101.0, until=160.0)
+        await journal.append(lease, [record(3)])
+        with pytest.raises(NotFound):
+            await journal.claim("nobody", worker="w2", now=0.0, until=1.0)
+
+    async def test_signals_wait_until_they_are_taken(self, journal: Journal) -> None:
+        lease = await born(journal)
+        first = Signal("s1", "r1", 101.0, "cancel.requested", b"{}")
+        second = Signal("s2", "r1", 102.0, "input.received", b'{"text":"hi"}')
+        await journal.signal(first)
+        await journal.signal(first)
+        await journal.signal(second)
+        assert await journal.signals(["r1"]) == [first, second]
+
+        await journal.append(lease, [record(2)], taken=["s1"])
+
+        assert await journal.signals(["r1"]) == [second]
+        assert await journal.signals([]) == []
+
+    async def test_nothing_can_be_signalled_to_what_has_ended_or_never_was(self, journal: Journal) -> None:
+        lease = await born(journal)
+        await journal.append(lease, [record(2)], phase="succeeded")
+        with pytest.raises(Conflict):
+            await journal.signal(Signal("s1", "r1", 101.0, "cancel.requested", b"{}"))
+        with pytest.raises(NotFound):
+            await journal.signal(Signal("s1", "nobody", 101.0, "cancel.requested", b"{}"))
+
+    async def test_a_refused_append_takes_no_signal(self, journal: Journal) -> None:
+        lease = await born(journal)
+        signal = Signal("s1", "r1", 101.0, "cancel.requested", b"{}")
+        await journal.signal(signal)
+        with pytest.raises(JournalConflict):
+            await journal.append(lease, [record(5)], taken=["s1"])
+        assert await journal.signals(["r1"]) == [signal]
+
+    async def test_large_payloads_come_back_as_they_were(self, journal: Journal) -> None:
+        lease = await born(journal)
+        large = b'"' + b"x" * 300_000 + b'"'
+        await journal.append(lease, [record(2, large), record(3, large)])
+        assert [len(found.data) for found in await journal.read("r1")] == [2, len(large), len(large)]
+        assert (await journal.read("r1", after=2))[0].data == large
+
+    async def test_content_is_stored_once_under_its_digest(self, journal: Journal) -> None:
+        digest = await journal.put_blob(b"same")
+        assert digest == "sha256:" + hashlib.sha256(b"same").hexdigest()
+        assert await journal.put_blob(b"same") == digest
+        assert await journal.get_blob(digest) == b"same"
+        with pytest.raises(NotFound):
+            await journal.get_blob("sha256:ff")
+
+    async def test_runs_are_listed_newest_first_by_what_they_are(self, journal: Journal) -> None:
+        for n in range(5):
+            lease = await born(journal, f"r{n}", created_at=100.0 + n, agent="odd" if n % 2 else "even")
+            if n == 4:
+                await journal.append(lease, [record(2)], phase="failed")
+        await born(journal, "r9", namespace="other")
+
+        async def ids(**filters) -> list[str]:
+            return [info.id for info in await journal.list(**filters)]
+
+        assert await ids(namespace="default") == ["r4", "r3", "r2", "r1", "r0"]
+        assert await ids(namespace="default", limit=2, before="r3") == ["r2", "r1"]
+        assert await ids(agent="odd") == ["r3", "r1"]
+        assert await ids(phases=["failed"]) == ["r4"]
+        assert await ids(namespace="other", phases=["running", "failed"]) == ["r9"]
+
+    async def test_a_run_is_found_by_the_start_of_its_id(self, journal: Journal) -> None:
+        await born(journal, "run-abc")
+        await born(journal, "run-abd")
+        assert (await journal.find("run-abc")).id == "run-abc"
+        with pytest.raises(Conflict):
+            await journal.find("run-ab")
+        with pytest.raises(NotFound):
+            await journal.find("run-x%")
+
+    async def test_purging_forgets_only_what_ended_long_ago(self, journal: Journal) -> None:
+        large = b'"' + b"y" * 300_000 + b'"'
+        shared = await journal.put_blob(b"spec")
+        old = await born(journal, "old", spec=shared)
+        await journal.append(old, [record(2, large)], phase="succeeded")
+        await born(journal, "live", spec=shared)
+        recent = await born(journal, "recent", spec=shared)
+        await journal.append(recent, [Record(2, 900.0, "run.failed", large)], phase="failed")
+
+        assert await journal.purge(ended_before=500.0) == 1
+
+        assert await journal.read("old") == []
+        assert (await journal.read("recent"))[1].data == large
+        assert await journal.get_blob(shared) == b"spec"
+        with pytest.raises(NotFound):
+            await journal.get("old")
+
+    async def test_a_child_remembers_where_it_came_from(self, journal: Journal) -> None:
+        await born(journal)
+        await born(journal, "fork", parent="r1", parent_seq=7, labels={"why": "what-if"})
+        info = await journal.get("fork")
+        assert (info.parent, info.parent_seq, info.labels) == ("r1", 7, {"why": "what-if"})
+
+    async def test_many_runs_append_at_once_without_disturbing_each_other(self, journal: Journal) -> None:
+        leases = [await born(journal, f"r{n:02}") for n in range(20)]
+
+        async def write(lease: Lease) -> None:
+            for seq in range(2, 12):
+                await journal.append(lease, [record(seq, lease.run_id.encode())])
+
+        await asyncio.gather(*map(write, leases))
+
+        for lease in leases:
+            found = await journal.read(lease.run_id)
+            assert [r.seq for r in found] == list(range(1, 12))
+            assert {r.data for r in found[1:]} == {lease.run_id.encode()}
+
+    async def test_of_two_holders_that_append_at_once_only_the_new_one_wins(self, journal: Journal) -> None:
+        old = await born(journal)
+        new = await journal.claim("r1", worker="w2", now=131.0, until=160.0)
+        results = await asyncio.gather(
+            journal.append(old, [record(2, b"old")]),
+            journal.append(new, [record(2, b"new")]),
+            return_exceptions=True,
+        )
+        assert isinstance(results[0], LeaseLost)
+        assert (await journal.read("r1"))[1].data == b"new"
