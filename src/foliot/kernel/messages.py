@@ -131,7 +131,10 @@ class ModelSettings(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelRequest(Struct, frozen=True, omit_defaults=True):
-    """One question to a model. `output_schema` asks for an answer that is JSON of this shape."""
+    """One question to a model. `output_schema` asks for an answer that is JSON of this shape.
+
+    `agent` is the name of who asks, for routing, logs and scripts; it is never sent to a provider.
+    """
 
     model: str
     messages: tuple[Message, ...]
@@ -139,6 +142,7 @@ class ModelRequest(Struct, frozen=True, omit_defaults=True):
     tools: tuple[ToolSpec, ...] = ()
     output_schema: dict[str, Any] | None = None
     settings: ModelSettings = ModelSettings()
+    agent: str = ""
 
 
 class ModelResponse(Struct, frozen=True, omit_defaults=True):

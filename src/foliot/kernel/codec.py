@@ -1,0 +1,94 @@
+"""Events as bytes, and back, for ever.
+
+The bytes are canonical JSON that names its own type, so a journal can be exported and read without its table. Version 1
+of a type is tagged `tool.finished`, version 2 `tool.finished@2`: the decoder picks the right shape by the tag alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar, Union, get_args
+
+import msgspec
+from msgspec import Struct
+
+from foliot.kernel import events
+from foliot.kernel.errors import Unencodable, UnknownEvent
+from foliot.kernel.events import Event, Fact
+
+F = TypeVar("F", bound=Struct)
+
+
+class Opaque(Struct, frozen=True):
+    """An event of a type or version that this version does not know: to be shown, never to be acted on."""
+
+    type: str
+    data: dict[str, Any]
+
+
+class Codec(Generic[F]):
+    """Encodes `current` types; decodes them and the `retired` ones, which it turns into current ones."""
+
+    def __init__(self, current: tuple[type[F], ...], retired: Mapping[type[Any], Callable[[Any], Any]]) -> None:
+        self._retired = dict(retired)
+        shapes: Any = Union[(*current, *retired)]
+        self._encode = msgspec.json.Encoder(order="deterministic").encode
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(shapes).decode
+
+    def encode(self, event: F) -> bytes:
+        """Canonical JSON. Raises `Unencodable`."""
+        try:
+            return self._encode(event)
+        except (UnicodeEncodeError, TypeError, ValueError, OverflowError) as error:
+            raise Unencodable(f"{type_of(event)} cannot be written as JSON: {error}") from error
+
+    def decode(self, data: bytes) -> F:
+        """The event, in its newest version. Raises `UnknownEvent`."""
+        try:
+            event: Any = self._decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UnknownEvent(f"{_name_in(data)} cannot be read by this version of foliot: {error}") from error
+        while (upcast := self._retired.get(event.__class__)) is not None:
+            event = upcast(event)
+        return event
+
+
+def type_of(event: Struct) -> str:
+    """The name of the event's type without its version, for example `tool.finished`."""
+    return _NAMES.get(type(event)) or str(type(event).__struct_config__.tag).partition("@")[0]
+
+
+def _name_in(data: bytes) -> str:
+    try:
+        return f"event {msgspec.json.decode(data)['type']!r}"
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
+        return "an event"
+
+
+EVENT_TYPES: Final[tuple[type[Fact], ...]] = get_args(events.Event)
+# Shapes that are no longer written, each with the step to the next newer one. Only ever added to.
+RETIRED: Final[Mapping[type[Fact], Callable[[Any], Any]]] = {}
+_NAMES: Final[dict[type[Any], str]] = {t: str(t.__struct_config__.tag).partition("@")[0] for t in EVENT_TYPES}
+_codec: Final[Codec[Fact]] = Codec(EVENT_TYPES, RETIRED)
+
+
+def encode(event: Event) -> bytes:
+    """Canonical JSON: equal events give equal bytes. Raises `Unencodable`."""
+    return _codec.encode(event)
+
+
+def decode(data: bytes) -> Event:
+    """What `encode` wrote, in this or any earlier version. Raises `UnknownEvent`: do not act on such a journal."""
+    return _codec.decode(data)  # pyright: ignore[reportReturnType] - the codec was built from the members of Event
+
+
+def read(data: bytes) -> Event | Opaque:
+    """As `decode`, but an event of a newer version comes back as `Opaque`: for traces and exports only."""
+    try:
+        return decode(data)
+    except UnknownEvent:
+        try:
+            raw = msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raw = {"raw": data.decode("utf-8", "replace")}
+        return Opaque(str(raw.get("type", "unknown")), raw)

@@ -1,0 +1,325 @@
+"""The vocabulary of the journal: every fact that can be recorded of a run, in one file.
+
+Written by:  the engine's driver, under the lease of the run; decisions and inputs also by whoever received them.
+Read by:     `loop.fold` (resume, replay, fork), and everyone who shows something: traces, streams, audit, metering.
+Promise:     what was once written is decoded for ever. A field may be added with a default, if a reader that does not
+             know it is not misled. Any other change makes a new version: the struct takes the tag `type@2`, the old
+             one moves to codec.py with a function that turns it into the new one. Names never change.
+
+Facts are in the past tense. `at` is not in here: a `Record` carries it, because it is the shell's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from foliot.kernel.budget import LimitName
+from foliot.kernel.messages import Message, ModelResponse, ToolResult, Usage
+
+WaitReason: TypeAlias = Literal["approval", "unknown_effect", "model_retry", "input", "capacity"]
+WaitOwner: TypeAlias = Literal["person", "timer", "input", "capacity"]
+InputMode: TypeAlias = Literal["followup", "collect", "steer", "steer-backlog", "interrupt", "queue"]
+Rejection: TypeAlias = Literal["empty", "truncated", "required_tools", "markers", "schema"]
+ContractRule: TypeAlias = Literal["undeclared_tool", "duplicate_call", "required_tools", "markers"]
+Synthetic: TypeAlias = Literal[
+    "invalid", "duplicate", "denied", "interrupted", "cancelled", "budget", "contract", "decided", "ended"
+]
+
+
+class Fact(Struct, frozen=True, omit_defaults=True):
+    """Base of all events."""
+
+
+# --- the run -----------------------------------------------------------------------------------------------------
+
+
+class Fork(Struct, frozen=True, omit_defaults=True):
+    """Where a forked run branched off: behind `seq` of run `run_id`."""
+
+    run_id: str
+    seq: int
+
+
+class RunCreated(Fact, frozen=True, tag="run.created"):
+    """Pins the run. `spec` is the digest of its `RunSpec`; `definitions` are digests of the resources behind it.
+
+    `history` is the digest of the messages before `input` (an earlier conversation, or a fork's past), if any.
+    """
+
+    agent: str
+    spec: str
+    input: tuple[Message, ...] = ()
+    namespace: str = "default"
+    definitions: dict[str, str] = {}
+    history: str | None = None
+    fork: Fork | None = None
+    task: str = ""
+    parent: str = ""
+    depth: int = 0
+
+
+class RunClaimed(Fact, frozen=True, tag="run.claimed"):
+    """A worker took the run. What an earlier attempt had under way is over, whether or not it took effect."""
+
+    attempt: int
+    worker: str = ""
+    epoch: int = 0
+
+
+class RunWaiting(Fact, frozen=True, tag="run.waiting"):
+    """Nothing can go on before `owner` acts. `calls` are the ids it concerns; `until` is when to look again."""
+
+    reason: WaitReason
+    owner: WaitOwner
+    calls: tuple[str, ...] = ()
+    until: float | None = None
+    message: str = ""
+
+
+class RunResumed(Fact, frozen=True, tag="run.resumed"):
+    """The wait is over. Recorded by the kernel's decision, or by the shell when the timer of the wait has gone off."""
+
+    reason: str = ""
+
+
+class RunRetried(Fact, frozen=True, tag="run.retried"):
+    """An attempt broke down for a reason outside the run; another will follow at `due`. The journal goes on."""
+
+    attempt: int
+    reason: str
+    message: str = ""
+    due: float | None = None
+
+
+class RunSucceeded(Fact, frozen=True, tag="run.succeeded"):
+    """`value` is the structured output when the run has an output schema."""
+
+    output: str
+    value: Any = None
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+
+class RunFailed(Fact, frozen=True, tag="run.failed"):
+    """`code` is for programs, `reason` for policy and metrics, `message` for people."""
+
+    code: str
+    reason: str
+    message: str
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+
+class RunCancelled(Fact, frozen=True, tag="run.cancelled"):
+    by: str = ""
+    reason: str = ""
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+
+class RunDeadLettered(Fact, frozen=True, tag="run.dead_lettered"):
+    """Given up from outside, after too many attempts. The one end that may leave calls without a result."""
+
+    reason: str
+    message: str = ""
+
+
+class CancelRequested(Fact, frozen=True, tag="cancel.requested"):
+    by: str = ""
+    reason: str = ""
+
+
+# --- a step: one answer, and the calls it asked for --------------------------------------------------------------
+
+
+class StepStarted(Fact, frozen=True, tag="step.started"):
+    """The model is about to be asked. Recorded again when a step is asked again after a crash or a failure."""
+
+    step: int
+    attempt: int = 1
+
+
+class ModelResponded(Fact, frozen=True, tag="model.responded"):
+    """The answer as the provider gave it. `seconds` is how long it took."""
+
+    step: int
+    response: ModelResponse
+    seconds: float | None = None
+
+
+class ModelFailed(Fact, frozen=True, tag="model.failed"):
+    """No answer that can be used, after the shell's own retries and fallbacks.
+
+    `kind` is the gateway's ("auth", "request", "rate_limit", "overloaded", "timeout", "garbage"); "context_overflow"
+    asks for a compaction when the spec allows one.
+    """
+
+    step: int
+    kind: str
+    message: str
+    retryable: bool = False
+    retry_after: float | None = None
+    status: int | None = None
+    provider: str = ""
+    usage: Usage = Usage()
+
+
+class OutputRejected(Fact, frozen=True, tag="output.rejected"):
+    """A final answer that cannot be accepted; `feedback` is what the model is told before it is asked again."""
+
+    reason: Rejection
+    feedback: str
+    problems: tuple[str, ...] = ()
+
+
+class OutputAccepted(Fact, frozen=True, tag="output.accepted"):
+    """The answer is JSON of the wanted shape; `value` is what it says."""
+
+    value: Any
+
+
+class ToolStarted(Fact, frozen=True, tag="tool.started"):
+    """The tool is about to act. `key` is the idempotency key, the same in every attempt of this call."""
+
+    call_id: str
+    name: str
+    key: str
+    attempt: int = 1
+
+
+class ToolFinished(Fact, frozen=True, tag="tool.finished"):
+    """The one result of a call. `synthetic` says why the kernel answered in the tool's place.
+
+    `ends_run` is set by a tool whose result is the answer of the run. `usage` is what a delegated run has spent.
+    """
+
+    result: ToolResult
+    seconds: float | None = None
+    synthetic: Synthetic | None = None
+    ends_run: bool = False
+    usage: Usage | None = None
+
+
+class ApprovalRequested(Fact, frozen=True, tag="approval.requested"):
+    """The call is parked until someone decides. `digest` names the arguments the grant will be bound to."""
+
+    call_id: str
+    approval_id: str
+    tool: str
+    digest: str
+    reason: str = ""
+    approvers: tuple[str, ...] = ()
+    expires_at: float | None = None
+
+
+class ApprovalDecided(Fact, frozen=True, tag="approval.decided"):
+    """`arguments` is the JSON text to run instead when the decision is "edit"."""
+
+    call_id: str
+    decision: Literal["approve", "deny", "edit", "expired"]
+    by: str = ""
+    reason: str = ""
+    arguments: str | None = None
+    approval_id: str = ""
+
+
+class UnknownDecided(Fact, frozen=True, tag="unknown.decided"):
+    """What became of a `once` call in a crash: it `happened` (with its result, if known), `run` it, or `fail` the run."""
+
+    call_id: str
+    decision: Literal["happened", "run", "fail"]
+    by: str = ""
+    reason: str = ""
+    result: ToolResult | None = None
+
+
+# --- what comes from outside, and what governs -------------------------------------------------------------------
+
+
+class InputReceived(Fact, frozen=True, tag="input.received"):
+    """Someone said something to a live run; it enters the transcript at the next boundary that its mode allows."""
+
+    input_id: str
+    message: Message
+    mode: InputMode = "steer"
+    by: str = ""
+
+
+class MemoryWritten(Fact, frozen=True, tag="memory.written"):
+    key: str
+    scope: str = "run"
+    digest: str = ""
+    size: int = 0
+
+
+class SessionCompacted(Fact, frozen=True, tag="session.compacted"):
+    """The first `replaced` messages are sent as `summary` from now on. They stay readable in the journal."""
+
+    replaced: int
+    summary: Message
+    usage: Usage = Usage()
+
+
+class BudgetExceeded(Fact, frozen=True, tag="budget.exceeded"):
+    """Recorded before the act that would have passed the limit. `feedback` is what the model is told, if it goes on."""
+
+    limit: LimitName
+    used: float
+    allowed: float
+    message: str
+    then: Literal["fail", "finish"] = "fail"
+    feedback: str = ""
+
+
+class ContractViolated(Fact, frozen=True, tag="contract.violated"):
+    """`observed`: the contract only watches, and the run goes on."""
+
+    rule: ContractRule
+    message: str
+    observed: bool = False
+    call_id: str | None = None
+    tool: str = ""
+
+
+Event: TypeAlias = (
+    RunCreated
+    | RunClaimed
+    | RunWaiting
+    | RunResumed
+    | RunRetried
+    | RunSucceeded
+    | RunFailed
+    | RunCancelled
+    | RunDeadLettered
+    | CancelRequested
+    | StepStarted
+    | ModelResponded
+    | ModelFailed
+    | OutputRejected
+    | OutputAccepted
+    | ToolStarted
+    | ToolFinished
+    | ApprovalRequested
+    | ApprovalDecided
+    | UnknownDecided
+    | InputReceived
+    | MemoryWritten
+    | SessionCompacted
+    | BudgetExceeded
+    | ContractViolated
+)
+Terminal: TypeAlias = RunSucceeded | RunFailed | RunCancelled | RunDeadLettered
+
+
+class Record(Struct, frozen=True):
+    """One line of a journal. `seq` starts at 1 and has no gaps; `at` is seconds since 1970, by the shell's clock."""
+
+    run_id: str
+    seq: int
+    at: float
+    event: Event
