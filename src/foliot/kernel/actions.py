@@ -3,7 +3,7 @@
 The contract with a shell, in five lines:
 
 1. `action = decide(state)`. Append `action.events` to what is to be recorded, and `apply` each.
-2. `Record`: go to 1. Anything else acts on the world, so first make all that is recorded durable.
+2. `Note`: go to 1. Anything else acts on the world, so first make all that is recorded durable.
 3. Perform the action; turn what came back into events; `apply` them; go to 1. They may share the next append.
 4. Whatever else happens meanwhile (an input, a cancellation, a decision) is an event too: `apply` it, go to 1. What is
    under way goes on; `decide` then says `Await`, or something to be done beside it.
@@ -21,7 +21,7 @@ from foliot.kernel.messages import Message, ModelRequest
 from foliot.kernel.spec import ToolRule
 
 
-class Record(Struct, frozen=True):
+class Note(Struct, frozen=True):
     """Nothing to do in the world: record `events`, and decide again."""
 
     events: tuple[Event, ...]
@@ -121,4 +121,4 @@ class Stop(Struct, frozen=True):
     events: tuple[Event, ...] = ()
 
 
-Action: TypeAlias = Record | AskModel | CallTools | CheckOutput | Compact | Await | Wait | End | Stop
+Action: TypeAlias = Note | AskModel | CallTools | CheckOutput | Compact | Await | Wait | End | Stop

@@ -229,7 +229,7 @@ class ApprovalDecided(Fact, frozen=True, tag="approval.decided"):
 
 
 class UnknownDecided(Fact, frozen=True, tag="unknown.decided"):
-    """What became of a `once` call in a crash: it `happened` (with its result, if known), `run` it, or `fail` the run."""
+    """What a person says of a `once` call cut off by a crash: it `happened` (with its result), `run` it, or `fail`."""
 
     call_id: str
     decision: Literal["happened", "run", "fail"]
