@@ -1,0 +1,261 @@
+"""Reads a script and names everything that is wrong with it, each with its place.
+
+A script is data that people write by hand, so a mistake is found when it is loaded, not in the middle of a run, and
+all of them at once. The format itself is described in `scripted.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, cast, get_args
+
+import msgspec
+
+from foliot.errors import InvalidInput
+from foliot.kernel.messages import StopReason, Usage
+from foliot.models.script import Scene, Script, ScriptedCall, Turn, has_names
+from foliot.models.script_conditions import read_condition
+
+Problem: TypeAlias = tuple[str, str]
+
+FAILURES: Final = ("rate_limit", "overloaded", "timeout", "garbage", "auth", "request")
+_TURN: Final = (
+    *("say", "think", "call", "after", "chunk", "pace", "fail", "times", "fail_at", "retry_after"),
+    *("usage", "stop", "when", "repeat"),
+)
+_SCENE: Final = ("match", "turns", "otherwise", "loop", "count", "after", "chunk", "pace")
+_USAGE: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
+_REPEAT_MOST: Final = 10_000
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+
+
+def validate_script(script: Any) -> list[Problem]:
+    """Every mistake in `script` as (place, message), in reading order; empty when it can be played."""
+    return _Reader().read(script)[1]
+
+
+def read_script(script: Any) -> Script:
+    """The script, ready to play. Raises `InvalidInput` that names every mistake with its place."""
+    read, problems = _Reader().read(script)
+    if problems:
+        lines = "\n".join(f"  {place}: {message}" for place, message in problems)
+        raise InvalidInput(f"the model script cannot be used:\n{lines}", problems=problems)
+    return read
+
+
+def read_turn(turn: Any, place: str = "turn") -> Turn:
+    """One turn on its own, from Python: words in braces stay as they are. Raises `InvalidInput` like `read_script`."""
+    reader = _Reader(literal=True)
+    turns = reader.turn(turn, place, {})
+    if reader.problems:
+        lines = "; ".join(f"{where}: {message}" for where, message in reader.problems)
+        raise InvalidInput(f"the scripted turn cannot be used: {lines}", problems=reader.problems)
+    return turns[0]
+
+
+@dataclass(slots=True)
+class _Reader:
+    problems: list[Problem] = field(default_factory=list[Problem])
+    literal: bool = False
+
+    def problem(self, place: str, message: str) -> None:
+        self.problems.append((place, message))
+
+    def read(self, script: Any) -> tuple[Script, list[Problem]]:
+        scenes: list[Scene] = []
+        if isinstance(script, list):
+            items = cast("list[Any]", script)
+            if any(isinstance(item, dict) and ("turns" in item or "match" in item) for item in items):
+                scenes = [self.scene(item, f"script[{n}]") for n, item in enumerate(items)]
+            else:
+                scenes = [self.scene({"turns": items}, "script", turns_at="script")]
+        elif isinstance(script, dict):
+            scenes = [self.scene(script, "script")]
+        else:
+            self.problem("script", f"must be a list of turns or a mapping with `turns`, not {_a(script)}")
+        return Script(tuple(scenes)), self.problems
+
+    def scene(self, value: Any, place: str, turns_at: str | None = None) -> Scene:
+        data = self.mapping(value, place, _SCENE)
+        if data is None:
+            return Scene()
+        defaults = {key: data[key] for key in ("after", "chunk", "pace") if key in data}
+        turns = self.turns(data.get("turns", []), turns_at or f"{place}.turns", defaults)
+        if not turns and "otherwise" not in data:
+            self.problem(turns_at or place, "has no turn to play; add one, or `otherwise`")
+        otherwise = self.turn(data["otherwise"], f"{place}.otherwise", defaults) if "otherwise" in data else ()
+        if otherwise and otherwise[0].when is not None:
+            self.problem(f"{place}.otherwise.when", "`otherwise` is what is left; it takes no condition")
+        count = data.get("count", "conversation")
+        if count not in ("conversation", "input"):
+            self.problem(f"{place}.count", f"must be `conversation` or `input`, not {count!r}")
+        loop = data.get("loop", False)
+        if not isinstance(loop, bool):
+            self.problem(f"{place}.loop", f"must be true or false, not {_a(loop)}")
+        match = data.get("match")
+        return Scene(
+            turns=tuple(turns),
+            match=read_condition(match, f"{place}.match", self.problem, fixed=True) if match is not None else None,
+            otherwise=otherwise[0] if otherwise else None,
+            loop=bool(loop),
+            by_input=count == "input",
+            branches=any(turn.when is not None for turn in turns),
+        )
+
+    def turns(self, value: Any, place: str, defaults: Mapping[str, Any]) -> list[Turn]:
+        if not isinstance(value, list):
+            self.problem(place, f"must be a list of turns, not {_a(value)}")
+            return []
+        items = cast("list[Any]", value)
+        return [turn for n, item in enumerate(items) for turn in self.turn(item, f"{place}[{n}]", defaults)]
+
+    def turn(self, value: Any, place: str, defaults: Mapping[str, Any]) -> list[Turn]:
+        """The turn, as often as its `repeat` says; one empty turn when it cannot be read."""
+        if isinstance(value, str):
+            value = {"say": value}
+        data = self.mapping(value, place, _TURN)
+        if data is None:
+            return [Turn()]
+        if not any(key in data for key in ("say", "call", "fail", "think", "stop")):
+            self.problem(place, "does nothing; give `say`, `call` or `fail`")
+        merged = {**defaults, **data}
+        calls = self.calls(data["call"], f"{place}.call") if data.get("call") is not None else ()
+        think = data.get("think", "")
+        if not isinstance(think, str):
+            self.problem(f"{place}.think", f"must be a text, not {_a(think)}")
+        when = data.get("when")
+        turn = Turn(
+            say=data.get("say"),
+            think=str(think),
+            calls=calls,
+            after=self.duration(merged, "after", place) or 0.0,
+            chunk=self.integer(merged, "chunk", place, least=1) or 16,
+            pace=self.duration(merged, "pace", place) or 0.0,
+            fail=self.choice(data, "fail", place, FAILURES),
+            times=self.integer(data, "times", place, least=1),
+            fail_at=self.integer(data, "fail_at", place, least=0),
+            retry_after=self.duration(data, "retry_after", place),
+            usage=self.usage(data.get("usage"), f"{place}.usage"),
+            stop=cast("StopReason | None", self.choice(data, "stop", place, get_args(StopReason))),
+            when=read_condition(when, f"{place}.when", self.problem) if when is not None else None,
+            fixed=self.literal or not (has_names(data.get("say")) or has_names(think)),
+        )
+        self.check_failure(data, place)
+        repeat = self.integer(data, "repeat", place, least=1, most=_REPEAT_MOST) or 1
+        return [turn] * repeat
+
+    def check_failure(self, data: Mapping[str, Any], place: str) -> None:
+        if data.get("fail") is None:
+            for key in ("times", "fail_at", "retry_after"):
+                if key in data:
+                    self.problem(f"{place}.{key}", "belongs to `fail`, which is not given")
+        elif "times" not in data and "call" in data:
+            self.problem(f"{place}.fail", "without `times` it always fails, so `call` is never played")
+        elif "times" not in data and "say" in data and "fail_at" not in data:
+            self.problem(f"{place}.fail", "without `times` or `fail_at` it always fails, so `say` is never played")
+
+    def calls(self, value: Any, place: str) -> tuple[ScriptedCall, ...]:
+        if isinstance(value, list):
+            items = cast("list[Any]", value)
+            calls = [call for n, item in enumerate(items) for call in self.calls(item, f"{place}[{n}]")]
+            ids = [call.id for call in calls if call.id is not None]
+            for twice in sorted({item for item in ids if ids.count(item) > 1}):
+                self.problem(place, f"two calls have the id {twice!r}")
+            return tuple(calls)
+        if isinstance(value, str):
+            return (self.one_call(value, {}, None, place),)
+        if not isinstance(value, dict) or not value:
+            self.problem(place, f"must be a tool's name, `name: {{arguments}}`, or a list of these, not {_a(value)}")
+            return ()
+        data = cast("dict[Any, Any]", value)
+        if "tool" in data:
+            self.mapping(data, place, ("tool", "args", "id"))
+            call_id = data.get("id")
+            if call_id is not None and (not isinstance(call_id, str) or not call_id):
+                self.problem(f"{place}.id", f"must be a text, not {_a(call_id)}")
+            return (self.one_call(data["tool"], data.get("args"), cast("str | None", call_id), place),)
+        return tuple(self.one_call(name, args, None, f"{place}.{name}") for name, args in data.items())
+
+    def one_call(self, name: Any, args: Any, call_id: str | None, place: str) -> ScriptedCall:
+        args = {} if args is None else args
+        if not isinstance(name, str) or not name.strip():
+            self.problem(place, f"a tool's name must be a text, not {_a(name)}")
+        if not isinstance(args, dict | str):
+            self.problem(place, f"arguments must be a mapping (or a text, sent just as it is), not {_a(args)}")
+        text: str | None = None
+        if self.literal or not has_names(args):
+            try:
+                text = args if isinstance(args, str) else msgspec.json.encode(args).decode()
+            except (TypeError, ValueError) as error:
+                self.problem(place, f"arguments cannot be written as JSON: {error}")
+        return ScriptedCall(str(name).strip(), args, text, call_id)
+
+    def usage(self, value: Any, place: str) -> Usage | None:
+        if value is None:
+            return None
+        data = self.mapping(value, place, _USAGE)
+        if data is None:
+            return None
+        counts = {key: self.integer(data, key, place, least=0) or 0 for key in _USAGE}
+        return Usage(**counts)  # pyright: ignore[reportArgumentType]  # only the integer fields are in _USAGE
+
+    def mapping(self, value: Any, place: str, keys: Iterable[str]) -> dict[str, Any] | None:
+        if not isinstance(value, dict):
+            self.problem(place, f"must be a mapping, not {_a(value)}")
+            return None
+        known = list(keys)
+        data = cast("dict[Any, Any]", value)
+        for key in data:
+            if key not in known:
+                close = difflib.get_close_matches(str(key), known, 1)
+                meant = f"; did you mean `{close[0]}`?" if close else f"; known here: {', '.join(known)}"
+                self.problem(f"{place}.{key}", f"is not known{meant}")
+        return cast("dict[str, Any]", data)
+
+    def choice(self, data: Mapping[str, Any], key: str, place: str, allowed: tuple[str, ...]) -> str | None:
+        value = data.get(key)
+        if value is None or value in allowed:
+            return value
+        self.problem(f"{place}.{key}", f"must be one of {', '.join(allowed)}, not {value!r}")
+        return None
+
+    def integer(
+        self, data: Mapping[str, Any], key: str, place: str, *, least: int, most: int | None = None
+    ) -> int | None:
+        value = data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or value < least or (most and value > most):
+            bound = f"from {least} to {most}" if most else f"of {least} or more"
+            self.problem(f"{place}.{key}", f"must be a whole number {bound}, not {value!r}")
+            return None
+        return value
+
+    def duration(self, data: Mapping[str, Any], key: str, place: str) -> float | None:
+        value = data.get(key)
+        if value is None:
+            return None
+        if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
+            return float(found[1]) * _SECONDS[found[2]]
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+            return float(value)
+        self.problem(f"{place}.{key}", f"must be a duration such as 200ms, 1.5s or 2m, not {value!r}")
+        return None
+
+
+def _a(value: Any) -> str:
+    """What a value is, in the words of somebody who writes YAML."""
+    names: list[tuple[type | tuple[type, ...], str]] = [
+        (bool, "true or false"),
+        (str, f"the text {str(value)[:40]!r}"),
+        ((int, float), f"the number {value!r}"),
+        (list, "a list"),
+        (dict, "a mapping" if value else "an empty mapping"),
+    ]
+    if value is None:
+        return "nothing"
+    return next((name for kind, name in names if isinstance(value, kind)), f"a {type(value).__name__}")
