@@ -7,27 +7,275 @@ kind is imported by `model()` when something is to be validated.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
     from foliot.resources.base import Resource
 
+Columns: TypeAlias = tuple[tuple[str, str], ...]
+
+_NAME: Final = ("NAME", "metadata.name")
+_STATUS: Final = ("STATUS", "status.phase")
+_LAST_ERROR: Final = ("LAST_ERROR", "status.lastError")
+_WIDE: Final[Columns] = (
+    ("GENERATION", "metadata.generation"),
+    ("VERSION", "metadata.resourceVersion"),
+    ("CREATED", "metadata.createdAt"),
+    ("LABELS", "metadata.labels"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`columns` are (heading, path into the document) pairs of the table that `get` prints; `wide` adds to them."""
+    """`columns` are (heading, path into the document) pairs of the table that `get` prints; `wide` adds to them.
+
+    A path may end at a list (shown comma-joined) or at a mapping (shown as its keys, or as key=value for labels).
+    """
 
     name: str
     plural: str
     module: str
     words: tuple[str, ...] = ()
-    columns: tuple[tuple[str, str], ...] = ()
-    wide: tuple[tuple[str, str], ...] = ()
+    columns: Columns = ()
+    wide: Columns = ()
 
     def model(self) -> type[Resource]:
         """The pydantic model of this kind."""
         return getattr(import_module(f"foliot.resources.{self.module}"), self.name)
+
+
+def _kind(name: str, plural: str, module: str, *columns: tuple[str, str], words: str = "", wide: Columns = ()) -> Kind:
+    singular = module.replace("_", "-")
+    return Kind(
+        name,
+        plural,
+        f"definitions.{module}",
+        (singular, *words.split()),
+        (_NAME, *columns),
+        (*wide, *_WIDE),
+    )
+
+
+_ALL: Final = (
+    _kind(
+        "Agent",
+        "agents",
+        "agent",
+        ("MODEL_REF", "spec.model_ref"),
+        _STATUS,
+        ("TOOLS", "spec.tools"),
+        wide=(("ROLES", "spec.roles"), ("MEMORY", "spec.memory.ref"), ("MAX_STEPS", "spec.limits.max_steps")),
+    ),
+    _kind(
+        "AgentSystem",
+        "agent-systems",
+        "agent_system",
+        _STATUS,
+        ("AGENTS", "spec.agents"),
+        words="system systems",
+        wide=(("MAX_TURNS", "spec.max_turns"),),
+    ),
+    _kind(
+        "ModelEndpoint",
+        "model-endpoints",
+        "model_endpoint",
+        ("PROVIDER", "spec.provider"),
+        ("BASE_URL", "spec.base_url"),
+        ("DEFAULT_MODEL", "spec.default_model"),
+        _STATUS,
+        words="model models endpoint endpoints",
+        wide=(("FALLBACKS", "spec.fallbacks"),),
+    ),
+    _kind(
+        "Tool",
+        "tools",
+        "tool",
+        ("TYPE", "spec.type"),
+        ("ENDPOINT", "spec.endpoint"),
+        _STATUS,
+        wide=(
+            ("TOOL_VERSION", "spec.version"),
+            ("EFFECT", "spec.effect"),
+            ("RISK", "spec.risk_level"),
+            ("ISOLATION", "spec.runtime.isolation_mode"),
+            ("CATEGORY", "spec.category"),
+        ),
+    ),
+    _kind("Secret", "secrets", "secret", ("KEYS", "spec.data"), _STATUS),
+    _kind(
+        "Memory",
+        "memories",
+        "memory",
+        ("TYPE", "spec.type"),
+        ("PROVIDER", "spec.provider"),
+        _STATUS,
+        wide=(("ENDPOINT", "spec.endpoint"), _LAST_ERROR),
+    ),
+    _kind(
+        "McpServer",
+        "mcp-servers",
+        "mcp_server",
+        ("TRANSPORT", "spec.transport"),
+        _STATUS,
+        ("TOOLS", "status.generatedTools"),
+        ("LAST_SYNCED", "status.lastSyncedAt"),
+        words="mcp",
+        wide=(("COMMAND", "spec.command"), ("ENDPOINT", "spec.endpoint"), _LAST_ERROR),
+    ),
+    _kind(
+        "AgentPolicy",
+        "agent-policies",
+        "agent_policy",
+        ("MODE", "spec.apply_mode"),
+        ("SYSTEM_TARGETS", "spec.target_systems"),
+        ("TASK_TARGETS", "spec.target_tasks"),
+        ("TOKENS", "spec.max_tokens_per_run"),
+        ("ALLOWED_MODELS", "spec.allowed_models"),
+        ("BLOCKED_TOOLS", "spec.blocked_tools"),
+        _STATUS,
+        words="policy policies",
+    ),
+    _kind(
+        "AgentRole",
+        "agent-roles",
+        "agent_role",
+        ("PERMISSIONS", "spec.permissions"),
+        _STATUS,
+        words="role roles",
+        wide=(("DESCRIPTION", "spec.description"),),
+    ),
+    _kind(
+        "ToolPermission",
+        "tool-permissions",
+        "tool_permission",
+        ("TOOL", "spec.tool_ref"),
+        ("ACTION", "spec.action"),
+        ("MODE", "spec.match_mode"),
+        ("REQUIRED_PERMISSIONS", "spec.required_permissions"),
+        _STATUS,
+        words="permission permissions",
+        wide=(("APPLIES", "spec.apply_mode"), ("AGENTS", "spec.target_agents")),
+    ),
+    _kind(
+        "ToolApproval",
+        "tool-approvals",
+        "tool_approval",
+        ("TASK", "spec.task_ref"),
+        ("TOOL", "spec.tool"),
+        ("OPERATION", "spec.operation_class"),
+        ("AGENT", "spec.agent"),
+        ("PHASE", "status.phase"),
+        ("EXPIRES_AT", "status.expires_at"),
+        ("DECIDED_BY", "status.decided_by"),
+        words="approval approvals",
+        wide=(("REASON", "spec.reason"),),
+    ),
+    _kind(
+        "Task",
+        "tasks",
+        "task",
+        ("SYSTEM", "spec.system"),
+        ("PRIORITY", "spec.priority"),
+        _STATUS,
+        ("ATTEMPTS", "status.attempts"),
+        ("ASSIGNED_WORKER", "status.assignedWorker"),
+        ("CLAIMED_BY", "status.claimedBy"),
+        ("LEASE_UNTIL", "status.leaseUntil"),
+        ("NEXT_ATTEMPT", "status.nextAttemptAt"),
+        _LAST_ERROR,
+        wide=(("AGENT", "spec.agent"), ("MODE", "spec.mode")),
+    ),
+    _kind(
+        "TaskSchedule",
+        "task-schedules",
+        "task_schedule",
+        ("TASK_REF", "spec.task_ref"),
+        ("SCHEDULE", "spec.schedule"),
+        ("TIME_ZONE", "spec.time_zone"),
+        ("SUSPEND", "spec.suspend"),
+        _STATUS,
+        ("LAST_SCHEDULE", "status.lastScheduleTime"),
+        ("NEXT_SCHEDULE", "status.nextScheduleTime"),
+        ("ACTIVE_RUNS", "status.activeRuns"),
+        _LAST_ERROR,
+        words="schedule schedules",
+        wide=(("CONCURRENCY", "spec.concurrency_policy"),),
+    ),
+    _kind(
+        "TaskWebhook",
+        "task-webhooks",
+        "task_webhook",
+        ("TASK_REF", "spec.task_ref"),
+        ("ENDPOINT_ID", "status.endpointID"),
+        ("ENDPOINT_PATH", "status.endpointPath"),
+        ("SUSPEND", "spec.suspend"),
+        _STATUS,
+        ("LAST_DELIVERY", "status.lastDeliveryTime"),
+        ("LAST_EVENT", "status.lastEventID"),
+        ("LAST_TASK", "status.lastTriggeredTask"),
+        _LAST_ERROR,
+        words="webhook webhooks",
+        wide=(("PROFILE", "spec.auth.profile"),),
+    ),
+    _kind(
+        "Worker",
+        "workers",
+        "worker",
+        ("REGION", "spec.region"),
+        ("GPU", "spec.capabilities.gpu"),
+        ("MAX_CONCURRENCY", "spec.max_concurrent_tasks"),
+        _STATUS,
+        ("LAST_HEARTBEAT", "status.lastHeartbeat"),
+        wide=(("CURRENT", "status.currentTasks"), ("MODELS", "spec.capabilities.supported_models")),
+    ),
+)
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _ALL})
+
+
+def _bare(word: str) -> str:
+    """The form in which all spellings of a kind are equal: `Agent-Systems`, `agent_systems`, `agentsystems`."""
+    return word.strip().lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+@cache
+def _by_word() -> dict[str, Kind]:
+    return {_bare(word): kind for kind in _ALL for word in (kind.name, kind.plural, *kind.words)}
+
+
+@cache
+def _by_name() -> dict[str, Kind]:
+    return {kind.name.lower(): kind for kind in _ALL}
+
+
+def kind_of(name: str) -> Kind | None:
+    """The kind that a manifest's `kind:` names, in any case; None when there is no such kind."""
+    return _by_name().get(name.strip().lower())
+
+
+def near_kind(name: str) -> Kind | None:
+    """The kind that was probably meant by a word that names none."""
+    if (exact := _by_word().get(_bare(name))) is not None:
+        return exact
+    near = difflib.get_close_matches(_bare(name), list(_by_word()), n=1, cutoff=0.6)
+    return _by_word()[near[0]] if near else None
+
+
+def find_kind(word: str) -> Kind:
+    """The kind that a word on the command line or in a path names: any case, plural, singular or joined.
+
+    Raises `UsageError` when there is none, with the nearest one as its hint.
+    """
+    if (kind := _by_word().get(_bare(word))) is not None:
+        return kind
+    near = near_kind(word)
+    every = ", ".join(kind.plural for kind in _ALL)
+    hint = f"did you mean {near.plural!r}?" if near else f"the kinds are: {every}"
+    raise UsageError(f"there is no kind {word!r}", hint=hint, word=word)

@@ -1,0 +1,227 @@
+"""What all kinds share: the envelope, the metadata, and how a model accepts, completes, checks and emits its fields.
+
+accept     snake_case and camelCase of every field; null and blank text mean "not given"; anything unknown is refused
+complete   defaults that depend on other fields are filled in (`complete`)
+check      rules between fields report all that is wrong at once (`problems`)
+emit       one spelling, empty values left out, so that normalising twice changes nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final, Self, cast
+
+from pydantic import (
+    AliasChoices,
+    AliasGenerator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from foliot.resources.fields import Annotations, Labels, Name, Version, refusal
+from foliot.resources.problems import Path, Problem
+from foliot.resources.spelling import camel, snake, spellings
+
+API_VERSION: Final = "foliot.dev/v1"
+API_VERSION_ALIASES: Final = frozenset({"orloj.dev/v1"})
+DEFAULT_NAMESPACE: Final = "default"
+
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
+
+
+def accepted_keys(model: type[BaseModel], name: str) -> tuple[str, ...]:
+    """Every key under which the field `name` may be given."""
+    alias = model.model_fields[name].validation_alias
+    if isinstance(alias, AliasChoices):
+        return tuple(choice for choice in alias.choices if isinstance(choice, str))
+    return (name,)
+
+
+def emitted_key(model: type[BaseModel], name: str) -> str:
+    """The one key under which the field `name` is emitted."""
+    return model.model_fields[name].serialization_alias or name
+
+
+def _accepted(name: str) -> AliasChoices:
+    return AliasChoices(*spellings(name))
+
+
+class Model(BaseModel):
+    """Base of every declared object.
+
+    `required` names the fields that must not be empty, with what is said behind "… is required". `removed` maps fields
+    of the past to what to use instead.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        str_strip_whitespace=True,
+        hide_input_in_errors=True,
+        alias_generator=AliasGenerator(validation_alias=_accepted, serialization_alias=snake),
+    )
+
+    required: ClassVar[Mapping[str, str]] = {}
+    removed: ClassVar[Mapping[str, str]] = {}
+    _keys: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        cls._keys = frozenset(key for name in cls.model_fields for key in accepted_keys(cls, name))
+
+    def complete(self) -> None:
+        """Fill in the defaults that depend on other fields. Called once, before `problems`."""
+
+    def problems(self) -> Iterable[Problem]:
+        """What is wrong between the fields; paths are relative to this object, in the emitted spelling."""
+        return ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_blanks(cls, data: Any) -> Any:
+        """`tools:` with nothing behind it, or `mode: ""`, is the same as not writing it."""
+        if not isinstance(data, dict):
+            return data
+        given = cast("dict[Any, Any]", data)
+        blank = [key for key, value in given.items() if _is_blank(value) and key in cls._keys]
+        return {key: value for key, value in given.items() if key not in blank} if blank else given
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.complete()
+        problems = [*self._missing(), *self.problems()]
+        if problems:
+            raise PydanticCustomError("rules", "{summary}", {"summary": _summary(problems), "problems": problems})
+        return self
+
+    def _missing(self) -> Iterator[Problem]:
+        for name, remark in self.required.items():
+            if getattr(self, name) in _EMPTY:
+                yield Problem((emitted_key(type(self), name),), f"{{field}} is required{remark}")
+
+    @model_serializer(mode="wrap")
+    def _emit(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in handler(self).items() if value not in _EMPTY}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        _accept_spellings(cls, schema)
+        return schema
+
+
+class Status(Model):
+    """What the system observed. It is written by Foliot, not by people, so fields it does not know are kept."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        alias_generator=AliasGenerator(validation_alias=_accepted, serialization_alias=camel),
+    )
+
+    phase: str = Field("", description="Where the object is in its life.")
+    last_error: str = Field("", description="What went wrong last, if anything.")
+    observed_generation: int | None = Field(None, description="The generation of the spec this status speaks of.")
+    conditions: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]], description="Facts by type.")
+
+
+class Metadata(Model):
+    """What names and marks a resource."""
+
+    required: ClassVar = {"name": ""}
+
+    name: Name = Field("", description="Unique among the resources of its kind in its namespace.")
+    namespace: Name = Field(DEFAULT_NAMESPACE, description="The tenant it belongs to.")
+    labels: Labels = Field(default_factory=dict[str, str], description="Short facts to select by.")
+    annotations: Annotations = Field(default_factory=dict[str, str], description="Facts for people and tools.")
+    uid: str = Field("", description="Given by the store, never used twice.")
+    resource_version: Version = Field(
+        "", serialization_alias="resourceVersion", description="The revision of its last change; given by the store."
+    )
+    generation: int | None = Field(None, description="Grows with each change of the spec; given by the store.")
+    created_at: str = Field("", serialization_alias="createdAt", description="When it was made; given by the store.")
+
+
+class Resource(Model):
+    """The envelope of every kind. A subclass narrows `kind`, `spec` and `status`."""
+
+    api_version: str = Field(
+        API_VERSION,
+        serialization_alias="apiVersion",
+        description="The format of this document.",
+        json_schema_extra={"enum": [API_VERSION, *sorted(API_VERSION_ALIASES)]},
+    )
+    kind: str = Field("", description="What this document declares.")
+    metadata: Metadata = Field(description="What names and marks this resource.")
+    spec: Model = Field(description="What is wanted.")
+    status: Status = Field(default_factory=Status, description="What was observed; written by Foliot.")
+
+    @field_validator("api_version")
+    @classmethod
+    def _known_version(cls, value: str) -> str:
+        if (problem := check_api_version(value)) is not None:
+            raise refusal(problem.message, expected=problem.expected)
+        return API_VERSION
+
+
+def check_api_version(value: object) -> Problem | None:
+    """None when documents of this version can be read."""
+    if value == API_VERSION or value in API_VERSION_ALIASES:
+        return None
+    said = f' "{value}"' if isinstance(value, str) else ""
+    return Problem(("apiVersion",), f"unsupported apiVersion{said}", expected=API_VERSION)
+
+
+def problem(*path: str | int, message: str, expected: str | None = None, hint: str | None = None) -> Problem:
+    """A rule that does not hold; `{field}` in the message becomes the full path of the field."""
+    return Problem(path, message, hint, expected)
+
+
+def _is_blank(value: object) -> bool:
+    return value is None or (isinstance(value, str) and (not value or value.isspace()))
+
+
+def _summary(problems: Iterable[Problem]) -> str:
+    return "; ".join(problem.message.replace("{field}", problem.field, 1) for problem in problems)
+
+
+def _accept_spellings(model: type[Model], schema: dict[str, Any]) -> None:
+    """Let a JSON Schema accept what the model accepts.
+
+    The emitted spelling is a property, which editors complete; the others are patterns, which they only allow. Two
+    spellings of one field at once are refused, as the model does.
+    """
+    given: dict[str, Any] = schema.pop("properties", {})
+    schema.pop("required", None)
+    properties: dict[str, Any] = {}
+    patterns: dict[str, Any] = {}
+    exclusive: dict[str, Any] = {}
+    needed: list[dict[str, Any]] = []
+    for name in model.model_fields:
+        keys, emitted = accepted_keys(model, name), emitted_key(model, name)
+        others = [key for key in keys if key != emitted]
+        field = given[keys[0]]
+        field.pop("default", None) if field.get("default") in _EMPTY else None
+        properties[emitted] = field
+        if others:
+            patterns[f"^({'|'.join(others)})$"] = field
+            exclusive[emitted] = {"properties": dict.fromkeys(others, False)}
+        if name in model.required or model.model_fields[name].is_required():
+            needed.append({"anyOf": [{"required": [key]} for key in keys]} if others else {"required": [emitted]})
+    schema["properties"] = properties
+    if patterns:
+        schema["patternProperties"] = patterns
+        schema["dependentSchemas"] = exclusive
+    if needed:
+        schema["allOf"] = needed
+
+
+__all__ = ["API_VERSION", "API_VERSION_ALIASES", "Metadata", "Model", "Path", "Resource", "Status", "problem"]

@@ -1,0 +1,234 @@
+"""The types of fields: names, references, durations, texts and maps, each with its one rule.
+
+A rule refuses with `refusal`, whose message may hold `{field}` for the full path. Values that may be secret (references
+to secrets, addresses with a password in them) are never repeated in a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from foliot.resources import durations
+from foliot.resources.problems import Path, Problem
+
+NAME_MAX: Final = 253
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_SECRET_KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DNS: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_NAME_RULE: Final = "1 to 253 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
+_LABEL_RULE: Final = "up to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
+_ANNOTATIONS_MAX: Final = 256 * 1024
+
+
+def refusal(
+    message: str, *, expected: str | None = None, hint: str | None = None, path: Path = ()
+) -> PydanticCustomError:
+    """What the rule of one field raises. `path` leads from the field to the part that is wrong."""
+    problem = Problem(path, message, hint, expected)
+    return PydanticCustomError("rules", "{summary}", {"summary": str(problem), "problems": [problem]})
+
+
+def check_name(value: str) -> str:
+    if len(value) > NAME_MAX or not _NAME.fullmatch(value):
+        raise refusal(f'invalid {{field}} "{_short(value)}": expected {_NAME_RULE}', expected=_NAME_RULE)
+    return value
+
+
+def check_ref(value: str) -> str:
+    """`name` or `namespace/name`."""
+    for half in value.split("/", 1):
+        if len(half) > NAME_MAX or not _NAME.fullmatch(half):
+            raise refusal(
+                f'invalid {{field}} "{_short(value)}": expected name or namespace/name',
+                expected="name or namespace/name",
+            )
+    return value
+
+
+def check_secret_ref(value: str) -> str:
+    """`[namespace/]name[:key]`. A value pasted here by mistake may be the secret itself, so it is never repeated."""
+    where, colon, key = value.partition(":")
+    halves = where.split("/", 1)
+    good = all(_NAME.fullmatch(half) and len(half) <= NAME_MAX for half in halves)
+    if not good or (colon and not _SECRET_KEY.fullmatch(key)):
+        raise refusal(
+            "{field} does not name a Secret: expected [namespace/]name[:key]",
+            expected="[namespace/]name[:key]",
+            hint="put the value into a Secret and name that here",
+        )
+    return value
+
+
+def check_duration(value: Any) -> Any:
+    if value == 0 and isinstance(value, int) and not isinstance(value, bool):
+        return "0s"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise refusal(
+            f'invalid {{field}} "{value}": a duration needs a unit',
+            expected="a duration such as 30s or 1h30m",
+            hint=f"did you mean {value}s?",
+        )
+    if not isinstance(value, str):
+        return value
+    try:
+        return durations.canonical(value)
+    except ValueError as error:
+        raise refusal(
+            f'invalid {{field}} "{_short(value)}": {error}', expected="a duration such as 30s or 1h30m"
+        ) from None
+
+
+def check_positive(value: str) -> str:
+    if value == "0s":
+        raise refusal("{field} must be longer than 0s", expected="a duration above 0s")
+    return value
+
+
+def lowered(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def check_url(*schemes: str) -> Callable[[str], str]:
+    """An absolute address with one of `schemes`. It may hold a password, so it is never repeated."""
+    expected = " or ".join(f"{scheme}://…" for scheme in schemes)
+
+    def check(value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            good = parts.scheme.lower() in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:
+            good = False
+        if not good or any(character.isspace() for character in value):
+            raise refusal(f"{{field}} must be a URL: expected {expected}", expected=expected)
+        return value
+
+    return check
+
+
+def as_text(value: Any) -> Any:
+    """YAML reads `port: 8080` as a number; where only text makes sense, the number's text is meant."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+def texts_of_map(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    given = cast("dict[Any, Any]", value)
+    return {key: as_text(item) for key, item in given.items()}
+
+
+def texts_of_list(value: Any) -> Any:
+    return [as_text(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def one_is_a_list(value: Any) -> Any:
+    """`roles: reader` says the same as `roles: [reader]`."""
+    return [value] if isinstance(value, str) else value
+
+
+def without_blanks(values: Iterable[str]) -> list[str]:
+    return [value for value in values if value]
+
+
+def distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(value for value in values if value))
+
+
+def distinct_any_case(values: Iterable[str]) -> list[str]:
+    """Duplicates that differ only in case are removed, the first spelling stays; empty ones are removed."""
+    first: dict[str, str] = {}
+    for value in values:
+        if value:
+            first.setdefault(value.lower(), value)
+    return list(first.values())
+
+
+def distinct_lowered(values: Iterable[str]) -> list[str]:
+    return distinct(value.lower() for value in values)
+
+
+def check_labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
+        _check_label_key(key)
+        if value and not _LABEL_NAME.fullmatch(value):
+            raise refusal(
+                f'invalid value of label "{_short(key)}": expected {_LABEL_RULE}', expected=_LABEL_RULE, path=(key,)
+            )
+    return labels
+
+
+def check_annotations(annotations: dict[str, str]) -> dict[str, str]:
+    for key in annotations:
+        _check_label_key(key)
+    if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_MAX:
+        raise refusal("{field} is too large", expected="at most 256 KiB in all")
+    return annotations
+
+
+def _check_label_key(key: str) -> None:
+    prefix, slash, name = key.rpartition("/")
+    if not _LABEL_NAME.fullmatch(name) or (slash and not _DNS.fullmatch(prefix)):
+        rule = f"[domain/]name, the name {_LABEL_RULE}"
+        raise refusal(f'invalid key "{_short(key)}": expected {rule}', expected=rule, path=(key,))
+
+
+def check_json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON Schema that says nothing impossible about itself. What its references point to is not loaded."""
+    if not schema:
+        return schema
+    import jsonschema_rs  # only documents that hold a schema pay for it
+
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except jsonschema_rs.ValidationError as error:
+        place = tuple(error.instance_path)
+        raise refusal(f"{{field}} is not a valid JSON Schema: {error.message}", path=place) from None
+    except (ValueError, jsonschema_rs.ReferencingError):
+        hint = "leave $schema out for draft 2020-12"
+        raise refusal("{field}: the value of $schema is not a known draft", hint=hint, path=("$schema",)) from None
+    return schema
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 80 else value[:77] + "..."
+
+
+_NUMBER: Final = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
+_UNIT: Final = "(ns|us|µs|μs|ms|s|m|h|d)"
+_DURATION_SCHEMA: Final = {
+    "type": "string",
+    "pattern": rf"^\s*\+?({_NUMBER}{_UNIT})+\s*$|^\s*\+?0\s*$",
+    "examples": ["30s", "1h30m", "250ms"],
+}
+
+RawText: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=False)]
+"""Text that is kept to the last space: prompts, values of secrets and inputs."""
+LooseText: TypeAlias = Annotated[RawText, BeforeValidator(as_text)]
+Name: TypeAlias = Annotated[str, AfterValidator(check_name)]
+Ref: TypeAlias = Annotated[str, AfterValidator(check_ref)]
+SecretRef: TypeAlias = Annotated[str, AfterValidator(check_secret_ref)]
+Version: TypeAlias = Annotated[str, BeforeValidator(as_text)]
+Duration: TypeAlias = Annotated[str, BeforeValidator(check_duration), WithJsonSchema(_DURATION_SCHEMA)]
+Timeout: TypeAlias = Annotated[Duration, AfterValidator(check_positive)]
+Url: TypeAlias = Annotated[str, AfterValidator(check_url("http", "https"))]
+StringMap: TypeAlias = Annotated[dict[str, RawText], BeforeValidator(texts_of_map)]
+Labels: TypeAlias = Annotated[StringMap, AfterValidator(check_labels)]
+Annotations: TypeAlias = Annotated[StringMap, AfterValidator(check_annotations)]
+TextList: TypeAlias = Annotated[list[RawText], BeforeValidator(texts_of_list), BeforeValidator(one_is_a_list)]
+WordList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(distinct_any_case)]
+"""Duplicates are removed in any case, empty ones too; the first spelling stays."""
+ExactList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
+NameList: TypeAlias = Annotated[list[Name], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
+RefList: TypeAlias = Annotated[list[Ref], BeforeValidator(one_is_a_list), AfterValidator(distinct_any_case)]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
+JsonSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(check_json_schema)]
