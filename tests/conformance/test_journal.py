@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from foliot.store.journal import SqlJournal
 from foliot.store.memory import MemoryJournal
+from foliot.store.sqlite import SqliteDatabase
 from tests.conformance.journal import JournalConformance
 
 
@@ -12,3 +14,11 @@ class TestMemory(JournalConformance):
     @pytest.fixture
     def journal(self) -> MemoryJournal:
         return MemoryJournal()
+
+
+class TestSqlite(JournalConformance):
+    @pytest.fixture
+    async def journal(self, tmp_path):
+        database = await SqliteDatabase.open(tmp_path / "foliot.db")
+        yield SqlJournal(database, clock=lambda: 0.0)
+        await database.close()

@@ -42,7 +42,7 @@ class Lease(Struct, frozen=True):
 
 
 class NewRun(Struct, frozen=True):
-    """`spec` is the digest of the frozen definition this run is pinned to (a blob)."""
+    """`spec` is the digest of the frozen definition this run is pinned to (a blob); `content` are other blobs it needs."""
 
     id: str
     namespace: str
@@ -52,6 +52,7 @@ class NewRun(Struct, frozen=True):
     parent: str | None = None
     parent_seq: int | None = None
     labels: dict[str, str] = {}
+    content: tuple[str, ...] = ()
 
 
 class RunInfo(Struct, frozen=True):

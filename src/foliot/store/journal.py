@@ -1,0 +1,262 @@
+"""Run journals in a database. One append is one small transaction; concurrent ones share a commit."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from foliot.errors import Conflict, NotFound
+from foliot.store.base import Database
+from foliot.store.runs import (
+    TERMINAL,
+    Held,
+    JournalConflict,
+    Lease,
+    LeaseLost,
+    NewRun,
+    Phase,
+    Record,
+    RunInfo,
+    Signal,
+)
+from foliot.store.transaction import Row, Tx, many, one, rows, run
+
+# A larger event is stored as content of its own, so that the tables stay small and equal payloads (the same document,
+# read by ten runs) are stored once.
+LARGE = 32 * 1024
+ALL_PHASES = ("pending", "running", "waiting", "succeeded", "failed", "cancelled")
+NO_LIMIT = 2**62
+
+
+class SqlJournal:
+    """A `Journal` on either database."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+        self._db = database
+        self._clock = clock
+
+    async def create(
+        self, run: NewRun, first: Sequence[Record], *, worker: str | None = None, lease_until: float | None = None
+    ) -> Lease | None:
+        key = await self._db.write(_create, run, first, worker, lease_until)
+        return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
+
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, force: bool = False) -> Lease:
+        key, epoch = await self._db.write(_claim, run_id, worker, now, until, force)
+        return Lease(run_id, key, epoch, worker, until)
+
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
+        return await self._db.write(_renew, leases, until)
+
+    async def append(
+        self,
+        lease: Lease,
+        records: Sequence[Record],
+        *,
+        phase: Phase | None = None,
+        summary: dict[str, Any] | None = None,
+        taken: Sequence[str] = (),
+    ) -> None:
+        await self._db.write(_append, lease, records, phase, summary, taken)
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Record]:
+        found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
+        return [
+            Record(row["seq"], row["at"], row["type"], await self.get_blob(row["blob"]) if row["blob"] else row["data"])
+            for row in found
+        ]
+
+    async def get(self, run_id: str) -> RunInfo:
+        found = await self._db.read("run_get", id=run_id)
+        if not found:
+            raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
+        return _info(found[0])
+
+    async def find(self, prefix: str) -> RunInfo:
+        found = await self._db.read("run_find", low=prefix, high=prefix + "\U0010ffff")
+        if not found:
+            raise NotFound(f"there is no run {prefix!r}", hint="`foliot runs` lists them")
+        if len(found) > 1 and found[0]["id"] != prefix:
+            raise Conflict(f"several runs start with {prefix!r}", hint="give more of the id")
+        return await self.get(found[0]["id"])
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        found = await self._db.read(
+            "run_list",
+            before="\U0010ffff" if before is None else before,
+            namespace=namespace or "",
+            agent=agent or "",
+            phases=msgspec.json.encode(list(phases or ALL_PHASES)).decode(),
+            count=limit,
+        )
+        return [_info(row) for row in found]
+
+    async def signal(self, signal: Signal) -> None:
+        await self._db.write(_signal, signal)
+
+    async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
+        if not run_ids:
+            return []
+        found = await self._db.read("signal_list", run_ids=msgspec.json.encode(list(run_ids)).decode())
+        return [Signal(row["id"], row["run_id"], row["at"], row["type"], row["data"]) for row in found]
+
+    async def put_blob(self, data: bytes) -> str:
+        digest = _digest(data)
+        if not await self._db.read("blob_get", digest=digest):
+            await self._db.write(_put_blobs, [{"digest": digest, "data": data, "at": self._clock()}])
+        return digest
+
+    async def get_blob(self, digest: str) -> bytes:
+        found = await self._db.read("blob_get", digest=digest)
+        if not found:
+            raise NotFound(f"there is no stored content {digest}")
+        return found[0]["data"]
+
+    async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
+        return await self._db.write(_purge, ended_before, limit)
+
+
+# --- transactions ------------------------------------------------------------------------------------------------
+
+
+def _create(new: NewRun, first: Sequence[Record], worker: str | None, lease_until: float | None) -> Tx[int]:
+    epoch = 1 if worker else 0
+    row = yield from one(
+        "run_create",
+        id=new.id,
+        namespace=new.namespace,
+        agent=new.agent,
+        phase="running" if worker else "pending",
+        spec=new.spec,
+        epoch=epoch,
+        worker=worker,
+        lease_until=lease_until,
+        created_at=new.created_at,
+        parent=new.parent,
+        parent_seq=new.parent_seq,
+        labels=msgspec.json.encode(new.labels).decode(),
+    )
+    if row is None:
+        raise Conflict(f"there is already a run {new.id!r}")
+    key: int = row["key"]
+    yield from many("blob_use", [{"digest": digest, "run": key} for digest in (new.spec, *new.content)])
+    yield from _append_events(Lease(new.id, key, epoch, worker or "", 0.0), first)
+    return key
+
+
+def _claim(run_id: str, worker: str, now: float, until: float, force: bool) -> Tx[tuple[int, int]]:
+    row = yield from one("run_claim", id=run_id, worker=worker, now=now, until=until, force=int(force))
+    if row is not None:
+        return row["key"], row["epoch"]
+    there = yield from one("run_get", id=run_id)
+    if there is None:
+        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
+    if there["phase"] in TERMINAL:
+        raise Conflict(f"run {run_id} has ended ({there['phase']})")
+    raise Held(f"run {run_id} is held by {there['worker']}", hint="it is at work; wait, or cancel it")
+
+
+def _renew(leases: Sequence[Lease], until: float) -> Tx[set[str]]:
+    lost: set[str] = set()
+    for lease in leases:
+        if not (yield from run("run_renew", key=lease.key, epoch=lease.epoch, until=until)):
+            lost.add(lease.run_id)
+    return lost
+
+
+def _append(
+    lease: Lease,
+    records: Sequence[Record],
+    phase: Phase | None,
+    summary: dict[str, Any] | None,
+    taken: Sequence[str],
+) -> Tx[None]:
+    yield from _append_events(lease, records)
+    if taken:
+        yield from many("signal_remove", [{"id": signal_id} for signal_id in taken])
+    if phase is not None:
+        yield from _set_phase(lease, phase, records[-1].at if records else 0.0, summary)
+
+
+def _append_events(lease: Lease, records: Sequence[Record]) -> Tx[None]:
+    for record in records:
+        data, blob = record.data, None
+        if len(data) > LARGE:
+            blob = _digest(data)
+            yield from many("blob_put", [{"digest": blob, "data": data, "at": record.at}])
+            yield from many("blob_use", [{"digest": blob, "run": lease.key}])
+            data = b""
+        written = yield from run(
+            "event_append",
+            run=lease.key,
+            epoch=lease.epoch,
+            seq=record.seq,
+            at=record.at,
+            type=record.type,
+            data=data,
+            blob=blob,
+        )
+        if not written:
+            yield from _refuse(lease, record.seq)
+
+
+def _refuse(lease: Lease, seq: int) -> Tx[None]:
+    row = yield from one("run_epoch", key=lease.key)
+    if row is None or row["epoch"] != lease.epoch:
+        raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
+    raise JournalConflict(f"seq {seq} does not follow the last event of run {lease.run_id}")
+
+
+def _set_phase(lease: Lease, phase: Phase, at: float, summary: dict[str, Any] | None) -> Tx[None]:
+    fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "at": at}
+    fields["summary"] = None if summary is None else msgspec.json.encode(summary).decode()
+    if phase == "running":
+        changed = yield from run("run_hold", **fields)
+    else:
+        changed = yield from run("run_release", phase=phase, **fields)
+    if not changed:
+        raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
+
+
+def _signal(signal: Signal) -> Tx[None]:
+    there = yield from one("run_get", id=signal.run_id)
+    if there is None:
+        raise NotFound(f"there is no run {signal.run_id!r}", hint="`foliot runs` lists them")
+    if there["phase"] in TERMINAL:
+        raise Conflict(f"run {signal.run_id} has ended ({there['phase']})")
+    yield from run("signal_add", **msgspec.structs.asdict(signal))
+
+
+def _put_blobs(blobs: list[dict[str, Any]]) -> Tx[None]:
+    yield from many("blob_put", blobs)
+
+
+def _purge(before: float, limit: int) -> Tx[int]:
+    ended = yield from rows("purge_find", before=before, count=limit)
+    for name, column in (("purge_events", "key"), ("purge_signals", "id"), ("purge_uses", "key"), ("purge_run", "key")):
+        yield from many(name, [{column: row[column]} for row in ended])
+    yield from run("purge_blobs", before=before)
+    return len(ended)
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _info(row: Row) -> RunInfo:
+    fields = dict(row)
+    fields["labels"] = msgspec.json.decode(fields["labels"])
+    fields["summary"] = msgspec.json.decode(fields["summary"])
+    return RunInfo(**fields)

@@ -1,0 +1,83 @@
+"""The queries by name, and their translation for PostgreSQL.
+
+Every query is written once, in queries/*.sql, under a line `-- name: <name>`, and is valid SQLite as it stands. For
+PostgreSQL three things are rewritten:
+
+    :name                         -> $1, $2 … (one number for each name, in order of first use)
+    json_each(:names) AS wanted   -> a set of texts with one column `value`, from a JSON array of strings
+    /*for_update*/ and the like   -> FOR UPDATE … (SQLite has one writer and needs none)
+
+What the two databases do not share (jsonb, arrays, casts with `::`, SELECT *) stays out of the texts; a parameter whose
+type PostgreSQL cannot guess is written `CAST(:x AS TEXT)`. A test prepares every query on both.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from foliot.errors import FoliotError
+
+FOLDER = Path(__file__).with_name("queries")
+_HEADER = "-- name:"
+# Quoted text and comments are skipped whole, so that a colon inside them is never taken for a parameter.
+_TOKENS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|::)|:([a-z_][a-z0-9_]*)", re.DOTALL)
+_EACH = re.compile(r"json_each\((:[a-z_]+)\) AS ([a-z_]+)")
+_MARKERS = {
+    "/*for_update*/": "FOR UPDATE",
+    "/*for_share*/": "FOR SHARE",
+    "/*skip_locked*/": "FOR UPDATE SKIP LOCKED",
+}
+
+
+class Queries(dict[str, str]):
+    """Query texts by name; an unknown name is told apart from every other mistake."""
+
+    def __missing__(self, name: str) -> str:
+        raise FoliotError(f"there is no query named {name!r} in the store")
+
+
+@cache
+def load() -> Queries:
+    """All queries, as SQLite runs them. Read from disk once, when the first one is needed."""
+    found = Queries()
+    for file in sorted(FOLDER.glob("*.sql")):
+        for name, text in parse(file.read_text(encoding="utf-8")):
+            if name in found:
+                raise FoliotError(f"two queries are named {name!r}; the second is in {file.name}")
+            found[name] = text
+    return found
+
+
+def parse(source: str) -> list[tuple[str, str]]:
+    """The (name, text) pairs of one file; comment lines and the closing semicolon are left out."""
+    queries: list[tuple[str, str]] = []
+    for part in source.split(_HEADER)[1:]:
+        name, _, body = part.partition("\n")
+        lines = [line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("--")]
+        queries.append((name.strip(), "\n".join(lines).rstrip().removesuffix(";")))
+    return queries
+
+
+def for_postgres(text: str) -> tuple[str, tuple[str, ...]]:
+    """The same query for PostgreSQL, and the parameter names in the order of their numbers."""
+    for marker, clause in _MARKERS.items():
+        text = text.replace(marker, clause)
+    text = _EACH.sub(r"json_array_elements_text(CAST(\1 AS json)) AS \2(value)", text)
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[1]
+        if found[2] not in names:
+            names.append(found[2])
+        return f"${names.index(found[2]) + 1}"
+
+    return _TOKENS.sub(number, text), tuple(names)
+
+
+@cache
+def load_for_postgres(name: str) -> tuple[str, tuple[str, ...]]:
+    """One query by name, translated once."""
+    return for_postgres(load()[name])

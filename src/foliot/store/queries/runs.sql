@@ -1,0 +1,111 @@
+-- Runs, their journals, signals to them, and stored content. See migrations/0003_runs.sql for the columns.
+
+-- name: run_create
+INSERT INTO run (id, namespace, agent, phase, spec, epoch, worker, lease_until,
+                 created_at, updated_at, parent, parent_seq, labels, summary)
+VALUES (:id, :namespace, :agent, :phase, :spec, :epoch, :worker, :lease_until,
+        :created_at, :created_at, :parent, :parent_seq, :labels, '{}')
+ON CONFLICT (id) DO NOTHING
+RETURNING key;
+
+-- name: run_claim
+-- Under a new epoch, if nobody's lease lives: whoever held the run before is fenced out.
+UPDATE run
+   SET phase = 'running', epoch = epoch + 1, worker = :worker, lease_until = :until, updated_at = :now
+ WHERE id = :id AND phase NOT IN ('succeeded', 'failed', 'cancelled')
+   AND (lease_until IS NULL OR lease_until < :now OR :force = 1)
+RETURNING key, epoch;
+
+-- name: run_renew
+UPDATE run SET lease_until = :until WHERE key = :key AND epoch = :epoch;
+
+-- name: run_hold
+UPDATE run SET phase = 'running', updated_at = :at, summary = COALESCE(:summary, summary)
+ WHERE key = :key AND epoch = :epoch;
+
+-- name: run_release
+-- The epoch grows, so that not even the one who lets go can write any more.
+UPDATE run
+   SET phase = :phase, epoch = epoch + 1, worker = NULL, lease_until = NULL, updated_at = :at,
+       summary = COALESCE(:summary, summary)
+ WHERE key = :key AND epoch = :epoch;
+
+-- name: run_get
+SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+       parent, parent_seq, labels, summary
+  FROM run WHERE id = :id;
+
+-- name: run_epoch
+SELECT epoch FROM run WHERE key = :key;
+
+-- name: run_find
+SELECT id FROM run WHERE id >= :low AND id < :high ORDER BY id LIMIT 2;
+
+-- name: run_list
+-- :phases is a JSON array. An empty text means any.
+SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+       parent, parent_seq, labels, summary
+  FROM run
+ WHERE id < :before
+   AND (:namespace = '' OR namespace = :namespace)
+   AND (:agent = '' OR agent = :agent)
+   AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
+ ORDER BY id DESC LIMIT :count;
+
+-- name: event_append
+-- One statement checks the fence, that the seq follows, and writes. No row: one of the two was not so.
+INSERT INTO event (run, seq, at, type, data, blob)
+SELECT :run, :seq, :at, :type, :data, :blob
+  FROM run
+ WHERE run.key = :run AND run.epoch = :epoch
+   AND (:seq = 1 OR EXISTS (SELECT 1 FROM event AS before WHERE before.run = :run AND before.seq = :seq - 1))
+   AND NOT EXISTS (SELECT 1 FROM event AS there WHERE there.run = :run AND there.seq = :seq)
+ /*for_share*/;
+
+-- name: event_read
+SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob
+  FROM run AS r JOIN event AS e ON e.run = r.key
+ WHERE r.id = :id AND e.seq > :after
+ ORDER BY e.seq LIMIT :count;
+
+-- name: signal_add
+INSERT INTO signal (id, run_id, at, type, data) VALUES (:id, :run_id, :at, :type, :data) ON CONFLICT (id) DO NOTHING;
+
+-- name: signal_list
+SELECT s.id AS id, s.run_id AS run_id, s.at AS at, s.type AS type, s.data AS data
+  FROM json_each(:run_ids) AS wanted JOIN signal AS s ON s.run_id = wanted.value
+ ORDER BY s.at, s.id;
+
+-- name: signal_remove
+DELETE FROM signal WHERE id = :id;
+
+-- name: blob_put
+INSERT INTO blob (digest, data, created_at) VALUES (:digest, :data, :at) ON CONFLICT (digest) DO NOTHING;
+
+-- name: blob_use
+INSERT INTO blob_use (digest, run) VALUES (:digest, :run) ON CONFLICT (digest, run) DO NOTHING;
+
+-- name: blob_get
+SELECT data FROM blob WHERE digest = :digest;
+
+-- name: purge_find
+SELECT key, id FROM run
+ WHERE phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
+ ORDER BY id LIMIT :count;
+
+-- name: purge_events
+DELETE FROM event WHERE run = :key;
+
+-- name: purge_signals
+DELETE FROM signal WHERE run_id = :id;
+
+-- name: purge_uses
+DELETE FROM blob_use WHERE run = :key;
+
+-- name: purge_run
+DELETE FROM run WHERE key = :key;
+
+-- name: purge_blobs
+-- Content of a run that is about to be created is used by nobody yet; it is young, and stays.
+DELETE FROM blob
+ WHERE created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest);
