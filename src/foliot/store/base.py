@@ -20,7 +20,7 @@ Document: TypeAlias = dict[str, Any]
 class Database(Protocol):
     """A thin layer over one driver. Query texts are in queries/*.sql, by name."""
 
-    async def read(self, name: str, **params: Any) -> list[Row]:
+    async def read(self, name: str, /, **params: Any) -> list[Row]:
         """Rows of one query, outside any transaction, from the last committed state."""
         ...
 

@@ -40,24 +40,24 @@ class Statement:
 Tx: TypeAlias = Generator[Statement, Any, T]
 
 
-def rows(name: str, **params: Any) -> Tx[list[Row]]:
+def rows(name: str, /, **params: Any) -> Tx[list[Row]]:
     """All rows that the query returns."""
     return (yield Statement(name, params, "rows"))
 
 
-def one(name: str, **params: Any) -> Tx[Row | None]:
+def one(name: str, /, **params: Any) -> Tx[Row | None]:
     """The first row, or None."""
     found: list[Row] = yield Statement(name, params, "rows")
     return found[0] if found else None
 
 
-def value(name: str, **params: Any) -> Tx[Any]:
+def value(name: str, /, **params: Any) -> Tx[Any]:
     """The first column of the first row, or None."""
     row = yield from one(name, **params)
     return next(iter(row.values())) if row else None
 
 
-def run(name: str, **params: Any) -> Tx[int]:
+def run(name: str, /, **params: Any) -> Tx[int]:
     """Execute; the number of rows that were changed."""
     return (yield Statement(name, params, "count"))
 

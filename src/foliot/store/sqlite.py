@@ -1,0 +1,164 @@
+"""The store on one SQLite file: writes on one thread that commits in groups, reads on the calling thread.
+
+Reads happen where they are called, because handing a point read to a thread costs 25 times the read itself; they see
+the last commit and never wait for a writer (WAL). Writes go through `Writer`, whose thread starts with the first one:
+a command that only reads starts none.
+
+Each process opens the file for itself; a connection does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import apsw
+
+from foliot.errors import Unavailable
+from foliot.store import queries
+from foliot.store.sqlite_file import READ_PATIENCE, Connection, connect, explain, prepare, resolve
+from foliot.store.sqlite_writer import Job, Writer, fetch
+from foliot.store.transaction import Row, Tx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# How often a waiting process looks for commits of other processes. One look costs about two microseconds.
+_LOOK_EVERY = 0.05
+
+
+class SqliteDatabase:
+    """One SQLite file. Make it with `await SqliteDatabase.open(path)`."""
+
+    def __init__(self, path: Path, reader: Connection) -> None:
+        """For `open`; `reader` is a connection to the prepared file."""
+        self.path = path
+        self._process = os.getpid()
+        self._texts = queries.load()
+        self._columns: dict[str, tuple[str, ...]] = {}
+        self._readers = {threading.get_ident(): reader}
+        self._writer: Writer | None = None
+        self._lock = threading.Lock()
+        self._waiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: str | os.PathLike[str]) -> SqliteDatabase:
+        """Open the file, made or brought up to date when needed. Raises `InvalidInput`, `Unavailable`."""
+        file = resolve(path)
+        return cls(file, prepare(file))
+
+    async def read(self, name: str, /, **params: Any) -> list[Row]:
+        connection = self._readers.get(threading.get_ident()) or self._connect_reader()
+        if self._process != os.getpid():
+            self._refuse()
+        try:
+            return fetch(connection.execute(self._texts[name], params), name, self._columns)  # type: ignore[return-value]  # list is invariant; the rows are new dicts
+        except apsw.Error as error:
+            raise explain(error, self.path) from error
+
+    async def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        writer = self._writer or self._start_writer()
+        if self._process != os.getpid():
+            self._refuse()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        writer.submit(Job(future, loop, body, args, kwargs))
+        return await future
+
+    async def wait_for_change(self, *, timeout: float) -> None:
+        """Return when something may have been committed by any process, or after `timeout` seconds.
+
+        Nothing is missed between a read and the wait that follows it at once: what counts as seen is the version that
+        the last read on this thread saw, not the one at the time of the call.
+        """
+        connection = self._readers.get(threading.get_ident()) or self._connect_reader()
+        seen = connection.data_version()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while self._fresh_version(connection) == seen:
+            left = deadline - loop.time()
+            if left <= 0 or self._closed:
+                return
+            await self._nap(loop, min(left, _LOOK_EVERY))
+
+    async def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            writer, self._writer = self._writer, None
+            readers, self._readers = self._readers, {}
+        if self._process != os.getpid():
+            return  # the connections belong to the parent
+        self._wake()
+        if writer is not None:
+            await asyncio.to_thread(writer.stop)
+        for connection in readers.values():
+            connection.close()
+
+    async def _nap(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """Sleep until a commit of this process, or for `seconds`."""
+        alarm: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _ring, alarm)
+        self._waiting.setdefault(loop, set()).add(alarm)
+        try:
+            await alarm
+        finally:
+            timer.cancel()
+            waiting = self._waiting[loop]
+            waiting.discard(alarm)
+            if not waiting:
+                del self._waiting[loop]
+
+    def _wake(self) -> None:
+        """Ring every waiter; called on the writer's thread after a commit."""
+        for loop in list(self._waiting):
+            with suppress(RuntimeError):  # the loop was closed with its waiters
+                loop.call_soon_threadsafe(self._ring_all, loop)
+
+    def _ring_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        for alarm in self._waiting.get(loop, ()):
+            _ring(alarm)
+
+    def _fresh_version(self, connection: Connection) -> int:
+        try:
+            return connection.execute("PRAGMA data_version").fetchall()[0][0]
+        except apsw.Error as error:
+            raise explain(error, self.path) from error
+
+    def _connect_reader(self) -> Connection:
+        with self._lock:
+            if self._closed or self._process != os.getpid():
+                self._refuse()
+            try:
+                connection = connect(self.path, patience=READ_PATIENCE, read_only=True)
+            except apsw.Error as error:
+                raise explain(error, self.path) from error
+            self._readers[threading.get_ident()] = connection
+            return connection
+
+    def _start_writer(self) -> Writer:
+        with self._lock:
+            if self._closed or self._process != os.getpid():
+                self._refuse()
+            if self._writer is None:
+                self._writer = Writer(self.path, on_commit=self._wake)
+            return self._writer
+
+    def _refuse(self) -> NoReturn:
+        if self._process != os.getpid():
+            raise Unavailable(
+                f"the store {self.path} was opened before this process was forked",
+                hint="open the store again in the child process",
+                retryable=False,
+            )
+        raise Unavailable(f"the store {self.path} is closed", hint="open it again", retryable=False)
+
+
+def _ring(alarm: asyncio.Future[None]) -> None:
+    if not alarm.done():
+        alarm.set_result(None)

@@ -1,0 +1,203 @@
+"""One SQLite file: made privately, opened as it must be, brought up to date, and its errors told in words.
+
+Called by sqlite.py only. Every connection of a process to the file comes from `connect`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import apsw
+
+from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
+from foliot.store import schema
+
+# How long a writer waits for the other processes, and a reader for a recovery after a crash (readers never wait for
+# writers). A reader waits on the event loop, so it gives up sooner.
+WRITE_PATIENCE = 60.0
+READ_PATIENCE = 5.0
+
+# SQLite's own back-off grows up to 100 ms a nap, so that whoever has waited longest asks least often: with several
+# writing processes it starves. Short random naps give every process the same chance at each release of the lock.
+_SHORTEST_NAP, _LONGEST_NAP = 0.000_3, 0.003
+
+_OPEN = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+
+
+class Cursor(Protocol):
+    """What is used of the driver's cursor. Its own annotations leave the types of values unknown."""
+
+    def execute(self, statements: str, bindings: Any = None, /) -> Cursor: ...
+    def executemany(self, statements: str, bindings: Any, /) -> Cursor: ...
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+    def get_description(self) -> tuple[tuple[str, str], ...]: ...
+
+
+class Connection(Protocol):
+    """What is used of the driver's connection."""
+
+    in_transaction: bool
+
+    def cursor(self) -> Cursor: ...
+    def execute(self, statements: str, bindings: Any = None, /) -> Cursor: ...
+    def changes(self) -> int: ...
+    def data_version(self) -> int: ...
+    def table_exists(self, database: str, name: str, /) -> bool: ...
+    def set_busy_handler(self, handler: Callable[[int], bool], /) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Connection: ...
+    def __exit__(self, *error: object) -> bool | None: ...
+
+
+def resolve(path: str | os.PathLike[str]) -> Path:
+    """The file that `path` names, whatever the current folder will be later."""
+    return Path(path).expanduser().absolute()
+
+
+def prepare(path: Path, *, upto: int | None = None) -> Connection:
+    """Make the file (0600, in a folder of 0700) or bring an older one up to date; return a connection for reading.
+
+    Any number of processes may call this at once. Raises `InvalidInput`, `Unavailable`.
+    """
+    with told_in_words(path):
+        if path.exists():
+            connection = connect(path, patience=READ_PATIENCE, read_only=True)
+            if _is_current(connection, path):
+                return connection
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _alone(path.parent):
+            _create_private(path)
+            connection = connect(path, patience=WRITE_PATIENCE)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                _migrate(connection, path, upto)
+            finally:
+                connection.close()
+        return connect(path, patience=READ_PATIENCE, read_only=True)
+
+
+def connect(path: Path, *, patience: float, read_only: bool = False) -> Connection:
+    """A connection that waits fairly for a lock, at most `patience` seconds."""
+    connection = cast("Connection", apsw.Connection(str(path), flags=_OPEN, statementcachesize=256))
+    connection.set_busy_handler(_fair_wait(patience))
+    connection.execute("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _fair_wait(patience: float) -> Callable[[int], bool]:
+    deadline = 0.0
+
+    def wait(calls: int) -> bool:
+        nonlocal deadline
+        now = time.monotonic()
+        if calls == 0:
+            deadline = now + patience
+        time.sleep(random.uniform(_SHORTEST_NAP, _LONGEST_NAP))
+        return now < deadline
+
+    return wait
+
+
+def _is_current(connection: Connection, path: Path) -> bool:
+    try:
+        current = not schema.pending(_version(connection), "sqlite", str(path))
+    except BaseException:
+        connection.close()
+        raise
+    if not current:
+        connection.close()
+    return current
+
+
+def _version(connection: Connection) -> int:
+    if not connection.table_exists("main", "schema_version"):
+        return 0
+    (version,) = connection.execute(schema.READ_VERSION).fetchall()[0]
+    return int(version)
+
+
+def _migrate(connection: Connection, path: Path, upto: int | None) -> None:
+    connection.execute(schema.CREATE_VERSIONS)
+    for migration in schema.pending(_version(connection), "sqlite", str(path)):
+        if upto is not None and migration.version > upto:
+            break
+        with connection:
+            connection.execute(migration.script)
+
+
+def _create_private(path: Path) -> None:
+    # -wal and -shm take their permissions from the main file. O_EXCL: closing a second descriptor of a file that this
+    # process has open elsewhere would drop SQLite's locks on it.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+@contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Hold the folder against other processes: switching to WAL is the one step that SQLite's busy handler skips."""
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def told_in_words(path: Path) -> Generator[None]:
+    """Turn what the driver or the file system raises inside the block into an error of the tree."""
+    try:
+        yield
+    except (apsw.Error, OSError) as error:
+        raise explain(error, path) from error
+
+
+def explain(error: Exception, path: Path) -> FoliotError:
+    """The error of the tree that says what `error` means for the store at `path`."""
+    match error:
+        case apsw.ConstraintError():
+            return Conflict("the change breaks a rule of the store", rule=str(error))
+        case apsw.BusyError() | apsw.LockedError():
+            return Unavailable(
+                f"the store {path} stayed busy with other processes",
+                hint="try again; if it goes on, see which process holds the file open",
+            )
+        case apsw.FullError():
+            return Unavailable(f"the disk that holds the store {path} is full", hint="free some space and try again")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return InvalidInput(
+                f"{path} is not a store, or it is damaged",
+                hint="name another file, or restore this one from a backup",
+            )
+        case apsw.ReadOnlyError() | apsw.PermissionsError() | PermissionError():
+            return Unavailable(
+                f"the store {path} may not be written by this user",
+                hint="give this user write permission on the file and its folder, or name another file",
+                retryable=False,
+            )
+        case apsw.CantOpenError() | apsw.IOError() | OSError():
+            return _explain_unopened(error, path)
+        case _:
+            return FoliotError(f"the store {path} could not run a query: {error}")
+
+
+def _explain_unopened(error: Exception, path: Path) -> FoliotError:
+    if path.is_dir():
+        return InvalidInput(f"{path} is a folder, not a store", hint=f"name a file in it, such as {path / 'foliot.db'}")
+    if any(parent.exists() and not parent.is_dir() for parent in path.parents):
+        return InvalidInput(f"the store {path} cannot be made: a part of its path is not a folder", hint="name another")
+    return Unavailable(
+        f"the store {path} cannot be opened: {error}",
+        hint="see that the disk is well and that this user may write in the folder",
+        retryable=False,
+    )

@@ -1,0 +1,242 @@
+"""The one thread that writes to a SQLite file: it takes whatever waits, and commits it together.
+
+One `fsync` serves up to `LARGEST_BATCH` transactions. While it runs, the next ones gather. Each body of a batch stands
+in a savepoint of its own, so an error undoes that body alone; results go back to each event loop in one call.
+
+Written to by:  SqliteDatabase.write, from any thread.
+Invariant:      a future is resolved exactly once, with a result only after the commit; what was accepted before
+                `stop` is finished.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeAlias
+
+import apsw
+
+from foliot.errors import Unavailable
+from foliot.store import queries
+from foliot.store.sqlite_file import WRITE_PATIENCE, Connection, Cursor, connect, explain
+from foliot.store.transaction import Statement, Tx
+
+LARGEST_BATCH = 256
+
+# A process that finds others writing to the same file lets go for a moment after each of its commits. Without this the
+# busiest one takes the lock again before a napping one can look.
+_COURTESY = 0.004
+_COURTESY_BATCHES = 20
+
+
+class Job(NamedTuple):
+    """One transaction that waits for its turn."""
+
+    future: Future[Any]
+    loop: AbstractEventLoop
+    body: Callable[..., Tx[Any]]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+Outcome: TypeAlias = tuple[Job, Any, BaseException | None]
+
+
+class Writer:
+    """Owns the writing connection. `on_commit` is called on the writer's thread after each commit."""
+
+    def __init__(self, path: Path, *, on_commit: Callable[[], None]) -> None:
+        self._path = path
+        self._on_commit = on_commit
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._executor: Executor | None = None
+        self._others_seen = 0
+        self._version = -1
+        self.submit = self._queue.put
+        self._thread = threading.Thread(target=self._work, name=f"foliot-writer-{path.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what was accepted, then end. Blocks for as long as that takes."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            batch = self._take()
+            if batch and batch[-1] is None:
+                stopping = True
+            jobs = [job for job in batch if job is not None and not job.future.cancelled()]
+            if jobs:
+                _deliver(self._commit(jobs))
+                self._on_commit()
+        if self._executor is not None:
+            self._executor.connection.close()
+        self._refuse_late()
+
+    def _refuse_late(self) -> None:
+        """Answer what another thread handed in while the store was being closed."""
+        closed = Unavailable(f"the store {self._path} is closed", hint="open it again", retryable=False)
+        while not self._queue.empty():
+            if (job := self._queue.get()) is not None:
+                _deliver([(job, None, closed)])
+
+    def _take(self) -> list[Job | None]:
+        batch = [self._queue.get()]
+        get = self._queue.get_nowait
+        try:
+            while batch[-1] is not None and len(batch) < LARGEST_BATCH:
+                batch.append(get())
+        except Empty:
+            pass
+        return batch
+
+    def _commit(self, jobs: list[Job]) -> list[Outcome]:
+        """Run all jobs under one commit. Never raises: an error becomes the outcome of every job it concerns."""
+        try:
+            if self._executor is None:
+                self._executor = Executor(connect(self._path, patience=WRITE_PATIENCE))
+            executor = self._executor
+            connection = executor.connection
+            executor.begin()
+            try:
+                outcomes = self._run_each(executor, jobs)
+                executor.commit()
+            except BaseException:
+                if connection.in_transaction:
+                    executor.rollback()
+                raise
+            self._be_courteous(connection)
+        except BaseException as error:
+            told = explain(error, self._path) if isinstance(error, apsw.Error) else error
+            return [(job, None, told) for job in jobs]
+        else:
+            return outcomes
+
+    def _run_each(self, executor: Executor, jobs: list[Job]) -> list[Outcome]:
+        alone = len(jobs) == 1
+        outcomes: list[Outcome] = []
+        for job in jobs:
+            if not alone:
+                executor.savepoint()
+            try:
+                result = executor.run(job, self._path)
+            except BaseException as error:
+                if not executor.connection.in_transaction:
+                    raise  # the disk is full or failing: SQLite undid the whole batch by itself
+                outcomes.append((job, None, error))
+                if alone:
+                    executor.rollback()
+                    executor.begin()
+                else:
+                    executor.undo()
+            else:
+                outcomes.append((job, result, None))
+            if not alone:
+                executor.release()
+        return outcomes
+
+    def _be_courteous(self, connection: Connection) -> None:
+        version = connection.data_version()
+        if version != self._version:  # changes only when another connection committed
+            self._others_seen = _COURTESY_BATCHES if self._version != -1 else 0
+            self._version = version
+        elif self._others_seen:
+            self._others_seen -= 1
+        if self._others_seen:
+            time.sleep(random.uniform(_COURTESY / 4, _COURTESY))
+
+
+class Executor:
+    """Runs bodies on one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._cursor = connection.cursor()
+        self._texts = queries.load()
+        self._columns: dict[str, tuple[str, ...]] = {}
+
+    def begin(self) -> None:
+        self._cursor.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self._cursor.execute("COMMIT")
+
+    def rollback(self) -> None:
+        self._cursor.execute("ROLLBACK")
+
+    def savepoint(self) -> None:
+        self._cursor.execute("SAVEPOINT body")
+
+    def undo(self) -> None:
+        self._cursor.execute("ROLLBACK TO body")
+
+    def release(self) -> None:
+        self._cursor.execute("RELEASE body")
+
+    def run(self, job: Job, path: Path) -> Any:
+        """Drive the body to its end. A failed statement is raised inside the body, which may only translate it."""
+        body = job.body(*job.args, **job.kwargs)
+        execute = self._execute
+        try:
+            statement = next(body)
+            while True:
+                try:
+                    result = execute(statement)
+                except apsw.Error as error:
+                    told = explain(error, path)
+                    told.__cause__ = error
+                    body.throw(told)
+                    body.close()
+                    raise told from error
+                statement = body.send(result)
+        except StopIteration as end:
+            return end.value
+
+    def _execute(self, statement: Statement) -> Any:
+        name, params, want = statement.name, statement.params, statement.want
+        cursor = self._cursor
+        if want == "many":
+            cursor.executemany(self._texts[name], params)
+            return None
+        cursor.execute(self._texts[name], params)
+        if want == "count":
+            cursor.fetchall()
+            return self.connection.changes()
+        return fetch(cursor, name, self._columns)
+
+
+def fetch(cursor: Cursor, name: str, columns: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """The rows as dicts. The names of the columns are known only while there is a row, and are then remembered."""
+    if (names := columns.get(name)) is None:
+        try:
+            names = columns[name] = tuple(column[0] for column in cursor.get_description())
+        except apsw.ExecutionCompleteError:
+            return []
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _deliver(outcomes: Sequence[Outcome]) -> None:
+    """Hand the outcomes to their event loops, one call for each loop."""
+    loops = {outcome[0].loop for outcome in outcomes}
+    for loop in loops:
+        mine = outcomes if len(loops) == 1 else [outcome for outcome in outcomes if outcome[0].loop is loop]
+        with suppress(RuntimeError):  # the loop was closed: nobody is left to hear the outcome
+            loop.call_soon_threadsafe(_resolve, mine)
+
+
+def _resolve(outcomes: Sequence[Outcome]) -> None:
+    for job, result, error in outcomes:
+        if job.future.done():
+            continue  # the caller was cancelled meanwhile
+        if error is None:
+            job.future.set_result(result)
+        else:
+            job.future.set_exception(error)

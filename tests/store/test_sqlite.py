@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import stat
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
+from foliot.store import sqlite_file, sqlite_writer
+from foliot.store.open import open_database
+from foliot.store.sqlite import SqliteDatabase
+from foliot.store.transaction import Tx, many, one, rows, run, value
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+    opened = await SqliteDatabase.open(tmp_path / "store" / "foliot.db")
+    yield opened
+    await opened.close()
+
+
+def put(name: str, text: str) -> Tx[int]:
+    return (yield from run("setting_put", name=name, value=text))
+
+
+def put_then_fail(name: str) -> Tx[None]:
+    yield from run("setting_put", name=name, value="never")
+    raise Conflict("no")
+
+
+async def get(database: SqliteDatabase, name: str) -> str | None:
+    found = await database.read("setting_get", name=name)
+    return found[0]["value"] if found else None
+
+
+async def test_what_was_written_can_be_read_at_once(database: SqliteDatabase) -> None:
+    assert await database.write(put, "a", "1") == 1
+    assert await database.read("setting_get", name="a") == [{"value": "1"}]
+    assert await database.read("setting_get", name="b") == []
+
+
+async def test_an_error_undoes_its_own_body_and_nothing_of_its_neighbours(database: SqliteDatabase) -> None:
+    results = await asyncio.gather(
+        *(database.write(put, f"n{n}", "x") if n % 3 else database.write(put_then_fail, f"n{n}") for n in range(60)),
+        return_exceptions=True,
+    )
+    assert [isinstance(result, Conflict) for result in results] == [n % 3 == 0 for n in range(60)]
+    stored = [await get(database, f"n{n}") for n in range(60)]
+    assert stored == ["x" if n % 3 else None for n in range(60)]
+
+
+async def test_an_error_of_a_body_alone_in_its_batch_undoes_it(database: SqliteDatabase) -> None:
+    with pytest.raises(Conflict):
+        await database.write(put_then_fail, "a")
+    assert await get(database, "a") is None
+    await database.write(put, "a", "after")
+    assert await get(database, "a") == "after"
+
+
+async def test_concurrent_writes_share_commits(database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = 0
+    commit = sqlite_writer.Executor.commit
+
+    def counted(executor: sqlite_writer.Executor) -> None:
+        nonlocal commits
+        commits += 1
+        commit(executor)
+
+    monkeypatch.setattr(sqlite_writer.Executor, "commit", counted)
+    await asyncio.gather(*(database.write(put, f"n{n}", "x") for n in range(500)))
+    assert commits < 100
+
+
+async def test_a_body_sees_its_own_writes_and_gets_every_form_of_result(database: SqliteDatabase) -> None:
+    def body() -> Tx[tuple[object, ...]]:
+        yield from many("setting_put", [{"name": name, "value": name.upper()} for name in "abc"])
+        yield from many("setting_put", [])
+        first = yield from one("setting_get", name="a")
+        missing = yield from one("setting_get", name="z")
+        text = yield from value("setting_get", name="b")
+        nothing = yield from value("setting_get", name="z")
+        all_rows = yield from rows("setting_get", name="c")
+        return first, missing, text, nothing, all_rows
+
+    assert await database.write(body) == ({"value": "A"}, None, "B", None, [{"value": "C"}])
+
+
+async def test_a_broken_rule_of_the_schema_is_a_conflict_that_the_body_may_translate(database: SqliteDatabase) -> None:
+    def twice() -> Tx[None]:
+        for _ in range(2):
+            yield from run("label_add", label="a", value="b", key="k")
+
+    def translated() -> Tx[None]:
+        try:
+            yield from twice()
+        except Conflict:
+            raise InvalidInput("in my own words") from None
+
+    def stubborn() -> Tx[None]:
+        try:
+            yield from twice()
+        except Conflict:
+            yield from run("setting_put", name="a", value="b")
+
+    with pytest.raises(Conflict):
+        await database.write(twice)
+    with pytest.raises(InvalidInput, match="in my own words"):
+        await database.write(translated)
+    with pytest.raises(Conflict):
+        await database.write(stubborn)
+    assert await get(database, "a") is None
+
+
+async def test_an_unknown_query_or_a_missing_parameter_is_told_and_harms_nobody(database: SqliteDatabase) -> None:
+    with pytest.raises(FoliotError, match="no query named 'nothing'"):
+        await database.read("nothing")
+    bad = [database.write(run, "nothing"), database.write(run, "setting_put"), database.write(put, "a", "1")]
+    results = await asyncio.gather(*bad, return_exceptions=True)
+    assert [type(result) for result in results] == [FoliotError, KeyError, int]
+
+
+async def test_a_cancelled_caller_leaves_the_writer_well(database: SqliteDatabase) -> None:
+    tasks = [asyncio.create_task(database.write(put, f"n{n}", "x")) for n in range(200)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert results[1::2] == [1] * 100
+    assert [await get(database, f"n{n}") for n in range(1, 200, 2)] == ["x"] * 100
+
+
+async def test_closing_finishes_what_was_accepted_and_refuses_what_comes_later(tmp_path: Path) -> None:
+    database = await SqliteDatabase.open(tmp_path / "foliot.db")
+    accepted = [asyncio.create_task(database.write(put, f"n{n}", "x")) for n in range(300)]
+    await asyncio.sleep(0)
+    await database.close()
+    assert await asyncio.gather(*accepted) == [1] * 300
+    with pytest.raises(Unavailable, match="closed"):
+        await database.write(put, "late", "x")
+    with pytest.raises(Unavailable, match="closed"):
+        await database.read("setting_get", name="n0")
+    await database.close()
+    again = await SqliteDatabase.open(tmp_path / "foliot.db")
+    assert await get(again, "n299") == "x"
+    await again.close()
+
+
+async def test_a_command_that_only_reads_starts_no_thread(database: SqliteDatabase) -> None:
+    before = threading.active_count()
+    await database.read("setting_get", name="a")
+    assert threading.active_count() == before
+
+
+async def test_the_file_and_its_companions_are_private(database: SqliteDatabase) -> None:
+    await database.write(put, "a", "1")
+    files = list(database.path.parent.iterdir())
+    assert {file.name for file in files} == {"foliot.db", "foliot.db-wal", "foliot.db-shm"}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    assert stat.S_IMODE(database.path.parent.stat().st_mode) == 0o700
+
+
+async def test_a_commit_of_this_process_or_of_another_connection_ends_the_wait(database: SqliteDatabase) -> None:
+    other = await SqliteDatabase.open(database.path)
+    try:
+        for text, writer in (("1", database), ("2", other)):
+            await database.read("setting_get", name="a")
+            waiting = asyncio.create_task(database.wait_for_change(timeout=60))
+            await asyncio.sleep(0)
+            await writer.write(put, "a", text)
+            await asyncio.wait_for(waiting, 30)
+    finally:
+        await other.close()
+
+
+async def test_a_commit_between_a_read_and_the_wait_is_not_missed(database: SqliteDatabase) -> None:
+    await database.read("setting_get", name="a")
+    outside = apsw.Connection(str(database.path))
+    outside.execute("INSERT INTO setting VALUES ('x', 'y')")
+    outside.close()
+    await asyncio.wait_for(database.wait_for_change(timeout=600), 30)
+
+
+async def test_a_wait_ends_without_a_change_too(database: SqliteDatabase) -> None:
+    await database.wait_for_change(timeout=0.01)
+
+
+async def test_several_event_loops_can_share_one_store(database: SqliteDatabase) -> None:
+    async def elsewhere(number: int) -> str | None:
+        await asyncio.gather(*(database.write(put, f"t{number}-{n}", "x") for n in range(50)))
+        return await get(database, f"t{number}-49")
+
+    threads = [asyncio.to_thread(asyncio.run, elsewhere(number)) for number in range(4)]
+    assert await asyncio.gather(*threads) == ["x"] * 4
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but long enough to be read " * 50, b"x" * 2000])
+async def test_a_file_that_is_no_store_is_refused_in_words(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match="is not a store") as caught:
+        await SqliteDatabase.open(path)
+    assert caught.value.hint
+    assert path.read_bytes() == content
+
+
+async def test_a_folder_or_a_path_through_a_file_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is a folder"):
+        await SqliteDatabase.open(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="not a folder"):
+        await SqliteDatabase.open(tmp_path / "file" / "foliot.db")
+
+
+async def test_a_full_disk_is_told_and_what_was_stored_stays(database: SqliteDatabase) -> None:
+    await database.write(put, "before", "x")
+    assert database._writer is not None
+    assert database._writer._executor is not None
+    connection = database._writer._executor.connection
+    pages = connection.execute("PRAGMA page_count").fetchall()[0][0]
+    connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+    results = await asyncio.gather(
+        *(database.write(put, f"n{n}", "x" * 50_000) for n in range(5)), return_exceptions=True
+    )
+    assert all(isinstance(result, Unavailable) and "full" in result.message for result in results)
+    connection.execute("PRAGMA max_page_count = 1000000").fetchall()
+    await database.write(put, "after", "x")
+    assert [await get(database, name) for name in ("before", "n0", "after")] == ["x", None, "x"]
+
+
+async def test_a_lock_that_is_never_released_is_unavailable_not_a_driver_error(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "WRITE_PATIENCE", 0.05)
+    outside = apsw.Connection(str(database.path))
+    outside.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match="busy") as caught:
+        await database.write(put, "a", "1")
+    assert "locked" not in caught.value.message
+    outside.execute("ROLLBACK")
+    outside.close()
+    assert await database.write(put, "a", "1") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_store_without_permission_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(Unavailable, match="may not be written"):
+        await SqliteDatabase.open(tmp_path / "closed" / "deep" / "foliot.db")
+
+
+def test_errors_of_the_file_system_and_the_driver_have_words() -> None:
+    path = Path("/somewhere/foliot.db")
+    assert "may not be written" in sqlite_file.explain(PermissionError(13, "no"), path).message
+    assert "may not be written" in sqlite_file.explain(apsw.ReadOnlyError("ro"), path).message
+    assert "cannot be opened" in sqlite_file.explain(apsw.IOError("disk"), path).message
+    assert "could not run a query" in sqlite_file.explain(apsw.SQLError("syntax"), path).message
+
+
+async def test_a_forked_child_is_told_to_open_the_store_for_itself(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await database.write(put, "a", "1")
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    for attempt in (database.read("setting_get", name="a"), database.write(put, "a", "2")):
+        with pytest.raises(Unavailable, match="forked"):
+            await attempt
+
+
+def _create_and_write(path: str, number: int, start: multiprocessing.synchronize.Event) -> None:
+    async def work() -> None:
+        start.wait(60)
+        database = await open_database(path)
+        await asyncio.gather(*(database.write(put, f"p{number}-{n}", "x") for n in range(20)))
+        for n in range(20):
+            await database.write(put, f"q{number}-{n}", "x")
+        await database.close()
+
+    asyncio.run(work())
+
+
+async def test_eight_processes_can_create_and_write_one_store_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    start = context.Event()
+    path = str(tmp_path / "new" / "foliot.db")
+    processes = [context.Process(target=_create_and_write, args=(path, number, start)) for number in range(8)]
+    for process in processes:
+        process.start()
+    start.set()
+    for process in processes:
+        await asyncio.to_thread(process.join, 90)
+    assert [process.exitcode for process in processes] == [0] * 8
+    database = await SqliteDatabase.open(path)
+    stored = [await get(database, f"{p}{number}-{n}") for p in "pq" for number in range(8) for n in range(20)]
+    await database.close()
+    assert stored == ["x"] * 320
