@@ -19,7 +19,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `idle` is the longest silence inside a stream; `total` bounds the whole call, so a drip cannot hold it."""
+    """Seconds. `idle` is the longest silence inside a stream; `total` bounds the whole call, however slow the drip."""
 
     connect: float = 10.0
     idle: float = 300.0

@@ -45,14 +45,19 @@ def arguments_object(arguments: str) -> dict[str, Any]:
     return {"input": value if isinstance(value, str) else arguments}
 
 
-def raw_arguments(value: msgspec.Raw | None) -> str:
-    """What a provider sent as an object (or as a string that holds one), as the text the model wrote."""
+def raw_piece(value: msgspec.Raw | None) -> str:
+    """What a provider sent as a string, or as an object where a string was due, as the text the model wrote."""
     if value is None:
-        return "{}"
+        return ""
     text = bytes(value).decode()
     if text.startswith('"'):
-        return str(_ANY.decode(text)) or "{}"
-    return "{}" if text == "null" else text
+        return str(_ANY.decode(text))
+    return "" if text == "null" else text
+
+
+def raw_arguments(value: msgspec.Raw | None) -> str:
+    """The same for whole arguments, where none means an empty object."""
+    return raw_piece(value) or "{}"
 
 
 def sendable_id(call_id: str) -> str:

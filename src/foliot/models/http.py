@@ -1,0 +1,242 @@
+"""Bytes to a provider and back: one aiohttp session per event loop, shared by all gateways.
+
+Used by http_gateway.py only. Knows no provider's format; it promises that a call ends (connect, idle and total time are
+bounded), that an answer cannot fill the memory, that redirects are not followed (they would carry the key elsewhere),
+and that whatever goes wrong is a `ModelError` without the key in it. Cancelling closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout
+from foliot.models.config import GatewayConfig
+from foliot.models.provider_errors import read_body, refusal, shorten
+from foliot.version import __version__
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_ERROR_BODY = 64 * 1024
+_PAGES = ("html", "xml", "image/", "audio/", "video/", "pdf")
+
+
+class _Shared:
+    """The session of one loop, and how many endpoints hold it."""
+
+    __slots__ = ("holders", "session")
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.session = session
+        self.holders = 0
+
+
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+
+
+def _open_session() -> aiohttp.ClientSession:
+    import aiohttp  # 0.2 s to import: only who really asks a model pays
+
+    # No limit on connections: how many calls may run at once is the rate limiter's decision, not the socket pool's.
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=60),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={
+            "User-Agent": f"foliot/{__version__}",
+            "Accept": "application/json, text/event-stream",
+            # Answers are small and latency matters; it also leaves no room for a compressed bomb.
+            "Accept-Encoding": "identity",
+        },
+    )
+
+
+class HttpEndpoint:
+    """Posts JSON below one base URL. Safe to share; `close` gives back its hold on the loop's session."""
+
+    def __init__(self, config: GatewayConfig, base_url: str, headers: dict[str, str]) -> None:
+        self._config = config
+        self._base = base_url
+        self._headers = {"Content-Type": "application/json", **headers, **config.headers}
+        self._proxy = _proxy_for(base_url) if config.proxy is None else (config.proxy or None)
+        self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+        self._urls: dict[str, Any] = {}
+        self._timeouts: tuple[Any, Any] | None = None
+
+    async def fetch(self, path: str, body: bytes) -> bytes:
+        """Post and read the whole JSON answer. Raises a `ModelError`."""
+        try:
+            async with await self._post(path, body, streaming=False) as response:
+                self._check_type(response)
+                return await self._read(response)
+        except Exception as error:
+            self._explain(error)
+
+    async def stream(self, path: str, body: bytes, on_chunk: Callable[[bytes], None]) -> bytes | None:
+        """Post and hand over each piece as it comes.
+
+        Some compatible servers ignore `stream` and answer at once: their whole JSON answer is returned instead.
+        Raises a `ModelError`; what `on_chunk` raises passes through.
+        """
+        try:
+            async with await self._post(path, body, streaming=True) as response:
+                self._check_type(response)
+                if response.content_type == "application/json":
+                    return await self._read(response)
+                left = self._config.max_response_bytes
+                read = response.content.readany
+                while chunk := await read():
+                    left -= len(chunk)
+                    if left < 0:
+                        raise self._too_large()
+                    on_chunk(chunk)
+                return None
+        except Exception as error:
+            self._explain(error)
+
+    async def close(self) -> None:
+        """Give up the session of the running loop; the last holder closes it. May be called twice."""
+        loop = asyncio.get_running_loop()
+        shared = self._held.pop(loop, None)
+        if shared is None:
+            return
+        shared.holders -= 1
+        if shared.holders == 0:
+            if _sessions.get(loop) is shared:
+                del _sessions[loop]
+            await shared.session.close()
+
+    def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        held = self._held.get(loop)
+        if held is None:
+            held = _sessions.get(loop)
+            if held is None:
+                held = _sessions[loop] = _Shared(_open_session())
+            held.holders += 1
+            self._held[loop] = held
+        return held.session
+
+    async def _post(self, path: str, body: bytes, *, streaming: bool) -> aiohttp.ClientResponse:
+        session = self._session()
+        plain, stream = self._timeouts or self._make_timeouts()
+        response = await session.post(
+            self._urls.get(path) or self._url(path),
+            data=body,
+            headers=self._headers,
+            timeout=stream if streaming else plain,
+            allow_redirects=False,
+            proxy=self._proxy,
+        )
+        if response.status >= 300:
+            async with response:
+                said = read_body(await response.content.read(_ERROR_BODY))
+            raise refusal(
+                said,
+                provider=self._config.provider,
+                key=self._config.api_key,
+                status=response.status,
+                headers=response.headers,
+                now=time.time(),
+            )
+        return response
+
+    def _make_timeouts(self) -> tuple[Any, Any]:
+        from aiohttp import ClientTimeout
+
+        given = self._config.timeouts
+        # A plain answer is silent until the model has finished thinking: only the total time can bound it.
+        plain = ClientTimeout(total=given.total, connect=given.connect, ceil_threshold=60)
+        stream = ClientTimeout(total=given.total, connect=given.connect, sock_read=given.idle, ceil_threshold=60)
+        self._timeouts = (plain, stream)
+        return self._timeouts
+
+    def _url(self, path: str) -> Any:
+        from yarl import URL
+
+        url = URL(self._base + path, encoded=True)
+        if len(self._urls) < 256:  # models are few; a caller that invents names must not fill the memory
+            self._urls[path] = url
+        return url
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        limit = self._config.max_response_bytes
+        if (response.content_length or 0) > limit:
+            raise self._too_large()
+        read = response.content.readany
+        pieces: list[bytes] = []
+        size = 0
+        while chunk := await read():
+            size += len(chunk)
+            if size > limit:
+                raise self._too_large()
+            pieces.append(chunk)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _check_type(self, response: aiohttp.ClientResponse) -> None:
+        kind = response.content_type
+        if kind != "application/json" and any(page in kind for page in _PAGES):
+            raise ModelGarbage(
+                f"model provider {self._config.provider!r} answered with {kind}, which is not an answer of a model",
+                provider=self._config.provider,
+                status=response.status,
+                hint="check that the base URL is the API's address, and not a web page or a login of a proxy",
+            )
+
+    def _too_large(self) -> ModelGarbage:
+        return ModelGarbage(
+            f"model provider {self._config.provider!r} sent more than {self._config.max_response_bytes:,} bytes; "
+            "the rest was not read",
+            provider=self._config.provider,
+        )
+
+    def _explain(self, error: Exception) -> NoReturn:
+        """Turn what the transport raised into a model error; what is not the transport's goes on as it is."""
+        if isinstance(error, ModelError):
+            raise error
+        import aiohttp
+
+        where = f"model provider {self._config.provider!r}"
+        words = shorten(str(error) or type(error).__name__, self._config.api_key)
+        limits = self._config.timeouts
+        name = self._config.provider
+        if isinstance(error, TimeoutError):
+            raise ModelTimeout(
+                f"{where} did not answer in time (connect {limits.connect:g} s, silence {limits.idle:g} s, "
+                f"total {limits.total:g} s)",
+                provider=name,
+            ) from error
+        if isinstance(error, (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError)):
+            raise ModelRequestError(f"the address of {where} cannot be used: {words}", provider=name) from error
+        if isinstance(error, aiohttp.ClientSSLError):
+            raise ModelOverloaded(
+                f"no secure connection to {where}: {words}", provider=name, retryable=False,
+                hint="check the certificate of the endpoint and the clock of this machine",
+            ) from error  # fmt: skip
+        if isinstance(error, aiohttp.ClientResponseError):
+            raise ModelGarbage(f"{where} does not speak HTTP as it should: {words}", provider=name) from error
+        if isinstance(error, (aiohttp.ClientError, ConnectionError, OSError)):
+            raise ModelOverloaded(f"the connection to {where} failed: {words}", provider=name) from error
+        raise error
+
+
+def _proxy_for(base_url: str) -> str | None:
+    """The proxy that the environment names for this address, read once; never for this machine itself."""
+    import urllib.request as environment  # heavy, and only needed here
+
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    proxies = environment.getproxies_environment()
+    if host in ("localhost", "127.0.0.1", "::1") or not proxies or _bypassed(host, proxies):
+        return None
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return proxy if proxy and proxy.startswith(("http://", "https://")) else None
+
+
+def _bypassed(host: str, proxies: dict[str, str]) -> bool:
+    names = [name.strip().lstrip(".").lower() for name in proxies.get("no", "").split(",")]
+    return "*" in names or any(name and (host == name or host.endswith(f".{name}")) for name in names)

@@ -1,0 +1,132 @@
+"""A gateway over HTTP: one format, one endpoint. What all native gateways have in common, which is nearly everything.
+
+The classes beside this file choose a format, an address and an authorisation header; the call itself is here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from foliot.kernel.messages import (
+    Delta,
+    ModelRequest,
+    ModelResponse,
+    Reasoning,
+    ReasoningDelta,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+)
+from foliot.models.base import ModelError, ModelGarbage, ModelRequestError, OnDelta
+from foliot.models.config import GatewayConfig
+from foliot.models.http import HttpEndpoint
+from foliot.models.provider_errors import read_payload, refusal, shorten
+from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
+from foliot.models.wire.calls import CallIds
+from foliot.models.wire.lines import JsonLines, SseLines
+from foliot.models.wire.tool_names import ToolNames
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class HttpGateway:
+    """Implements `Gateway` for a `Wire`."""
+
+    lines: type[SseLines] | type[JsonLines] = SseLines
+
+    def __init__(self, config: GatewayConfig, wire: Wire, *, base_url: str, auth: dict[str, str]) -> None:
+        self.config = config
+        self._wire = wire
+        self._endpoint = HttpEndpoint(config, base_url, auth)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.config.provider} {self.config.model}>"
+
+    async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
+        """See `Gateway.respond`."""
+        stream = on_delta is not None
+        request = self._with_model(request)
+        names = self._wire.names(request)
+        body = self._encode(request, names, stream)
+        ids = CallIds(request, lambda: body)
+        path = self._wire.path(request.model, stream=stream)
+        try:
+            if on_delta is None:
+                return self._parse(await self._endpoint.fetch(path, body), names, ids)
+            assembler = self._wire.assembler(names, ids)
+            whole = await self._pump(path, body, assembler, on_delta)
+            if whole is None:
+                return self._named(assembler.finish())
+            response = self._parse(whole, names, ids)
+        except (ProviderFault, WireError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._explain(error) from error
+        for delta in deltas_of(response):
+            on_delta(delta)
+        return response
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+    async def _pump(self, path: str, body: bytes, assembler: Assembler, on_delta: OnDelta) -> bytes | None:
+        lines = self.lines()
+        split, feed = lines.feed, assembler.feed
+
+        def take(chunk: bytes) -> None:
+            for event in split(chunk):
+                for delta in feed(event):
+                    on_delta(delta)
+
+        whole = await self._endpoint.stream(path, body, take)
+        for event in lines.flush():
+            for delta in feed(event):
+                on_delta(delta)
+        return whole
+
+    def _with_model(self, request: ModelRequest) -> ModelRequest:
+        if request.model:
+            return request
+        if not self.config.model:
+            raise ModelRequestError(
+                f"no model was named for provider {self.config.provider!r}",
+                provider=self.config.provider,
+                hint="name one in the request, or set the endpoint's default model",
+            )
+        return msgspec.structs.replace(request, model=self.config.model)
+
+    def _encode(self, request: ModelRequest, names: ToolNames, stream: bool) -> bytes:
+        try:
+            return _ENCODER.encode(self._wire.build_body(request, names, stream=stream))
+        except (Unsendable, TypeError, UnicodeEncodeError, RecursionError) as error:
+            raise ModelRequestError(
+                f"the request cannot be sent to model provider {self.config.provider!r}: {shorten(str(error))}",
+                provider=self.config.provider,
+            ) from error
+
+    def _parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
+        return self._named(self._wire.parse(body, names, ids))
+
+    def _named(self, response: ModelResponse) -> ModelResponse:
+        return msgspec.structs.replace(response, provider=self.config.provider)
+
+    def _explain(self, error: Exception) -> ModelError:
+        provider = self.config.provider
+        if isinstance(error, ProviderFault):
+            return refusal(read_payload(error.payload), provider=provider, key=self.config.api_key)
+        what = str(error) if isinstance(error, WireError) else f"its answer is not in the format expected: {error}"
+        return ModelGarbage(f"model provider {provider!r}: {shorten(what, self.config.api_key)}", provider=provider)
+
+
+def deltas_of(response: ModelResponse) -> list[Delta]:
+    """A whole answer as deltas, for a reader that waits for a stream when the provider did not stream."""
+    deltas: list[Delta] = []
+    index = 0
+    for part in response.message.parts:
+        if isinstance(part, Text) and part.text:
+            deltas.append(TextDelta(part.text))
+        elif isinstance(part, Reasoning) and part.text:
+            deltas.append(ReasoningDelta(part.text))
+        elif isinstance(part, ToolCall):
+            deltas.append(ToolCallDelta(index, part.id, part.name, part.arguments))
+            index += 1
+    return deltas

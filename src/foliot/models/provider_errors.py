@@ -1,0 +1,220 @@
+"""What a provider said when it said no, as one of the model errors.
+
+Used by http_gateway.py for refusals by status, and for errors that come inside a body or a stream that began well.
+Policies decide by the class, so this is the only place that reads a provider's words, and it reads codes before texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, cast
+
+import msgspec
+
+from foliot.models.base import (
+    ModelAuthError,
+    ModelError,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
+    ModelTimeout,
+)
+
+_SHOWN: Final = 600
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+
+# Providers name their errors inside streams, where there is no status any more. The status each would have had:
+_STATUS_OF: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400, "invalid_prompt": 400, "context_length_exceeded": 400, "invalid_argument": 400,
+    "failed_precondition": 400, "invalid_value": 400, "unsupported_value": 400, "string_above_max_length": 400,
+    "authentication_error": 401, "invalid_api_key": 401, "unauthenticated": 401,
+    "billing_error": 402,
+    "permission_error": 403, "permission_denied": 403,
+    "not_found_error": 404, "not_found": 404, "model_not_found": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429, "rate_limit_exceeded": 429, "resource_exhausted": 429, "insufficient_quota": 429,
+    "tokens": 429, "requests": 429,
+    "api_error": 500, "server_error": 500, "internal_error": 500, "internal": 500, "internal_server_error": 500,
+    "unavailable": 503, "service_unavailable": 503,
+    "timeout_error": 408, "deadline_exceeded": 408, "gateway_timeout_error": 408,
+    "overloaded_error": 529, "overloaded": 529,
+}  # fmt: skip
+_NO_MONEY: Final = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The provider's own words: a message for people, and the names that programs go by, in lower case."""
+
+    message: str
+    names: tuple[str, ...] = ()
+    status: int | None = None
+    retry_after: float | None = None
+
+
+def read_payload(payload: Any) -> Said:
+    """Find the message in the shapes that providers use for errors."""
+    if isinstance(payload, list) and payload:
+        payload = cast("list[Any]", payload)[0]
+    if not isinstance(payload, dict):
+        return Said(str(cast("object", payload)) if payload else "")
+    outer = cast("dict[str, Any]", payload)
+    error: Any = outer.get("error") or outer
+    if not isinstance(error, dict):
+        return Said(str(error))
+    inner = cast("dict[str, Any]", error)
+    message = inner.get("message") or inner.get("detail") or outer.get("message") or outer.get("detail") or ""
+    if not isinstance(message, str):
+        message = msgspec.json.encode(message).decode()
+    given = [inner.get(key) for key in ("code", "type", "status")]
+    status = next((int(str(value)) for value in given if _is_status(value)), None)
+    names = tuple(value.lower() for value in given if isinstance(value, str) and not value.isdigit())
+    return Said(message, names, status, _retry_info(inner.get("details")))
+
+
+def _is_status(value: Any) -> bool:
+    return not isinstance(value, bool) and str(value).isdigit() and 400 <= int(value) <= 599
+
+
+def _retry_info(details: Any) -> float | None:
+    for detail in cast("list[Any]", details) if isinstance(details, list) else []:
+        if isinstance(detail, dict) and isinstance(delay := cast("dict[str, Any]", detail).get("retryDelay"), str):
+            return duration(delay)
+    return None
+
+
+def read_body(body: bytes) -> Said:
+    """The same for raw bytes, which may be JSON, text, or the HTML page of a proxy in between."""
+    try:
+        return read_payload(msgspec.json.decode(body))
+    except msgspec.DecodeError:
+        pass
+    text = body.decode("utf-8", "replace")
+    if "<html" in text[:1000].lower() or "<!doctype" in text[:1000].lower():
+        title = _TITLE.search(text)
+        text = f"an HTML page: {title.group(1) if title else _TAGS.sub(' ', text)}"
+    return Said(text)
+
+
+def shorten(text: str, key: str = "") -> str:
+    """One line, bounded, without the key: some providers quote the key they refuse."""
+    if key:
+        text = text.replace(key, "***")
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def refusal(
+    said: Said,
+    *,
+    provider: str,
+    key: str = "",
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    now: float = 0.0,
+) -> ModelError:
+    """The error for a refusal. `status` is None inside a stream, where the provider's own names decide."""
+    if status is None:
+        status = said.status or next((_STATUS_OF[name] for name in said.names if name in _STATUS_OF), None)
+    words = shorten(said.message, key) or "no reason was given"
+    head = f"model provider {provider!r}"
+    wait = said.retry_after if said.retry_after is not None else retry_after(headers or {}, now)
+    kind, hint, retryable = _classify(status, said)
+    if (verdict := (headers or {}).get("x-should-retry")) in ("true", "false") and retryable is None:
+        retryable = verdict == "true"
+    text = f"{head} refused the request ({status}): {words}" if status else f"{head} reported an error: {words}"
+    return kind(text, provider=provider, status=status, retry_after=wait, hint=hint, retryable=retryable)
+
+
+def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | None, bool | None]:
+    if status is None:
+        return ModelOverloaded, None, None
+    if status == 402 or any(name in _NO_MONEY for name in said.names):
+        return ModelRateLimited, "the account has no credit left: check its plan and billing", False
+    if status in (401, 403):
+        return ModelAuthError, "check the endpoint's secret, and what its account may use", None
+    if status == 429:
+        return ModelRateLimited, None, None
+    if status == 408:
+        return ModelTimeout, None, None
+    if status in (409, 425) or status >= 500:
+        return ModelOverloaded, None, None
+    if status == 404:
+        return ModelRequestError, "check the model's name and the endpoint's base URL", None
+    if 300 <= status < 400:
+        return ModelRequestError, "redirects are not followed: set the base URL to where the provider really is", None
+    return ModelRequestError, None, None
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds to wait as the provider's headers say, the most exact first. `now` is the wall clock, for dates."""
+    if (value := _number(headers.get("retry-after-ms"))) is not None:
+        return max(0.0, value / 1000)
+    if given := headers.get("retry-after", "").strip():
+        value = _number(given)
+        if value is None:
+            value = _until(given, now)
+        if value is not None:
+            return max(0.0, value)
+    # Only a limit that is used up says how long to wait; the others report when they will be full again.
+    waits = [
+        wait
+        for name, left in headers.items()
+        if "ratelimit-" in (lower := name.lower()) and "remaining" in lower and left.strip() == "0"
+        for wait in (_reset(headers.get(_reset_name(lower), ""), now),)
+        if wait is not None
+    ]
+    if waits:
+        return max(waits)
+    return _reset(headers.get("x-ratelimit-reset", ""), now)
+
+
+def _reset_name(remaining: str) -> str:
+    # anthropic-ratelimit-tokens-remaining -> …-reset; x-ratelimit-remaining-tokens -> x-ratelimit-reset-tokens
+    return remaining.replace("remaining", "reset")
+
+
+def _reset(value: str, now: float) -> float | None:
+    """A reset given as a duration ("6m0s"), as seconds, as an epoch in seconds or milliseconds, or as a date."""
+    value = value.strip()
+    if not value:
+        return None
+    number = _number(value)
+    if number is None:
+        wait = duration(value)
+        return wait if wait is not None else _until(value, now)
+    if number > 1e11:
+        number /= 1000
+    return max(0.0, number - now if number > 1e9 else number)
+
+
+def duration(value: str) -> float | None:
+    """ "1h2m3.5s" in seconds; None when it is something else."""
+    parts = _DURATION.findall(value.strip())
+    if not parts or "".join(f"{amount}{unit}" for amount, unit in parts) != value.strip():
+        return None
+    return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value) if value else None
+    except ValueError:
+        return None
+    return number if number is not None and number < 1e15 else None
+
+
+def _until(value: str, now: float) -> float | None:
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            return max(0.0, read(value).timestamp() - now)
+        except (ValueError, TypeError, OverflowError):
+            continue
+    return None

@@ -1,0 +1,237 @@
+"""Chat completions requests, as OpenAI defines them and many others speak them, each with a small accent.
+
+`ChatOptions` holds the accents. The answers are read in openai_chat_answer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from foliot.kernel.messages import Media, Message, ModelRequest, ModelResponse, Reasoning, Text, ToolCall, ToolResult
+from foliot.models.config import GatewayConfig
+from foliot.models.wire.base import Unsendable
+from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
+from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, needs_bytes, placeholder
+from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, parse_chat
+from foliot.models.wire.schemas import is_strict
+from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
+
+_AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+ReasoningReplay = Literal["none", "reasoning_content", "reasoning", "reasoning_details"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """Where compatible servers differ. `from_config` guesses by the host; every guess can be overruled by an option."""
+
+    max_tokens_field: str = "max_completion_tokens"
+    include_usage: bool = True
+    send_tool_choice: bool = True
+    system_role: str = "system"
+    reasoning_replay: str = "none"
+    path: str = "/chat/completions"
+
+    @classmethod
+    def from_config(cls, config: GatewayConfig, base_url: str, path: str = "/chat/completions") -> ChatOptions:
+        host = urlsplit(base_url).hostname or ""
+        official = host.endswith(("openai.com", ".azure.com", ".microsoft.com"))
+        replay = "none"
+        if host.endswith("openrouter.ai"):
+            replay = "reasoning_details"
+        elif host.endswith(("deepseek.com", "moonshot.ai", "moonshot.cn")):
+            replay = "reasoning_content"
+        fields = ("max_completion_tokens", "max_tokens")
+        return cls(
+            max_tokens_field=config.choice("max_tokens_field", fields, fields[0] if official else fields[1]),
+            include_usage=config.flag("include_usage", True),
+            send_tool_choice=config.flag("tool_choice", True),
+            system_role=config.choice("system_role", ("system", "developer", "user"), "system"),
+            reasoning_replay=config.choice(
+                "reasoning_replay", ("none", "reasoning_content", "reasoning", "reasoning_details"), replay
+            ),
+            path=path,
+        )
+
+
+class OpenAIChatWire:
+    """See `Wire`."""
+
+    def __init__(self, options: ChatOptions | None = None) -> None:
+        self.options = options or ChatOptions()
+
+    def names(self, request: ModelRequest) -> ToolNames:
+        return tool_names(request.tools)
+
+    def path(self, model: str, *, stream: bool) -> str:
+        return self.options.path
+
+    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
+        settings = request.settings
+        body: dict[str, Any] = {"model": request.model, "messages": self._messages(request, names)}
+        if request.tools:
+            body["tools"] = _tools(request, names)
+            if self.options.send_tool_choice:
+                body["tool_choice"] = settings.tool_choice
+        if settings.max_output_tokens is not None:
+            body[self.options.max_tokens_field] = settings.max_output_tokens
+        if settings.temperature is not None:
+            body["temperature"] = settings.temperature
+        if settings.top_p is not None:
+            body["top_p"] = settings.top_p
+        if settings.stop:
+            body["stop"] = settings.stop
+        if settings.seed is not None:
+            body["seed"] = settings.seed
+        if settings.reasoning_effort is not None:
+            body["reasoning_effort"] = settings.reasoning_effort
+        if request.output_schema is not None:
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {
+                    "name": "answer",
+                    "schema": request.output_schema,
+                    "strict": is_strict(request.output_schema),
+                },
+            }
+        if stream:
+            body["stream"] = True
+            if self.options.include_usage:
+                body["stream_options"] = {"include_usage": True}
+        if settings.extra:
+            body.update(settings.extra)
+        return body
+
+    def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
+        return parse_chat(body, names, ids)
+
+    def assembler(self, names: ToolNames, ids: CallIds) -> ChatAssembler:
+        return ChatAssembler(names, ids)
+
+    def _messages(self, request: ModelRequest, names: ToolNames) -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+        if request.system:
+            sent.append({"role": self.options.system_role, "content": request.system})
+        # Tool messages hold text only, and none may come between them: what else the tools returned waits here.
+        waiting: list[dict[str, Any]] = []
+        for message in request.messages:
+            role = message.role
+            if waiting and role != "tool":
+                sent.append({"role": "user", "content": waiting})
+                waiting = []
+            if role == "tool":
+                for part in message.parts:
+                    if isinstance(part, ToolResult):
+                        sent.append(_tool_message(part))
+                        waiting.extend(_result_media(part))
+            elif role == "assistant":
+                if said := self._assistant(message, names):
+                    sent.append(said)
+            elif content := _content(message.parts):
+                sent.append({"role": self.options.system_role if role == "system" else role, "content": content})
+        if waiting:
+            sent.append({"role": "user", "content": waiting})
+        return sent
+
+    def _assistant(self, message: Message, names: ToolNames) -> dict[str, Any] | None:
+        text: list[str] = []
+        calls: list[dict[str, Any]] = []
+        thought: list[Reasoning] = []
+        for part in message.parts:
+            if isinstance(part, Text):
+                text.append(part.text)
+            elif isinstance(part, ToolCall):
+                calls.append(
+                    {
+                        "id": sendable_id(part.id),
+                        "type": "function",
+                        "function": {"name": names.wire(part.name), "arguments": arguments_text(part.arguments)},
+                    }
+                )
+            elif isinstance(part, Reasoning):
+                thought.append(part)
+            elif isinstance(part, Media):
+                text.append(placeholder(part))
+        content = "".join(text)
+        if not content and not calls:
+            return None
+        said: dict[str, Any] = {"role": "assistant", "content": content or None}
+        if calls:
+            said["tool_calls"] = calls
+        if thought and self.options.reasoning_replay != "none":
+            said.update(_replayed(thought, self.options.reasoning_replay))
+        return said
+
+
+def _replayed(thought: list[Reasoning], how: str) -> dict[str, Any]:
+    if how == "reasoning_details":
+        details = [
+            item
+            for part in thought
+            if part.opaque is not None and part.opaque.startswith(DETAILS)
+            for item in msgspec.json.decode(part.opaque[len(DETAILS) :])
+        ]
+        return {"reasoning_details": details} if details else {}
+    text = "".join(part.text for part in thought)
+    return {how: text} if text else {}
+
+
+def _tools(request: ModelRequest, names: ToolNames) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": names.wire(tool.name),
+                "description": description_of(tool),
+                "parameters": schema_of(tool),
+            },
+        }
+        for tool in ordered_tools(request.tools)
+    ]
+
+
+def _tool_message(result: ToolResult) -> dict[str, Any]:
+    text = result.text
+    if not text:
+        if result.error is not None:
+            text = result.error.message
+        elif result.content:
+            text = "(the content follows in the next message)"
+    return {"role": "tool", "tool_call_id": sendable_id(result.call_id), "content": text}
+
+
+def _result_media(result: ToolResult) -> list[dict[str, Any]]:
+    media = [part for part in result.content if isinstance(part, Media)]
+    if not media:
+        return []
+    return [{"type": "text", "text": f"Content returned by {result.name}:"}, *(_media(part) for part in media)]
+
+
+def _content(parts: Iterable[Any]) -> str | list[dict[str, Any]]:
+    """Text as a string when it is only text, which every compatible server takes; else a list of parts."""
+    content: list[dict[str, Any]] = []
+    text: list[str] = []
+    for part in parts:
+        if isinstance(part, Text):
+            text.append(part.text)
+            content.append({"type": "text", "text": part.text})
+        elif isinstance(part, Media):
+            content.append(_media(part))
+    return "".join(text) if len(text) == len(content) else content
+
+
+def _media(media: Media) -> dict[str, Any]:
+    if is_image(media):
+        return {"type": "image_url", "image_url": {"url": address(media)}}
+    if media.data is not None and is_text(media):
+        return {"type": "text", "text": decoded_text(media)}
+    if media.media_type.startswith("audio/"):
+        if (kind := _AUDIO.get(media.media_type)) is None:
+            raise Unsendable(f"chat completions take audio as wav or mp3, not as {media.media_type}")
+        return {"type": "input_audio", "input_audio": {"data": needs_bytes(media, "chat completions"), "format": kind}}
+    needs_bytes(media, "chat completions")
+    return {"type": "file", "file": {"filename": file_name(media), "file_data": address(media)}}

@@ -1,0 +1,307 @@
+"""Chat completions answers: one body, or a stream of chunks.
+
+The structs name only what is used, so decoding skips the rest without making objects of it. Every field may be missing
+or null: compatible servers leave out whatever they like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from foliot.kernel.messages import (
+    Delta,
+    Message,
+    ModelResponse,
+    Part,
+    Reasoning,
+    ReasoningDelta,
+    StopReason,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from foliot.models.wire.base import NO_DELTAS, ProviderFault, WireError
+from foliot.models.wire.calls import CallIds, raw_arguments, raw_piece
+from foliot.models.wire.media import from_address
+from foliot.models.wire.tool_names import ToolNames
+
+DETAILS = "chat.reasoning_details:"
+_STOPS: dict[str, StopReason] = {
+    "stop": "end",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "refusal",
+}
+
+
+class _Function(Struct):
+    name: str | None = None
+    arguments: msgspec.Raw | None = None
+
+
+class _Call(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _ImageUrl(Struct):
+    url: str = ""
+
+
+class _Image(Struct):
+    image_url: _ImageUrl | None = None
+
+
+class _Said(Struct):
+    """A message, or a piece of one: they have the same fields."""
+
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    tool_calls: list[_Call] | None = None
+    images: list[_Image] | None = None
+
+
+class _Choice(Struct):
+    message: _Said | None = None
+    delta: _Said | None = None
+    finish_reason: str | None = None
+    index: int | None = 0
+
+
+class _InputDetails(Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _OutputDetails(Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _InputDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+    prompt_cache_hit_tokens: int | None = None  # DeepSeek's name for what was read from the cache
+
+
+class _Body(Struct):
+    id: str | None = None
+    model: str | None = None
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_DECODER = msgspec.json.Decoder(_Body)
+
+
+def _usage(usage: _Usage | None) -> Usage:
+    if usage is None:
+        return Usage()
+    read = usage.prompt_tokens_details or _InputDetails()
+    wrote = usage.completion_tokens_details or _OutputDetails()
+    return Usage(
+        input_tokens=usage.prompt_tokens or 0,
+        output_tokens=usage.completion_tokens or 0,
+        cache_read_tokens=read.cached_tokens or usage.prompt_cache_hit_tokens or 0,
+        cache_write_tokens=read.cache_write_tokens or 0,
+        reasoning_tokens=wrote.reasoning_tokens or 0,
+    )
+
+
+def _stop(reason: str | None, calls: bool, refused: bool) -> StopReason:
+    stop = _STOPS.get(reason or "stop", "other")
+    if stop == "end":
+        # Many compatible servers end an answer that calls tools with "stop".
+        return "tool_calls" if calls else "refusal" if refused else "end"
+    return stop
+
+
+def _texts(content: str | list[dict[str, Any]] | None) -> tuple[str, str]:
+    """The text and the reasoning in a content that is a string or, with some servers, a list of typed pieces."""
+    if not isinstance(content, list):
+        return content or "", ""
+    text: list[str] = []
+    thought: list[str] = []
+    for piece in content:
+        if piece.get("type") == "thinking":
+            inner: Any = piece.get("thinking")
+            thought.append(inner if isinstance(inner, str) else _texts(cast("list[dict[str, Any]]", inner or []))[0])
+        elif isinstance(found := piece.get("text"), str):
+            text.append(found)
+    return "".join(text), "".join(thought)
+
+
+def _thoughts(text: str, details: list[dict[str, Any]]) -> list[Part]:
+    opaque = f"{DETAILS}{msgspec.json.encode(details).decode()}" if details else None
+    return [Reasoning(text, opaque=opaque)] if text or opaque else []
+
+
+def parse_chat(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
+    """One whole answer. Raises `WireError`, `ProviderFault`, or msgspec's decoding error."""
+    answer = _DECODER.decode(body)
+    if answer.error:
+        raise ProviderFault({"error": answer.error})
+    if not answer.choices or (said := answer.choices[0].message) is None:
+        raise WireError("its answer holds no choice with a message")
+    text, thought = _texts(said.content)
+    parts = _thoughts(said.reasoning_content or said.reasoning or thought, said.reasoning_details or [])
+    text = text or said.refusal or ""
+    if text:
+        parts.append(Text(text))
+    parts.extend(from_address(image.image_url.url) for image in said.images or () if image.image_url)
+    calls = [
+        ToolCall(ids.claim(call.id), names.real(call.function.name or ""), raw_arguments(call.function.arguments))
+        for call in said.tool_calls or ()
+        if call.function is not None
+    ]
+    parts.extend(calls)
+    return ModelResponse(
+        message=Message("assistant", tuple(parts)),
+        usage=_usage(answer.usage),
+        stop=_stop(answer.choices[0].finish_reason, bool(calls), bool(said.refusal)),
+        model=answer.model or "",
+        id=answer.id or "",
+    )
+
+
+class _OpenCall:
+    """A call while it is being written."""
+
+    __slots__ = ("arguments", "given", "id", "name")
+
+    def __init__(self, given: str | None, call_id: str, name: str) -> None:
+        self.given = given
+        self.id = call_id
+        self.name = name
+        self.arguments: list[str] = []
+
+
+class ChatAssembler:
+    """See `Assembler`. Calls are told apart by index; without one, by id; without both, a piece continues the last."""
+
+    def __init__(self, names: ToolNames, ids: CallIds) -> None:
+        self._names = names
+        self._ids = ids
+        self._text: list[str] = []
+        self._thought: list[str] = []
+        self._details: dict[tuple[Any, Any], dict[str, Any]] = {}
+        self._images: list[Part] = []
+        self._calls: list[_OpenCall] = []
+        self._by_index: dict[int, int] = {}
+        self._refused = False
+        self._reason: str | None = None
+        self._ended = False
+        self._usage: _Usage | None = None
+        self._model = self._id = ""
+
+    def feed(self, event: bytes) -> Sequence[Delta]:
+        if event == b"[DONE]":
+            self._ended = True
+            return NO_DELTAS
+        chunk = _DECODER.decode(event)
+        if chunk.error:
+            raise ProviderFault({"error": chunk.error})
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if not self._id:
+            self._id, self._model = chunk.id or "", chunk.model or ""
+        if not chunk.choices:
+            return NO_DELTAS
+        choice = chunk.choices[0]
+        if choice.index:  # a second alternative, asked for by `extra`: only the first one is the answer
+            return NO_DELTAS
+        if choice.finish_reason:
+            self._reason = choice.finish_reason
+        said = choice.delta or choice.message
+        if said is None:
+            return NO_DELTAS
+        content = said.content
+        if type(content) is str and content and said.tool_calls is None and said.reasoning_details is None:
+            self._text.append(content)  # nearly every chunk is this one
+            return (TextDelta(content),)
+        return self._take(said)
+
+    def _take(self, said: _Said) -> list[Delta]:
+        deltas: list[Delta] = []
+        text, thought = _texts(said.content)
+        if thought := said.reasoning_content or said.reasoning or thought:
+            self._thought.append(thought)
+            deltas.append(ReasoningDelta(thought))
+        for detail in said.reasoning_details or ():
+            self._merge(detail)
+        if said.refusal:
+            self._refused = True
+            text = text or said.refusal
+        if text:
+            self._text.append(text)
+            deltas.append(TextDelta(text))
+        self._images.extend(from_address(image.image_url.url) for image in said.images or () if image.image_url)
+        for call in said.tool_calls or ():
+            deltas.append(self._call(call))
+        return deltas
+
+    def _merge(self, detail: dict[str, Any]) -> None:
+        """Join the pieces of one detail, which share kind and index, by appending their texts."""
+        whole = self._details.setdefault((detail.get("type"), detail.get("index")), {})
+        for key, value in detail.items():
+            if key in ("text", "summary", "data") and isinstance(value, str) and isinstance(whole.get(key), str):
+                whole[key] += value
+            elif value is not None or key not in whole:
+                whole[key] = value
+
+    def _call(self, piece: _Call) -> ToolCallDelta:
+        place = self._place(piece)
+        function = piece.function or _Function()
+        if place == len(self._calls):
+            call = _OpenCall(piece.id, self._ids.claim(piece.id), self._names.real(function.name or ""))
+            self._calls.append(call)
+        else:
+            call = self._calls[place]
+            if not call.name and function.name:
+                call.name = self._names.real(function.name)
+        arguments = raw_piece(function.arguments)
+        call.arguments.append(arguments)
+        return ToolCallDelta(place, call.id, call.name, arguments)
+
+    def _place(self, piece: _Call) -> int:
+        new = len(self._calls)
+        if piece.index is not None:
+            place = self._by_index.setdefault(piece.index, new)
+            # Some servers number every call 0; a new id then means a new call.
+            if place < new and piece.id and self._calls[place].given and piece.id != self._calls[place].given:
+                place = self._by_index[piece.index] = new
+            return place
+        if piece.id:
+            return next((n for n, call in enumerate(self._calls) if call.given == piece.id), new)
+        named = piece.function is not None and bool(piece.function.name)
+        return new if named or not self._calls else new - 1
+
+    def finish(self) -> ModelResponse:
+        if not self._ended and self._reason is None:
+            raise WireError("its stream was cut before the answer was finished")
+        parts = _thoughts("".join(self._thought), list(self._details.values()))
+        if text := "".join(self._text):
+            parts.append(Text(text))
+        parts.extend(self._images)
+        for call in self._calls:
+            parts.append(ToolCall(call.id, call.name, "".join(call.arguments) or "{}"))
+        return ModelResponse(
+            message=Message("assistant", tuple(parts)),
+            usage=_usage(self._usage),
+            stop=_stop(self._reason, bool(self._calls), self._refused),
+            model=self._model,
+            id=self._id,
+        )
