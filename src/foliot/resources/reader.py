@@ -1,0 +1,240 @@
+"""Manifests to resources: every file, every document, every problem at once, each with its place.
+
+    bundle = read_manifests(["agents/", "-"], stdin=sys.stdin.buffer)
+    bundle.raise_for_errors()
+    documents = [loaded.document for loaded in bundle.items]
+
+Called by the command line and the client. Files that are good are returned beside findings about those that are not;
+whoever applies them decides, usually by `raise_for_errors`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, Final, cast
+
+from foliot.resources.manifest_files import STDIN, SourceFile, read_sources, shown
+from foliot.resources.problems import Finding, ManifestError, Path, Problem
+from foliot.resources.spelling import snake
+from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
+from foliot.resources.syntax.places import Document, Flaw, Parsed, Places, Unreadable
+from foliot.resources.syntax.source_text import decode
+from foliot.resources.validate import validate_document
+from foliot.resources.yaml_nodes import parse_yaml
+
+# What `kubectl get -o json` and its like wrap several resources in.
+_LIST_FIELDS: Final = frozenset({"apiVersion", "kind", "metadata", "items"})
+_MANIFEST: Final = "a mapping with apiVersion, kind, metadata and spec"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A resource that was read. `document` is in normal form; `index` counts the resources of one file from 0."""
+
+    document: dict[str, Any]
+    file: str
+    line: int
+    index: int
+    places: Places
+    within: Path = ()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Kind, namespace and name: what may stand only once."""
+        metadata = self.document["metadata"]
+        return self.document["kind"], metadata["namespace"], metadata["name"]
+
+    def place(self, problem: Problem) -> Finding:
+        """`problem`, found later about this resource, at its place in the file; any spelling of its path will do."""
+        kind, _, name = self.key
+        return _placed(problem, self.file, self.places, self.within, kind, name)
+
+
+@dataclass(slots=True)
+class Bundle:
+    """Everything that was read, and everything there is to say about it, in the order of files and lines."""
+
+    items: list[Loaded] = field(default_factory=list["Loaded"])
+    findings: list[Finding] = field(default_factory=list["Finding"])
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        return [loaded.document for loaded in self.items]
+
+    def raise_for_errors(self) -> None:
+        """Raise `ManifestError` with every finding, unless there are only warnings."""
+        if self.errors:
+            raise ManifestError(self.findings)
+
+
+def read_manifests(
+    sources: Sequence[str | os.PathLike[str]],
+    *,
+    stdin: BinaryIO | None = None,
+    recursive: bool = True,
+    namespace: str | None = None,
+) -> Bundle:
+    """Read files, directories and standard input ("-"). Never raises for what they hold.
+
+    `namespace` is for the resources that name none themselves.
+    """
+    reading = _Reading(namespace)
+    for source in read_sources(sources, stdin=stdin, recursive=recursive):
+        if isinstance(source, Finding):
+            reading.bundle.findings.append(source)
+        else:
+            reading.take_bytes(source)
+    return reading.bundle
+
+
+def parse_text(text: str | bytes, file: str = STDIN, *, namespace: str | None = None) -> Bundle:
+    """As `read_manifests`, for text that is at hand already."""
+    reading = _Reading(namespace)
+    if isinstance(text, bytes):
+        reading.take_bytes(SourceFile(shown(file), text))
+    else:
+        reading.take_text(text.removeprefix("\ufeff"), shown(file), named=True)
+    return reading.bundle
+
+
+class _Reading:
+    """One call of the reader. Remembers what was declared where, across files."""
+
+    def __init__(self, namespace: str | None) -> None:
+        self.bundle = Bundle()
+        self._namespace = namespace
+        self._declared: dict[tuple[str, str, str], Loaded] = {}
+
+    def take_bytes(self, source: SourceFile) -> None:
+        try:
+            text = decode(source.data)
+        except Unreadable as unreadable:
+            self.bundle.findings.append(_of_flaw(unreadable.flaw, source.file))
+            return
+        self.take_text(text, source.file, named=source.named)
+
+    def take_text(self, text: str, file: str, *, named: bool) -> None:
+        parsed = _parse(text, file)
+        findings = [_of_flaw(flaw, file) for flaw in parsed.flaws]
+        broken = {(flaw.line, flaw.column) for flaw in parsed.flaws}
+        index = 0
+        for document in parsed.documents:
+            for raw, within, problems in _resources_of(document):
+                told = [_placed(p, file, document.places, within, None, None) for p in problems]
+                if raw is not None:
+                    told += self._take_resource(raw, document.places, within, file, index)
+                    index += 1
+                # What is wrong with the text at a place makes what it means there pointless.
+                findings += [finding for finding in told if (finding.line, finding.column) not in broken]
+        if not parsed.documents and not parsed.flaws:
+            findings.append(_nothing_in(text, file, named=named))
+        findings.sort(key=lambda finding: (finding.line or 0, finding.column or 0))
+        self.bundle.findings += findings
+
+    def _take_resource(self, raw: dict[str, Any], places: Places, within: Path, file: str, index: int) -> list[Finding]:
+        document, problems = validate_document(_in_namespace(raw, self._namespace))
+        findings = [_placed(p, file, places, within, *_identity(raw)) for p in problems] if problems else []
+        if document is None:
+            return findings
+        loaded = Loaded(document, file, places.of_value(within)[0], index, places, within)
+        first = self._declared.setdefault(loaded.key, loaded)
+        if first is not loaded:
+            kind, namespace, name = loaded.key
+            message = f"{kind}/{name} in namespace {namespace!r} is declared twice"
+            hint = f"it is first declared in {first.file}:{first.line}; remove or rename one of them"
+            findings.append(loaded.place(Problem(("metadata", "name"), message, hint)))
+            return findings
+        self.bundle.items.append(loaded)
+        return findings
+
+
+def _parse(text: str, file: str) -> Parsed:
+    if file.lower().endswith(".json"):
+        return parse_json(text)
+    if looks_like_json(text):
+        parsed = parse_json(text)
+        if parsed.documents:
+            return parsed
+    return parse_yaml(text)
+
+
+def _resources_of(document: Document) -> Iterator[tuple[dict[str, Any] | None, Path, list[Problem]]]:
+    """The resources of one document, a List taken apart; in place of one that cannot be, what is wrong with it."""
+    if not isinstance(document.value, dict):
+        hint = "separate several manifests by lines with '---'" if isinstance(document.value, list) else None
+        yield None, (), [Problem((), f"this is {_a(document.value)}, not a manifest", hint, _MANIFEST)]
+        return
+    mapping = cast("dict[str, Any]", document.value)
+    kind = mapping.get("kind")
+    if not isinstance(kind, str) or kind.lower() != "list":
+        yield mapping, (), []
+        return
+    for key in mapping:
+        if key not in _LIST_FIELDS:
+            yield None, (), [Problem((key,), f"unknown field in a List: {key}", expected="items", at="key")]
+    items = mapping.get("items")
+    if not isinstance(items, list):
+        yield None, (), [Problem(("items",), "a List needs items", expected="a list of manifests")]
+        return
+    for index, item in enumerate(cast("list[Any]", items)):
+        if isinstance(item, dict):
+            yield cast("dict[str, Any]", item), ("items", index), []
+        else:
+            yield None, (), [Problem(("items", index), f"this is {_a(item)}, not a manifest", expected=_MANIFEST)]
+
+
+def _in_namespace(raw: dict[str, Any], namespace: str | None) -> dict[str, Any]:
+    metadata = raw.get("metadata")
+    if namespace is None or not isinstance(metadata, dict):
+        return raw
+    given = cast("dict[str, Any]", metadata)
+    return raw if given.get("namespace") else raw | {"metadata": given | {"namespace": namespace}}
+
+
+def _identity(raw: dict[str, Any]) -> tuple[str | None, str | None]:
+    metadata = raw.get("metadata")
+    name = cast("dict[str, Any]", metadata).get("name") if isinstance(metadata, dict) else None
+    kind = raw.get("kind")
+    return (kind if isinstance(kind, str) else None), (name if isinstance(name, str) else None)
+
+
+def _placed(problem: Problem, file: str, places: Places, within: Path, kind: str | None, name: str | None) -> Finding:
+    path = places.spelled(within + problem.path, snake)
+    line, column = places.of_key(path) if problem.at == "key" else places.of_value(path)
+    if within:
+        problem = replace(problem, path=within + problem.path)
+    return Finding(problem, file, line, column, kind, name)
+
+
+def _of_flaw(flaw: Flaw, file: str) -> Finding:
+    return Finding(Problem(flaw.path, flaw.message, flaw.hint), file, flaw.line, flaw.column)
+
+
+def _nothing_in(text: str, file: str, *, named: bool) -> Finding:
+    """An empty file somebody named is a mistake; one that lies in a directory of manifests may well be meant."""
+    message = (
+        "there is no manifest here, only comments" if text.strip() else "there is no manifest here, the file is empty"
+    )
+    return Finding(Problem((), message, severity="error" if named else "warning"), file, 1, 1)
+
+
+def _a(value: object) -> str:
+    match value:
+        case list():
+            return "a list"
+        case str():
+            return "text"
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case _:
+            return "a mapping"

@@ -1,0 +1,122 @@
+"""Where each value of a document stands in its text, and what can be wrong with the text itself.
+
+A parser keeps the marks its events came with in a tree of the same shape as the value. Lines and columns are worked
+out only when something is to be reported: 999 of 1,000 manifests never need them, and asking for them at once would
+cost as much as building the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Path: TypeAlias = tuple[str | int, ...]
+# (mark of the key, mark of the value, entries of the value); an item of a list has its own mark twice.
+Entry: TypeAlias = "tuple[Any, Any, Entries | None]"
+Entries: TypeAlias = "dict[str, Entry] | list[Entry]"
+Locate: TypeAlias = Callable[[Any], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one file may hold. Far above any honest manifest, low enough that a hostile one costs under a second."""
+
+    bytes: int = 4 * 1024 * 1024
+    depth: int = 64
+    # Values of the whole file, those that aliases repeat included.
+    nodes: int = 500_000
+    # Characters that aliases repeat: few aliases of one long text are a bomb as well.
+    repeated_chars: int = 4 * 1024 * 1024
+    documents: int = 10_000
+    flaws: int = 100
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something wrong with the text itself, before anyone asks what it means. Lines and columns count from 1."""
+
+    line: int
+    column: int
+    message: str
+    hint: str | None = None
+    path: Path = ()
+
+
+class Unreadable(Exception):
+    """Parsing cannot go on behind this place. Caught by the parsers and the reader, never seen by a user."""
+
+    def __init__(self, flaw: Flaw) -> None:
+        super().__init__(flaw.message)
+        self.flaw = flaw
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The positions of one document. Lines and columns count from 1."""
+
+    root: Entry
+    locate: Locate
+
+    def of_value(self, path: Path) -> tuple[int, int]:
+        """Where the value at `path` begins; where the key of its nearest ancestor stands, when it is not there."""
+        entry, missing = self._nearest(path)
+        return self.locate(entry[0] if missing else entry[1])
+
+    def of_key(self, path: Path) -> tuple[int, int]:
+        """Where the key of the value at `path`, or of its nearest ancestor, stands; for an item of a list, the item."""
+        return self.locate(self._nearest(path)[0][0])
+
+    def spelled(self, path: Path, fold: Callable[[str], str]) -> Path:
+        """`path` in the spelling of the text, where two keys that `fold` makes equal are the same field."""
+        entry, steps = self.root, list(path)
+        for index, step in enumerate(path):
+            entries = entry[2]
+            if isinstance(entries, dict) and isinstance(step, str) and step not in entries:
+                steps[index] = next((key for key in entries if fold(key) == fold(step)), step)
+            following = _step(entries, steps[index])
+            if following is None:
+                break
+            entry = following
+        return tuple(steps)
+
+    def _nearest(self, path: Path) -> tuple[Entry, bool]:
+        """The deepest entry on the way to `path`, and whether the way ended early."""
+        entry = self.root
+        for step in path:
+            following = _step(entry[2], step)
+            if following is None:
+                return entry, True
+            entry = following
+        return entry, False
+
+
+def _step(entries: Entries | None, step: str | int) -> Entry | None:
+    if isinstance(entries, dict):
+        return entries.get(step) if isinstance(step, str) else None
+    if isinstance(entries, list) and isinstance(step, int) and 0 <= step < len(entries):
+        return entries[step]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a file as plain values: dict, list, str, int, float, bool, None. Dict keys are str."""
+
+    value: Any
+    places: Places
+
+    @property
+    def line(self) -> int:
+        return self.places.of_value(())[0]
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What a text holds. A document with a flaw that leaves it readable (a key given twice) is among both."""
+
+    documents: list[Document] = field(default_factory=list["Document"])
+    flaws: list[Flaw] = field(default_factory=list["Flaw"])

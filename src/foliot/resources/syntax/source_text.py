@@ -1,0 +1,93 @@
+"""Bytes to text: UTF-8 only, and every other encoding refused with the place where it shows."""
+
+from __future__ import annotations
+
+import re
+
+from foliot.resources.syntax.places import LIMITS, Flaw, Limits, Unreadable
+
+# What YAML calls printable, turned around. JSON allows a few more, but nobody writes them on purpose.
+_FORBIDDEN = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LINE_BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
+_WIDE_MARKS = (
+    (b"\x00\x00\xfe\xff", "UTF-32"),
+    (b"\xff\xfe\x00\x00", "UTF-32"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+)
+_SAVE_AS_UTF8 = "save the file as UTF-8"
+
+
+def decode(data: bytes, limits: Limits = LIMITS) -> str:
+    """The text of a manifest without its byte order mark. Raises `Unreadable`."""
+    if len(data) > limits.bytes:
+        raise Unreadable(
+            Flaw(
+                1,
+                1,
+                f"the file has {len(data):,} bytes; a manifest may have {limits.bytes:,}",
+                "split it, or keep large content outside the manifest",
+            )
+        )
+    for mark, encoding in _WIDE_MARKS:
+        if data.startswith(mark):
+            raise Unreadable(Flaw(1, 1, f"the file is {encoding}, but manifests are UTF-8", _SAVE_AS_UTF8))
+    if _looks_wide(data):
+        raise Unreadable(Flaw(1, 1, "the file seems to be UTF-16, but manifests are UTF-8", _SAVE_AS_UTF8))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(_not_utf8(data, error.start)) from None
+    return text
+
+
+def check_characters(text: str, limits: Limits = LIMITS) -> None:
+    """Refuse control characters and lone surrogates, and a text that is too long. Raises `Unreadable`."""
+    if len(text) > limits.bytes:
+        raise Unreadable(Flaw(1, 1, f"the text has {len(text):,} characters; a manifest may have {limits.bytes:,}"))
+    found = _FORBIDDEN.search(text)
+    if found is None:
+        return
+    line, column = locate_index(text, found.start())
+    code = ord(found.group())
+    if code == 0:
+        raise Unreadable(Flaw(line, column, "this is a binary file, not text (it holds a NUL byte)"))
+    raise Unreadable(
+        Flaw(
+            line,
+            column,
+            f"the control character U+{code:04X} is not allowed in a manifest",
+            f'remove it, or write it as an escape in double quotes: "\\u{code:04x}"'
+            if 0 < code < 0xD800
+            else "remove it",
+        )
+    )
+
+
+def locate_index(text: str, index: int) -> tuple[int, int]:
+    """Line and column, from 1, of the character at `index`, with line breaks as the YAML parser counts them."""
+    line, start = 1, 0
+    for match in _LINE_BREAK.finditer(text, 0, index):
+        line, start = line + 1, match.end()
+    return line, index - start + 1
+
+
+def _looks_wide(data: bytes) -> bool:
+    """Every other byte of the beginning is NUL: UTF-16 without a mark."""
+    head = data[:64]
+    if len(head) < 4 or len(head) % 2:
+        head = head[: len(head) // 2 * 2]
+    halves = (head[::2], head[1::2])
+    return bool(head) and any(half.count(0) == len(half) for half in halves) and not all(h.count(0) for h in halves)
+
+
+def _not_utf8(data: bytes, offset: int) -> Flaw:
+    line, column = locate_index(data[:offset].decode("utf-8-sig", "replace"), len(data[:offset].decode("utf-8-sig")))
+    if b"\0" in data:
+        return Flaw(line, column, "this is a binary file, not text")
+    return Flaw(
+        line,
+        column,
+        f"the file is not UTF-8: byte 0x{data[offset]:02X} at offset {offset} does not belong there",
+        f"{_SAVE_AS_UTF8} (it may be Latin-1 or Windows-1252)",
+    )
