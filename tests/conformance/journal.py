@@ -8,7 +8,7 @@ import hashlib
 import pytest
 
 from foliot.errors import Conflict, NotFound
-from foliot.store.runs import Held, Journal, JournalConflict, Lease, LeaseLost, NewRun, Record, Signal
+from foliot.store.runs import Entry, Held, Journal, JournalConflict, Lease, LeaseLost, NewRun, Signal
 
 
 def new_run(run_id: str = "r1", **changes) -> NewRun:
@@ -16,13 +16,13 @@ def new_run(run_id: str = "r1", **changes) -> NewRun:
     return NewRun(**{**fields, **changes})
 
 
-def record(seq: int, data: bytes = b"{}", *, type: str = "step.started") -> Record:
-    return Record(seq, 100.0 + seq, type, data)
+def entry(seq: int, data: bytes = b"{}", *, type: str = "step.started") -> Entry:
+    return Entry(seq, 100.0 + seq, type, data)
 
 
 async def born(journal: Journal, run_id: str = "r1", **changes) -> Lease:
     """A run with one event, held by worker w1 until 130."""
-    lease = await journal.create(new_run(run_id, **changes), [record(1)], worker="w1", lease_until=130.0)
+    lease = await journal.create(new_run(run_id, **changes), [entry(1)], worker="w1", lease_until=130.0)
     assert lease is not None
     return lease
 
@@ -30,37 +30,37 @@ async def born(journal: Journal, run_id: str = "r1", **changes) -> Lease:
 class JournalConformance:
     async def test_what_was_appended_is_read_in_order_from_any_place(self, journal: Journal) -> None:
         lease = await born(journal)
-        await journal.append(lease, [record(2, b'{"a":1}'), record(3)])
+        await journal.append(lease, [entry(2, b'{"a":1}'), entry(3)])
 
-        assert await journal.read("r1") == [record(1), record(2, b'{"a":1}'), record(3)]
-        assert await journal.read("r1", after=2) == [record(3)]
-        assert await journal.read("r1", after=1, limit=1) == [record(2, b'{"a":1}')]
+        assert await journal.read("r1") == [entry(1), entry(2, b'{"a":1}'), entry(3)]
+        assert await journal.read("r1", after=2) == [entry(3)]
+        assert await journal.read("r1", after=1, limit=1) == [entry(2, b'{"a":1}')]
         assert await journal.read("nobody") == []
 
     async def test_a_second_run_with_the_same_id_is_refused(self, journal: Journal) -> None:
         await born(journal)
         with pytest.raises(Conflict):
-            await journal.create(new_run(), [record(1, b"other")])
-        assert await journal.read("r1") == [record(1)]
+            await journal.create(new_run(), [entry(1, b"other")])
+        assert await journal.read("r1") == [entry(1)]
 
     @pytest.mark.parametrize("seqs", [(1,), (3,), (2, 4), (2, 2)])
     async def test_a_seq_that_does_not_follow_is_refused_whole(self, journal: Journal, seqs) -> None:
         lease = await born(journal)
         with pytest.raises(JournalConflict):
-            await journal.append(lease, [record(seq, b"bad") for seq in seqs])
-        assert await journal.read("r1") == [record(1)]
+            await journal.append(lease, [entry(seq, b"bad") for seq in seqs])
+        assert await journal.read("r1") == [entry(1)]
 
     async def test_who_lost_the_lease_can_write_nothing(self, journal: Journal) -> None:
         old = await born(journal)
         new = await journal.claim("r1", worker="w2", now=131.0, until=160.0)
 
         with pytest.raises(LeaseLost):
-            await journal.append(old, [record(2, b"zombie")])
+            await journal.append(old, [entry(2, b"zombie")])
         with pytest.raises(LeaseLost):
             await journal.append(old, [], phase="failed")
-        await journal.append(new, [record(2, b"alive")])
+        await journal.append(new, [entry(2, b"alive")])
 
-        assert await journal.read("r1", after=1) == [record(2, b"alive")]
+        assert await journal.read("r1", after=1) == [entry(2, b"alive")]
         assert (await journal.get("r1")).phase == "running"
 
     async def test_a_live_lease_is_respected_until_it_ends(self, journal: Journal) -> None:
@@ -73,14 +73,14 @@ class JournalConformance:
         old = await born(journal)
         await journal.claim("r1", worker="w2", now=101.0, until=160.0, force=True)
         with pytest.raises(LeaseLost):
-            await journal.append(old, [record(2)])
+            await journal.append(old, [entry(2)])
 
     async def test_the_same_worker_restarted_is_another_holder(self, journal: Journal) -> None:
         old = await born(journal)
         new = await journal.claim("r1", worker="w1", now=131.0, until=160.0)
         assert new.epoch > old.epoch
         with pytest.raises(LeaseLost):
-            await journal.append(old, [record(2)])
+            await journal.append(old, [entry(2)])
 
     async def test_renewal_tells_which_leases_are_lost(self, journal: Journal) -> None:
         kept, lost = await born(journal, "kept"), await born(journal, "lost")
@@ -94,22 +94,22 @@ class JournalConformance:
     @pytest.mark.parametrize("phase", ["waiting", "succeeded", "failed", "cancelled"])
     async def test_leaving_running_gives_the_lease_back(self, journal: Journal, phase) -> None:
         lease = await born(journal)
-        await journal.append(lease, [record(2)], phase=phase, summary={"steps": 3})
+        await journal.append(lease, [entry(2)], phase=phase, summary={"steps": 3})
 
         info = await journal.get("r1")
         assert (info.phase, info.worker, info.lease_until, info.summary) == (phase, None, None, {"steps": 3})
         with pytest.raises(LeaseLost):
-            await journal.append(lease, [record(3)])
+            await journal.append(lease, [entry(3)])
 
     async def test_an_ended_run_cannot_be_claimed_and_a_waiting_one_can(self, journal: Journal) -> None:
         ended, waiting = await born(journal, "ended"), await born(journal, "waiting")
-        await journal.append(ended, [record(2)], phase="succeeded")
-        await journal.append(waiting, [record(2)], phase="waiting")
+        await journal.append(ended, [entry(2)], phase="succeeded")
+        await journal.append(waiting, [entry(2)], phase="waiting")
 
         with pytest.raises(Conflict):
             await journal.claim("ended", worker="w2", now=500.0, until=600.0)
         lease = await journal.claim("waiting", worker="w2", now=101.0, until=160.0)
-        await journal.append(lease, [record(3)])
+        await journal.append(lease, [entry(3)])
         with pytest.raises(NotFound):
             await journal.claim("nobody", worker="w2", now=0.0, until=1.0)
 
@@ -122,14 +122,14 @@ class JournalConformance:
         await journal.signal(second)
         assert await journal.signals(["r1"]) == [first, second]
 
-        await journal.append(lease, [record(2)], taken=["s1"])
+        await journal.append(lease, [entry(2)], taken=["s1"])
 
         assert await journal.signals(["r1"]) == [second]
         assert await journal.signals([]) == []
 
     async def test_nothing_can_be_signalled_to_what_has_ended_or_never_was(self, journal: Journal) -> None:
         lease = await born(journal)
-        await journal.append(lease, [record(2)], phase="succeeded")
+        await journal.append(lease, [entry(2)], phase="succeeded")
         with pytest.raises(Conflict):
             await journal.signal(Signal("s1", "r1", 101.0, "cancel.requested", b"{}"))
         with pytest.raises(NotFound):
@@ -140,13 +140,13 @@ class JournalConformance:
         signal = Signal("s1", "r1", 101.0, "cancel.requested", b"{}")
         await journal.signal(signal)
         with pytest.raises(JournalConflict):
-            await journal.append(lease, [record(5)], taken=["s1"])
+            await journal.append(lease, [entry(5)], taken=["s1"])
         assert await journal.signals(["r1"]) == [signal]
 
     async def test_large_payloads_come_back_as_they_were(self, journal: Journal) -> None:
         lease = await born(journal)
         large = b'"' + b"x" * 300_000 + b'"'
-        await journal.append(lease, [record(2, large), record(3, large)])
+        await journal.append(lease, [entry(2, large), entry(3, large)])
         assert [len(found.data) for found in await journal.read("r1")] == [2, len(large), len(large)]
         assert (await journal.read("r1", after=2))[0].data == large
 
@@ -162,7 +162,7 @@ class JournalConformance:
         for n in range(5):
             lease = await born(journal, f"r{n}", created_at=100.0 + n, agent="odd" if n % 2 else "even")
             if n == 4:
-                await journal.append(lease, [record(2)], phase="failed")
+                await journal.append(lease, [entry(2)], phase="failed")
         await born(journal, "r9", namespace="other")
 
         async def ids(**filters) -> list[str]:
@@ -187,10 +187,10 @@ class JournalConformance:
         large = b'"' + b"y" * 300_000 + b'"'
         shared = await journal.put_blob(b"spec")
         old = await born(journal, "old", spec=shared)
-        await journal.append(old, [record(2, large)], phase="succeeded")
+        await journal.append(old, [entry(2, large)], phase="succeeded")
         await born(journal, "live", spec=shared)
         recent = await born(journal, "recent", spec=shared)
-        await journal.append(recent, [Record(2, 900.0, "run.failed", large)], phase="failed")
+        await journal.append(recent, [Entry(2, 900.0, "run.failed", large)], phase="failed")
 
         assert await journal.purge(ended_before=500.0) == 1
 
@@ -211,7 +211,7 @@ class JournalConformance:
 
         async def write(lease: Lease) -> None:
             for seq in range(2, 12):
-                await journal.append(lease, [record(seq, lease.run_id.encode())])
+                await journal.append(lease, [entry(seq, lease.run_id.encode())])
 
         await asyncio.gather(*map(write, leases))
 
@@ -224,8 +224,8 @@ class JournalConformance:
         old = await born(journal)
         new = await journal.claim("r1", worker="w2", now=131.0, until=160.0)
         results = await asyncio.gather(
-            journal.append(old, [record(2, b"old")]),
-            journal.append(new, [record(2, b"new")]),
+            journal.append(old, [entry(2, b"old")]),
+            journal.append(new, [entry(2, b"new")]),
             return_exceptions=True,
         )
         assert isinstance(results[0], LeaseLost)

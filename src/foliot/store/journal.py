@@ -13,13 +13,13 @@ from foliot.errors import Conflict, NotFound
 from foliot.store.base import Database
 from foliot.store.runs import (
     TERMINAL,
+    Entry,
     Held,
     JournalConflict,
     Lease,
     LeaseLost,
     NewRun,
     Phase,
-    Record,
     RunInfo,
     Signal,
 )
@@ -40,7 +40,7 @@ class SqlJournal:
         self._clock = clock
 
     async def create(
-        self, run: NewRun, first: Sequence[Record], *, worker: str | None = None, lease_until: float | None = None
+        self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
     ) -> Lease | None:
         key = await self._db.write(_create, run, first, worker, lease_until)
         return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
@@ -55,18 +55,18 @@ class SqlJournal:
     async def append(
         self,
         lease: Lease,
-        records: Sequence[Record],
+        entries: Sequence[Entry],
         *,
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
     ) -> None:
-        await self._db.write(_append, lease, records, phase, summary, taken)
+        await self._db.write(_append, lease, entries, phase, summary, taken)
 
-    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Record]:
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
         return [
-            Record(row["seq"], row["at"], row["type"], await self.get_blob(row["blob"]) if row["blob"] else row["data"])
+            Entry(row["seq"], row["at"], row["type"], await self.get_blob(row["blob"]) if row["blob"] else row["data"])
             for row in found
         ]
 
@@ -131,7 +131,7 @@ class SqlJournal:
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def _create(new: NewRun, first: Sequence[Record], worker: str | None, lease_until: float | None) -> Tx[int]:
+def _create(new: NewRun, first: Sequence[Entry], worker: str | None, lease_until: float | None) -> Tx[int]:
     epoch = 1 if worker else 0
     row = yield from one(
         "run_create",
@@ -178,38 +178,38 @@ def _renew(leases: Sequence[Lease], until: float) -> Tx[set[str]]:
 
 def _append(
     lease: Lease,
-    records: Sequence[Record],
+    entries: Sequence[Entry],
     phase: Phase | None,
     summary: dict[str, Any] | None,
     taken: Sequence[str],
 ) -> Tx[None]:
-    yield from _append_events(lease, records)
+    yield from _append_events(lease, entries)
     if taken:
         yield from many("signal_remove", [{"id": signal_id} for signal_id in taken])
     if phase is not None:
-        yield from _set_phase(lease, phase, records[-1].at if records else 0.0, summary)
+        yield from _set_phase(lease, phase, entries[-1].at if entries else 0.0, summary)
 
 
-def _append_events(lease: Lease, records: Sequence[Record]) -> Tx[None]:
-    for record in records:
-        data, blob = record.data, None
+def _append_events(lease: Lease, entries: Sequence[Entry]) -> Tx[None]:
+    for entry in entries:
+        data, blob = entry.data, None
         if len(data) > LARGE:
             blob = _digest(data)
-            yield from many("blob_put", [{"digest": blob, "data": data, "at": record.at}])
+            yield from many("blob_put", [{"digest": blob, "data": data, "at": entry.at}])
             yield from many("blob_use", [{"digest": blob, "run": lease.key}])
             data = b""
         written = yield from run(
             "event_append",
             run=lease.key,
             epoch=lease.epoch,
-            seq=record.seq,
-            at=record.at,
-            type=record.type,
+            seq=entry.seq,
+            at=entry.at,
+            type=entry.type,
             data=data,
             blob=blob,
         )
         if not written:
-            yield from _refuse(lease, record.seq)
+            yield from _refuse(lease, entry.seq)
 
 
 def _refuse(lease: Lease, seq: int) -> Tx[None]:

@@ -12,13 +12,13 @@ import msgspec
 from foliot.errors import Conflict, NotFound
 from foliot.store.runs import (
     TERMINAL,
+    Entry,
     Held,
     JournalConflict,
     Lease,
     LeaseLost,
     NewRun,
     Phase,
-    Record,
     RunInfo,
     Signal,
 )
@@ -27,7 +27,7 @@ from foliot.store.runs import (
 @dataclass
 class _Run:
     info: RunInfo
-    records: list[Record] = field(default_factory=list[Record])
+    entries: list[Entry] = field(default_factory=list[Entry])
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
 
 
@@ -39,7 +39,7 @@ class MemoryJournal:
         self._blobs: dict[str, bytes] = {}
 
     async def create(
-        self, run: NewRun, first: Sequence[Record], *, worker: str | None = None, lease_until: float | None = None
+        self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
     ) -> Lease | None:
         if run.id in self._runs:
             raise Conflict(f"there is already a run {run.id!r}")
@@ -88,7 +88,7 @@ class MemoryJournal:
     async def append(
         self,
         lease: Lease,
-        records: Sequence[Record],
+        entries: Sequence[Entry],
         *,
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
@@ -97,10 +97,10 @@ class MemoryJournal:
         run = self._get(lease.run_id)
         if run.info.epoch != lease.epoch:
             raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
-        expected = len(run.records) + 1
-        if [record.seq for record in records] != list(range(expected, expected + len(records))):
+        expected = len(run.entries) + 1
+        if [entry.seq for entry in entries] != list(range(expected, expected + len(entries))):
             raise JournalConflict(f"run {lease.run_id} is at seq {expected - 1}")
-        run.records.extend(records)
+        run.entries.extend(entries)
         for signal_id in taken:
             run.signals.pop(signal_id, None)
         if phase is not None:
@@ -111,15 +111,15 @@ class MemoryJournal:
                 epoch=run.info.epoch if held else run.info.epoch + 1,
                 worker=run.info.worker if held else None,
                 lease_until=run.info.lease_until if held else None,
-                updated_at=records[-1].at if records else run.info.updated_at,
+                updated_at=entries[-1].at if entries else run.info.updated_at,
                 summary=run.info.summary if summary is None else summary,
             )
 
-    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Record]:
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         run = self._runs.get(run_id)
         if run is None:
             return []
-        return run.records[after : None if limit is None else after + limit]
+        return run.entries[after : None if limit is None else after + limit]
 
     async def get(self, run_id: str) -> RunInfo:
         return self._get(run_id).info

@@ -22,7 +22,7 @@ Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class Record(Struct, frozen=True):
+class Entry(Struct, frozen=True):
     """One event as stored. `at` is in seconds since the epoch; `data` is the encoded event."""
 
     seq: int
@@ -32,7 +32,7 @@ class Record(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True):
-    """The right to write one journal until `until`. `epoch` is the fence; `key` is the store's short name of the run."""
+    """The right to write one journal until `until`. `epoch` is the fence; `key` is the store's short name for it."""
 
     run_id: str
     key: int
@@ -42,7 +42,7 @@ class Lease(Struct, frozen=True):
 
 
 class NewRun(Struct, frozen=True):
-    """`spec` is the digest of the frozen definition this run is pinned to (a blob); `content` are other blobs it needs."""
+    """`spec` is the digest of the frozen definition the run is pinned to; `content` are other blobs that it needs."""
 
     id: str
     namespace: str
@@ -105,7 +105,7 @@ class Held(Conflict):
 
 class Journal(Protocol):
     async def create(
-        self, run: NewRun, first: Sequence[Record], *, worker: str | None = None, lease_until: float | None = None
+        self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
     ) -> Lease | None:
         """Store a new run with its first events; with `worker`, claimed by it from birth.
 
@@ -127,20 +127,20 @@ class Journal(Protocol):
     async def append(
         self,
         lease: Lease,
-        records: Sequence[Record],
+        entries: Sequence[Entry],
         *,
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
     ) -> None:
-        """Add records, all or none; durable on return. Any `phase` but "running" also gives the lease back.
+        """Add entries, all or none; durable on return. Any `phase` but "running" also gives the lease back.
 
-        `taken` are ids of signals that these records carry; they are removed in the same transaction.
+        `taken` are ids of signals that these entries carry; they are removed in the same transaction.
         Raises `LeaseLost`, `JournalConflict`.
         """
         ...
 
-    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Record]:
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         """Records behind seq `after`, oldest first; empty for an unknown run."""
         ...
 
