@@ -65,13 +65,25 @@ class Tool(Protocol):
         ...
 
 
+class Admitted(Protocol):
+    """A call that passed every gate. Nothing has acted yet."""
+
+    async def run(self, *, on_output: OnOutput | None = None) -> ToolResult:
+        """Act. Exactly one result, whatever happens; raises only `asyncio.CancelledError`."""
+        ...
+
+
 class Toolbox(Protocol):
-    """All tools that one runtime can call, behind the one pipeline."""
+    """All tools that one runtime can call, behind the one pipeline.
+
+    A call has two halves, so that its start can be made durable between them: `admit` decides and has no effect,
+    `Admitted.run` acts.
+    """
 
     def definition(self, name: str) -> ToolDefinition | None: ...
 
-    async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
-        """Exactly one result, whatever happens; raises only `asyncio.CancelledError`."""
+    async def admit(self, call: Invocation) -> Admitted | ToolResult:
+        """The call, ready to act, or the result that refuses it."""
         ...
 
 

@@ -1,7 +1,9 @@
 """The one way to a tool's backend, readable from top to bottom.
 
 Every call, from a model, a person or a program, passes these stages in this order; no entry point has a way around
-them. Stages nest like envelopes: the first is opened first and closed last.
+them. *Gates* decide whether the call may act and change nothing. Between the gates and the rest its start is made
+durable by whoever runs the call. *Stages* then nest around the backend like envelopes: the first is opened first and
+closed last.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from foliot.errors import Conflict
 from foliot.kernel.messages import ToolResult
-from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition, ToolUnsupported
+from foliot.tools.base import Admitted, Invocation, OnOutput, Tool, ToolDefinition, ToolUnsupported
 from foliot.tools.result import failure_result, success_result
 from foliot.tools.stages.arguments import CheckArguments
 from foliot.tools.stages.timeout import Timeout
@@ -20,20 +22,28 @@ from foliot.tools.stages.timeout import Timeout
 Handler: TypeAlias = Callable[[Invocation], Awaitable[Any]]
 
 
+class Gate(Protocol):
+    """Refuses a call by raising a `ToolError`; otherwise returns the call, perhaps narrowed."""
+
+    async def __call__(self, call: Invocation) -> Invocation: ...
+
+
 class Stage(Protocol):
-    """May refuse a call (by raising a `ToolError`), change it, time it or repeat it; otherwise awaits `next`."""
+    """May time a call or repeat it; otherwise awaits `next`."""
 
     async def __call__(self, call: Invocation, *, next: Handler) -> Any: ...
 
 
+def gates_for(definition: ToolDefinition) -> tuple[Gate, ...]:
+    """What a call of this tool must pass, in order. Built once per tool, so a call pays only for what it uses."""
+    if definition.schema is None:
+        return ()
+    return (CheckArguments(definition.name, definition.schema),)
+
+
 def stages_for(definition: ToolDefinition) -> tuple[Stage, ...]:
-    """The stages of one tool, outermost first. Built once per tool, so a call pays only for what it uses."""
-    stages: list[Stage] = []
-    if definition.schema is not None:
-        stages.append(CheckArguments(definition.name, definition.schema))
-    if definition.timeout:
-        stages.append(Timeout(definition.timeout))
-    return tuple(stages)
+    """What stands around the backend of this tool, outermost first."""
+    return (Timeout(definition.timeout),) if definition.timeout else ()
 
 
 def compose(stages: Sequence[Stage], backend: Handler) -> Handler:
@@ -43,10 +53,11 @@ def compose(stages: Sequence[Stage], backend: Handler) -> Handler:
 
 
 class Pipeline:
-    """A `Toolbox`: named tools, each behind its composed stages."""
+    """A `Toolbox`: named tools, each behind its gates and stages."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
+        self._gates: dict[str, tuple[Gate, ...]] = {}
         self._stages: dict[str, tuple[Stage, ...]] = {}
         for tool in tools:
             self.add(tool)
@@ -57,6 +68,7 @@ class Pipeline:
         if self._tools.get(name, tool) is not tool:
             raise Conflict(f"two tools are named {name!r}", hint="Give one of them another name.")
         self._tools[name] = tool
+        self._gates[name] = gates_for(tool.definition)
         self._stages[name] = stages_for(tool.definition)
 
     @property
@@ -67,17 +79,37 @@ class Pipeline:
         tool = self._tools.get(name)
         return tool.definition if tool else None
 
-    async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
+    async def admit(self, call: Invocation) -> Admitted | ToolResult:
         tool = self._tools.get(call.tool)
         if tool is None:
-            return failure_result(call, unknown_tool(call.tool, self._tools))
-        handler = compose(self._stages[call.tool], partial(tool.invoke, on_output=on_output))
+            known = ", ".join(sorted(self._tools)) or "none"
+            return failure_result(call, ToolUnsupported(f"there is no tool named {call.tool!r}; there are: {known}"))
         try:
-            return success_result(call, await handler(call))
+            for gate in self._gates[call.tool]:
+                call = await gate(call)
+        except Exception as error:
+            # Governance fails closed: a gate that breaks refuses the call.
+            return failure_result(call, error)
+        return AdmittedCall(tool, self._stages[call.tool], call)
+
+    async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
+        """Both halves at once, for callers that keep no journal."""
+        admitted = await self.admit(call)
+        return admitted if isinstance(admitted, ToolResult) else await admitted.run(on_output=on_output)
+
+
+class AdmittedCall:
+    __slots__ = ("_call", "_stages", "_tool")
+
+    def __init__(self, tool: Tool, stages: tuple[Stage, ...], call: Invocation) -> None:
+        self._tool = tool
+        self._stages = stages
+        self._call = call
+
+    async def run(self, *, on_output: OnOutput | None = None) -> ToolResult:
+        handler = compose(self._stages, partial(self._tool.invoke, on_output=on_output))
+        try:
+            return success_result(self._call, await handler(self._call))
         except Exception as error:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
-            return failure_result(call, error)
-
-
-def unknown_tool(name: str, known: Iterable[str]) -> Exception:
-    return ToolUnsupported(f"there is no tool named {name!r}; there are: {', '.join(sorted(known)) or 'none'}")
+            return failure_result(self._call, error)
