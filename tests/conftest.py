@@ -1,0 +1,95 @@
+"""Fixtures for every test: real services, started when the first test needs one and shared by all workers.
+
+A test that uses `postgres_url`, `postgres_service`, `nats_url` or `nats_service` gets the marker `services` by itself,
+so `pytest -m "not services"` leaves it out. A test that asks for one by `request.getfixturevalue` must say so, e.g.
+`pytest.param("postgres", marks=pytest.mark.services)`: what it will ask for cannot be seen when tests are chosen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot.errors import FoliotError
+from foliot.testing.services.nats import Nats
+from foliot.testing.services.postgres import Postgres
+from foliot.testing.services.session import ServiceSession
+
+SERVICE_FIXTURES = frozenset({"postgres_url", "postgres_service", "nats_url", "nats_service"})
+SESSION = pytest.StashKey[ServiceSession]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    handed_down: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if handed_down is None:
+        config.stash[SESSION] = ServiceSession.begin()
+    else:
+        config.stash[SESSION] = ServiceSession.join(Path(handed_down["services_folder"]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["services_folder"] = str(node.config.stash[SESSION].folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (session := config.stash.get(SESSION, None)) is not None:
+        session.end()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not SERVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.services)
+
+
+@pytest.fixture
+def service_session(request: pytest.FixtureRequest) -> ServiceSession:
+    if request.node.get_closest_marker("services") is None:
+        pytest.fail("a test that gets a service dynamically must be marked with pytest.mark.services", pytrace=False)
+    return request.config.stash[SESSION]
+
+
+@pytest.fixture
+def postgres_url(service_session: ServiceSession) -> Iterator[str]:
+    """A fresh, empty database on the shared PostgreSQL, dropped after the test."""
+    yield from explained(service_session.database())
+
+
+@pytest.fixture
+def postgres_service(service_session: ServiceSession) -> Iterator[Postgres]:
+    """A PostgreSQL of the test's own, with fsync, to stop, kill and restart."""
+    yield from explained(service_session.private_postgres())
+
+
+@pytest.fixture
+def nats_url(service_session: ServiceSession) -> Iterator[str]:
+    """An account without streams on the shared NATS server, which no other test uses at the same time."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    # A crashed worker's successor has a number of its own, beyond the count; the crashed one's account is free.
+    yield from explained(service_session.nats(account=int(worker) % count, accounts=count))
+
+
+@pytest.fixture
+def nats_service(service_session: ServiceSession) -> Iterator[Nats]:
+    """A NATS server of the test's own, to stop, kill and restart."""
+    yield from explained(service_session.private_nats())
+
+
+def explained(service: Any) -> Iterator[Any]:
+    """What the context manager gives; when it cannot be had, a failure that says what to do instead of a traceback."""
+    try:
+        value = service.__enter__()
+    except FoliotError as error:
+        hint = f"\nWhat to do: {error.hint}" if error.hint else ""
+        pytest.fail(f"{error.message}{hint}", pytrace=False)
+    try:
+        yield value
+    finally:
+        service.__exit__(None, None, None)
