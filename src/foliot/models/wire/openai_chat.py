@@ -17,6 +17,7 @@ from foliot.models.config import GatewayConfig
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
 from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, needs_bytes, placeholder
+from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, parse_chat
 from foliot.models.wire.schemas import is_strict
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
@@ -172,8 +173,8 @@ def _replayed(thought: list[Reasoning], how: str) -> dict[str, Any]:
         details = [
             item
             for part in thought
-            if part.opaque is not None and part.opaque.startswith(DETAILS)
-            for item in msgspec.json.decode(part.opaque[len(DETAILS) :])
+            if (kept := unmark(DETAILS, part.opaque)) is not None
+            for item in msgspec.json.decode(kept)
         ]
         return {"reasoning_details": details} if details else {}
     text = "".join(part.text for part in thought)

@@ -29,9 +29,10 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments, raw_piece
 from foliot.models.wire.media import from_address
+from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
-DETAILS = "chat.reasoning_details:"
+DETAILS = "openai.chat.details"
 _STOPS: dict[str, StopReason] = {
     "stop": "end",
     "length": "length",
@@ -145,7 +146,7 @@ def _texts(content: str | list[dict[str, Any]] | None) -> tuple[str, str]:
 
 
 def _thoughts(text: str, details: list[dict[str, Any]]) -> list[Part]:
-    opaque = f"{DETAILS}{msgspec.json.encode(details).decode()}" if details else None
+    opaque = mark(DETAILS, msgspec.json.encode(details).decode()) if details else None
     return [Reasoning(text, opaque=opaque)] if text or opaque else []
 
 

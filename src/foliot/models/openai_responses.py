@@ -1,0 +1,24 @@
+"""The gateway for OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from foliot.models.config import GatewayConfig
+from foliot.models.http_gateway import HttpGateway
+from foliot.models.openai_chat import DEFAULT_URL
+from foliot.models.wire.openai_responses import OpenAIResponsesWire, ResponsesOptions
+
+
+class OpenAIResponsesGateway(HttpGateway):
+    """POST {base}/responses with a bearer key; nothing is stored at the provider.
+
+    Options: `encrypted_reasoning` (auto, on, off), `reasoning_summary` (auto, concise, detailed, off),
+    `organization`, `project`. Raises `InvalidInput` for an option that cannot be used.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        auth = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
+        for option, header in (("organization", "OpenAI-Organization"), ("project", "OpenAI-Project")):
+            if value := config.text(option):
+                auth[header] = value
+        wire = OpenAIResponsesWire(ResponsesOptions.from_config(config))
+        super().__init__(config, wire, base_url=config.base_url or DEFAULT_URL, auth=auth)

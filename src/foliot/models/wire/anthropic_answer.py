@@ -1,0 +1,256 @@
+"""Anthropic Messages answers: one body, or a stream of block events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from foliot.kernel.messages import (
+    Delta,
+    Message,
+    ModelResponse,
+    Part,
+    Reasoning,
+    ReasoningDelta,
+    StopReason,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from foliot.models.wire.base import NO_DELTAS, ProviderFault, WireError
+from foliot.models.wire.calls import CallIds, raw_arguments
+from foliot.models.wire.opaque import mark
+from foliot.models.wire.tool_names import ToolNames
+
+OUTPUT_TOOL = "final_answer_json"
+REDACTED = "anthropic.redacted"
+_STOPS: dict[str, StopReason] = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
+
+
+class _Block(Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str | None = None
+    data: str = ""
+    id: str | None = None
+    name: str = ""
+    input: msgspec.Raw | None = None
+
+
+class _OutputDetails(Struct):
+    thinking_tokens: int | None = None
+
+
+class _Usage(Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Message(Struct):
+    type: str = ""
+    id: str = ""
+    model: str = ""
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Delta(Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    partial_json: str = ""
+    signature: str = ""
+    stop_reason: str | None = None
+
+
+class _Event(Struct):
+    type: str = ""
+    index: int = 0
+    delta: _Delta | None = None
+    content_block: _Block | None = None
+    message: _Message | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_MESSAGE = msgspec.json.Decoder(_Message)
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+def _usage(usage: _Usage | None) -> Usage:
+    if usage is None:
+        return Usage()
+    read = usage.cache_read_input_tokens or 0
+    wrote = usage.cache_creation_input_tokens or 0
+    details = usage.output_tokens_details
+    return Usage(
+        # Anthropic counts what was cached beside the input, not inside it.
+        input_tokens=(usage.input_tokens or 0) + read + wrote,
+        output_tokens=usage.output_tokens or 0,
+        cache_read_tokens=read,
+        cache_write_tokens=wrote,
+        reasoning_tokens=(details.thinking_tokens or 0) if details else 0,
+    )
+
+
+def _part(block: _Block, arguments: str, call_id: str, names: ToolNames) -> Part | None:
+    """A finished block as a part; None for blank text and for blocks of server tools, which are not the run's."""
+    if block.type == "text":
+        return Text(block.text) if block.text else None
+    if block.type == "thinking":
+        return Reasoning(block.thinking, signature=block.signature or None)
+    if block.type == "redacted_thinking":
+        return Reasoning(opaque=mark(REDACTED, block.data))
+    if block.type == "tool_use":
+        if block.name == OUTPUT_TOOL:
+            return Text(arguments)
+        return ToolCall(call_id, names.real(block.name), arguments)
+    return None
+
+
+def _response(head: _Message, parts: list[Part], reason: str | None, usage: _Usage | None) -> ModelResponse:
+    stop = _STOPS.get(reason or "", "other")
+    if stop == "tool_calls" and not any(isinstance(part, ToolCall) for part in parts):
+        stop = "end"  # the one call was the final answer
+    message = Message("assistant", tuple(parts))
+    return ModelResponse(message=message, usage=_usage(usage), stop=stop, model=head.model, id=head.id)
+
+
+def parse_messages(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
+    """One whole answer. Raises `WireError`, `ProviderFault`, or msgspec's decoding error."""
+    answer = _MESSAGE.decode(body)
+    if answer.error or answer.type == "error":
+        raise ProviderFault({"error": answer.error})
+    if answer.content is None:
+        raise WireError("its answer holds no content")
+    parts: list[Part] = []
+    for block in answer.content:
+        call_id = ids.claim(block.id) if block.type == "tool_use" and block.name != OUTPUT_TOOL else ""
+        part = _part(block, raw_arguments(block.input), call_id, names)
+        if part is not None:
+            parts.append(part)
+    return _response(answer, parts, answer.stop_reason, answer.usage)
+
+
+class _OpenBlock:
+    """A block while it is being written: pieces of its text, thinking or input."""
+
+    __slots__ = ("block", "call_id", "pieces", "place", "signature")
+
+    def __init__(self, block: _Block) -> None:
+        self.block = block
+        self.pieces: list[str] = []
+        self.signature: list[str] = []
+        self.call_id = ""
+        self.place = -1
+
+
+class MessagesAssembler:
+    """See `Assembler`. Usage numbers in the stream are running totals, so a later one replaces an earlier one."""
+
+    def __init__(self, names: ToolNames, ids: CallIds) -> None:
+        self._names = names
+        self._ids = ids
+        self._head: _Message | None = None
+        self._blocks: dict[int, _OpenBlock] = {}
+        self._calls = 0
+        self._usage = _Usage()
+        self._reason: str | None = None
+        self._ended = False
+
+    def feed(self, event: bytes) -> Sequence[Delta]:
+        told = _EVENT.decode(event)
+        kind = told.type
+        if kind == "content_block_delta":
+            return self._piece(told)
+        if kind == "content_block_start" and told.content_block is not None:
+            return self._start(told.index, told.content_block)
+        if kind == "message_start" and told.message is not None:
+            self._head = told.message
+            self._count(told.message.usage)
+        elif kind == "message_delta":
+            if told.delta is not None and told.delta.stop_reason:
+                self._reason = told.delta.stop_reason
+            self._count(told.usage)
+        elif kind == "message_stop":
+            self._ended = True
+        elif kind == "error" or told.error:
+            raise ProviderFault({"error": told.error})
+        return NO_DELTAS
+
+    def _count(self, usage: _Usage | None) -> None:
+        if usage is None:
+            return
+        for name in usage.__struct_fields__:
+            if (value := getattr(usage, name)) is not None:
+                setattr(self._usage, name, value)
+
+    def _start(self, index: int, block: _Block) -> Sequence[Delta]:
+        opened = self._blocks[index] = _OpenBlock(block)
+        if block.type == "tool_use" and block.name != OUTPUT_TOOL:
+            opened.call_id = self._ids.claim(block.id)
+            opened.place = self._calls
+            self._calls += 1
+            return (ToolCallDelta(opened.place, opened.call_id, self._names.real(block.name), ""),)
+        if block.type == "text" and block.text:
+            opened.pieces.append(block.text)
+            return (TextDelta(block.text),)
+        if block.type == "thinking" and block.thinking:
+            opened.pieces.append(block.thinking)
+            return (ReasoningDelta(block.thinking),)
+        return NO_DELTAS
+
+    def _piece(self, told: _Event) -> Sequence[Delta]:
+        opened, delta = self._blocks.get(told.index), told.delta
+        if opened is None or delta is None:
+            raise WireError("its stream continues a block that was never begun")
+        if delta.text:
+            opened.pieces.append(delta.text)
+            return (TextDelta(delta.text),)
+        if delta.thinking:
+            opened.pieces.append(delta.thinking)
+            return (ReasoningDelta(delta.thinking),)
+        if delta.partial_json:
+            opened.pieces.append(delta.partial_json)
+            if opened.place >= 0:
+                name = self._names.real(opened.block.name)
+                return (ToolCallDelta(opened.place, opened.call_id, name, delta.partial_json),)
+            if opened.block.type == "tool_use":
+                return (TextDelta(delta.partial_json),)  # the final answer, written as the input of a call
+        elif delta.signature:
+            opened.signature.append(delta.signature)
+        return NO_DELTAS
+
+    def finish(self) -> ModelResponse:
+        if self._head is None or not self._ended:
+            raise WireError("its stream was cut before the answer was finished")
+        parts: list[Part] = []
+        for _, opened in sorted(self._blocks.items()):
+            block, whole = opened.block, "".join(opened.pieces)
+            if block.type == "text":
+                block.text = whole
+            elif block.type == "thinking":
+                block.thinking = whole
+                block.signature = "".join(opened.signature) or block.signature
+            arguments = whole or raw_arguments(block.input)
+            if (part := _part(block, arguments, opened.call_id, self._names)) is not None:
+                parts.append(part)
+        return _response(self._head, parts, self._reason, self._usage)

@@ -1,0 +1,161 @@
+"""OpenAI Responses requests, used without state at the provider: every question carries the whole conversation.
+
+`store: false`, so nothing is kept there; reasoning comes back encrypted and is sent along with the next question.
+The answers are read in openai_responses_answer.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from foliot.kernel.messages import Media, Message, ModelRequest, ModelResponse, Reasoning, Text, ToolCall, ToolResult
+from foliot.models.config import GatewayConfig
+from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
+from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, placeholder
+from foliot.models.wire.opaque import unmark
+from foliot.models.wire.openai_responses_answer import REASONING, ResponsesAssembler, parse_responses
+from foliot.models.wire.schemas import is_strict
+from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
+
+# Models that do not reason refuse to be asked for encrypted reasoning.
+_REASONS = re.compile(r"(^|/)(o\d|gpt-([5-9]|\d\d)(?!.*chat)|codex)")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesOptions:
+    """`encrypted` is "auto" (by the model's name), "on" or "off"; `summary` asks for readable reasoning."""
+
+    encrypted: str = "auto"
+    summary: str = "auto"
+
+    @classmethod
+    def from_config(cls, config: GatewayConfig) -> ResponsesOptions:
+        return cls(
+            encrypted=config.choice("encrypted_reasoning", ("auto", "on", "off"), "auto"),
+            summary=config.choice("reasoning_summary", ("auto", "concise", "detailed", "off"), "auto"),
+        )
+
+
+class OpenAIResponsesWire:
+    """See `Wire`."""
+
+    def __init__(self, options: ResponsesOptions | None = None) -> None:
+        self.options = options or ResponsesOptions()
+
+    def names(self, request: ModelRequest) -> ToolNames:
+        return tool_names(request.tools)
+
+    def path(self, model: str, *, stream: bool) -> str:
+        return "/responses"
+
+    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
+        settings = request.settings
+        body: dict[str, Any] = {"model": request.model, "input": _items(request.messages, names), "store": False}
+        if request.system:
+            body["instructions"] = request.system
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "name": names.wire(tool.name),
+                    "description": description_of(tool),
+                    "parameters": schema_of(tool),
+                    "strict": False,
+                }
+                for tool in ordered_tools(request.tools)
+            ]
+            body["tool_choice"] = settings.tool_choice
+        if settings.max_output_tokens is not None:
+            body["max_output_tokens"] = settings.max_output_tokens
+        if settings.temperature is not None:
+            body["temperature"] = settings.temperature
+        if settings.top_p is not None:
+            body["top_p"] = settings.top_p
+        self._put_reasoning(body, request)
+        if request.output_schema is not None:
+            strict = is_strict(request.output_schema)
+            body["text"] = {
+                "format": {"type": "json_schema", "name": "answer", "schema": request.output_schema, "strict": strict}
+            }
+        if stream:
+            body["stream"] = True
+        if settings.extra:
+            body.update(settings.extra)
+        return body
+
+    def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
+        return parse_responses(body, names, ids)
+
+    def assembler(self, names: ToolNames, ids: CallIds) -> ResponsesAssembler:
+        return ResponsesAssembler(names, ids)
+
+    def _put_reasoning(self, body: dict[str, Any], request: ModelRequest) -> None:
+        effort, how = request.settings.reasoning_effort, self.options.encrypted
+        if how == "on" or (how == "auto" and (effort is not None or _REASONS.search(request.model))):
+            body["include"] = ["reasoning.encrypted_content"]
+        if effort is not None:
+            body["reasoning"] = {"effort": effort}
+            if self.options.summary != "off":
+                body["reasoning"]["summary"] = self.options.summary
+
+
+def _items(messages: tuple[Message, ...], names: ToolNames) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "assistant":
+            _assistant(message, names, items)
+        elif message.role == "tool":
+            items.extend(_output(part) for part in message.parts if isinstance(part, ToolResult))
+        elif content := [_content(part) for part in message.parts if isinstance(part, (Text, Media))]:
+            items.append({"type": "message", "role": message.role, "content": content})
+    return items
+
+
+def _assistant(message: Message, names: ToolNames, items: list[dict[str, Any]]) -> None:
+    """The parts as items in the order they were made: reasoning must stand before what it led to."""
+    for part in message.parts:
+        if isinstance(part, Text):
+            if part.text:
+                items.append({"type": "message", "role": "assistant", "content": part.text})
+        elif isinstance(part, ToolCall):
+            items.append(
+                {
+                    "type": "function_call",
+                    "call_id": sendable_id(part.id),
+                    "name": names.wire(part.name),
+                    "arguments": arguments_text(part.arguments),
+                }
+            )
+        elif isinstance(part, Reasoning):
+            if (kept := unmark(REASONING, part.opaque)) is not None:
+                summary = [{"type": "summary_text", "text": part.text}] if part.text else []
+                items.append(
+                    {"type": "reasoning", "summary": summary, **msgspec.json.decode(kept, type=dict[str, str])}
+                )
+        elif isinstance(part, Media):
+            items.append({"type": "message", "role": "assistant", "content": placeholder(part)})
+
+
+def _output(result: ToolResult) -> dict[str, Any]:
+    content: str | list[dict[str, Any]] = result.text
+    if any(isinstance(part, Media) for part in result.content):
+        content = [_content(part) for part in result.content]
+    elif not content and result.error is not None:
+        content = result.error.message
+    return {"type": "function_call_output", "call_id": sendable_id(result.call_id), "output": content}
+
+
+def _content(part: Text | Media) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "input_text", "text": part.text}
+    if is_image(part):
+        return {"type": "input_image", "image_url": address(part), "detail": "auto"}
+    if part.data is not None and is_text(part):
+        return {"type": "input_text", "text": decoded_text(part)}
+    if part.url is not None:
+        return {"type": "input_file", "file_url": part.url}
+    return {"type": "input_file", "filename": file_name(part), "file_data": address(part)}

@@ -1,0 +1,230 @@
+"""OpenAI Responses answers: one body, or a stream that ends with the same body.
+
+The last event holds the whole answer, so the deltas are only for showing; a proxy that empties its `output` is known,
+and then the finished items of the stream stand in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from foliot.kernel.messages import (
+    Delta,
+    Media,
+    Message,
+    ModelResponse,
+    Part,
+    Reasoning,
+    ReasoningDelta,
+    StopReason,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from foliot.models.wire.base import NO_DELTAS, ProviderFault, WireError
+from foliot.models.wire.calls import CallIds
+from foliot.models.wire.opaque import mark
+from foliot.models.wire.tool_names import ToolNames
+
+REASONING = "openai.responses"
+_INCOMPLETE: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
+_TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
+_THOUGHT = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+_LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class _Piece(Struct):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(Struct):
+    type: str = ""
+    id: str | None = None
+    content: list[_Piece] | None = None
+    summary: list[_Piece] | None = None
+    encrypted_content: str | None = None
+    call_id: str | None = None
+    name: str = ""
+    arguments: str = ""
+    result: Any = None  # image generation: the picture as base64
+    output_format: str | None = None
+
+
+class _InputDetails(Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _OutputDetails(Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Incomplete(Struct):
+    reason: str | None = None
+
+
+class _Body(Struct):
+    id: str = ""
+    model: str = ""
+    status: str | None = None
+    output: list[_Item] | None = None
+    usage: _Usage | None = None
+    incomplete_details: _Incomplete | None = None
+    error: Any = None
+
+
+class _Event(Struct):
+    type: str = ""
+    output_index: int = 0
+    delta: Any = None
+    item: _Item | None = None
+    response: msgspec.Raw | None = None
+    error: Any = None
+    message: Any = None
+    code: Any = None
+
+
+_BODY = msgspec.json.Decoder(_Body)
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+def _usage(usage: _Usage | None) -> Usage:
+    if usage is None:
+        return Usage()
+    read = usage.input_tokens_details or _InputDetails()
+    wrote = usage.output_tokens_details or _OutputDetails()
+    return Usage(
+        input_tokens=usage.input_tokens or 0,
+        output_tokens=usage.output_tokens or 0,
+        cache_read_tokens=read.cached_tokens or 0,
+        cache_write_tokens=read.cache_write_tokens or 0,
+        reasoning_tokens=wrote.reasoning_tokens or 0,
+    )
+
+
+def _reasoning(item: _Item) -> Reasoning | None:
+    text = "\n\n".join(piece.text or "" for piece in item.summary or item.content or ())
+    opaque = None
+    if item.encrypted_content and item.id:
+        kept = {"id": item.id, "encrypted_content": item.encrypted_content}
+        opaque = mark(REASONING, msgspec.json.encode(kept).decode())
+    return Reasoning(text, opaque=opaque) if text or opaque else None
+
+
+def _parts(items: list[_Item], names: ToolNames, claimed: dict[int, str], ids: CallIds) -> tuple[list[Part], bool]:
+    """The items as parts, and whether the model refused. `claimed` are the call ids that deltas already showed."""
+    parts: list[Part] = []
+    refused = False
+    for place, item in enumerate(items):
+        if item.type == "message":
+            for piece in item.content or ():
+                refused = refused or piece.type == "refusal"
+                if text := piece.text or piece.refusal:
+                    parts.append(Text(text))
+        elif item.type == "function_call":
+            call_id = claimed.get(place) or ids.claim(item.call_id)
+            parts.append(ToolCall(call_id, names.real(item.name), item.arguments or "{}"))
+        elif item.type == "reasoning":
+            if (thought := _reasoning(item)) is not None:
+                parts.append(thought)
+        elif item.type == "image_generation_call" and isinstance(item.result, str):
+            parts.append(Media(f"image/{item.output_format or 'png'}", data=item.result))
+    return parts, refused
+
+
+def _response(body: _Body, names: ToolNames, claimed: dict[int, str], ids: CallIds) -> ModelResponse:
+    if body.error or body.status == "failed":
+        raise ProviderFault({"error": body.error or {"message": "the response failed", "code": "server_error"}})
+    if body.output is None:
+        raise WireError("its answer holds no output")
+    if body.status in ("queued", "in_progress", "cancelled"):
+        raise WireError(f"its answer is not finished but {body.status}")
+    parts, refused = _parts(body.output, names, claimed, ids)
+    stop: StopReason = "end"
+    if body.status == "incomplete":
+        details = body.incomplete_details
+        stop = _INCOMPLETE.get((details.reason if details else None) or "", "other")
+    elif any(isinstance(part, ToolCall) for part in parts):
+        stop = "tool_calls"
+    elif refused:
+        stop = "refusal"
+    message = Message("assistant", tuple(parts))
+    return ModelResponse(message=message, usage=_usage(body.usage), stop=stop, model=body.model, id=body.id)
+
+
+def parse_responses(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
+    """One whole answer. Raises `WireError`, `ProviderFault`, or msgspec's decoding error."""
+    return _response(_BODY.decode(body), names, {}, ids)
+
+
+class ResponsesAssembler:
+    """See `Assembler`."""
+
+    def __init__(self, names: ToolNames, ids: CallIds) -> None:
+        self._names = names
+        self._ids = ids
+        self._claimed: dict[int, str] = {}
+        self._open: dict[int, tuple[int, str]] = {}
+        self._items: dict[int, _Item] = {}
+        self._last: _Body | None = None
+
+    def feed(self, event: bytes) -> Sequence[Delta]:
+        if event == b"[DONE]":
+            return NO_DELTAS
+        told = _EVENT.decode(event)
+        kind = told.type
+        if kind in _TEXT:
+            return (TextDelta(told.delta),) if isinstance(told.delta, str) and told.delta else NO_DELTAS
+        if kind == "response.function_call_arguments.delta":
+            return self._arguments(told)
+        if kind in _THOUGHT:
+            return (ReasoningDelta(told.delta),) if isinstance(told.delta, str) and told.delta else NO_DELTAS
+        if kind == "response.output_item.added" and told.item is not None:
+            return self._added(told.output_index, told.item)
+        if kind == "response.output_item.done" and told.item is not None:
+            self._items[told.output_index] = told.item
+        elif kind in _LAST and told.response is not None:
+            self._last = _BODY.decode(told.response)
+        elif kind == "error":
+            raise ProviderFault({"error": told.error or {"message": told.message, "code": told.code}})
+        return NO_DELTAS
+
+    def _added(self, place: int, item: _Item) -> Sequence[Delta]:
+        if item.type != "function_call":
+            return NO_DELTAS
+        call_id = self._claimed[place] = self._ids.claim(item.call_id)
+        name = self._names.real(item.name)
+        self._open[place] = (len(self._open), name)
+        return (ToolCallDelta(len(self._open) - 1, call_id, name, item.arguments),)
+
+    def _arguments(self, told: _Event) -> Sequence[Delta]:
+        if told.output_index not in self._open:
+            raise WireError("its stream continues a call that was never begun")
+        index, name = self._open[told.output_index]
+        return (ToolCallDelta(index, self._claimed[told.output_index], name, str(told.delta or "")),)
+
+    def finish(self) -> ModelResponse:
+        last = self._last
+        if last is None:
+            raise WireError("its stream was cut before the answer was finished")
+        if not last.output and self._items:
+            last.output = [item for _, item in sorted(self._items.items())]
+            self._claimed = {
+                place: self._claimed[index] for place, index in enumerate(sorted(self._items)) if index in self._claimed
+            }
+        return _response(last, self._names, self._claimed, self._ids)
