@@ -1,0 +1,26 @@
+"""The gateway for Google's Gemini API."""
+
+from __future__ import annotations
+
+from foliot.models.config import GatewayConfig
+from foliot.models.http_gateway import HttpGateway
+from foliot.models.wire.gemini import GeminiWire
+
+DEFAULT_URL = "https://generativelanguage.googleapis.com/v1beta"
+
+
+class GeminiGateway(HttpGateway):
+    """POST {base}/models/{model}:generateContent, or :streamGenerateContent, with the key in `x-goog-api-key`.
+
+    Option `auth`: "key" (default) or "bearer", for an address that wants an access token. The key never stands in the
+    URL, where logs would keep it. Raises `InvalidInput` for an option that cannot be used.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        auth: dict[str, str] = {}
+        if config.api_key:
+            if config.choice("auth", ("key", "bearer"), "key") == "bearer":
+                auth["Authorization"] = f"Bearer {config.api_key}"
+            else:
+                auth["x-goog-api-key"] = config.api_key
+        super().__init__(config, GeminiWire(), base_url=config.base_url or DEFAULT_URL, auth=auth)

@@ -1,0 +1,24 @@
+"""The gateway for Ollama's own API. Its OpenAI-compatible one is served by openai_chat.py."""
+
+from __future__ import annotations
+
+from foliot.models.config import GatewayConfig
+from foliot.models.http_gateway import HttpGateway
+from foliot.models.wire.lines import JsonLines
+from foliot.models.wire.ollama import OllamaOptions, OllamaWire
+
+DEFAULT_URL = "http://127.0.0.1:11434"
+
+
+class OllamaGateway(HttpGateway):
+    """POST {base}/api/chat. A key is optional and sent as a bearer token, for servers behind a proxy.
+
+    Options: `keep_alive`, `think` (auto, on, off), `num_ctx`. Raises `InvalidInput` for an option that cannot be used.
+    """
+
+    lines = JsonLines
+
+    def __init__(self, config: GatewayConfig) -> None:
+        auth = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
+        wire = OllamaWire(OllamaOptions.from_config(config))
+        super().__init__(config, wire, base_url=config.base_url or DEFAULT_URL, auth=auth)
