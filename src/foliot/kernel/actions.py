@@ -8,6 +8,8 @@ The contract with a shell, in five lines:
 4. Whatever else happens meanwhile (an input, a cancellation, a decision) is an event too: `apply` it, go to 1. What is
    under way goes on; `decide` then says `Await`, or something to be done beside it.
 5. `End`: append in the transaction that finishes the run, stop what is under way, and drop its results.
+
+Facts that come from outside may be too late or wrong: ask `loop.refusal(state, event)` before recording one.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class CallTools(Struct, frozen=True):
 
     For each, exactly one of: `ToolStarted` (then act, then `ToolFinished`), `ToolFinished` at once (refused: arguments
     against the schema, not permitted …), `ApprovalRequested`. Arguments against the schema are reported with the
-    failure kind "invalid_arguments", a missing permission with "permission": the kernel counts and decides by these.
+    failure kind "invalid_arguments", a missing permission with "denied": the kernel counts and decides by these.
     """
 
     calls: tuple[CallIntent, ...]

@@ -6,12 +6,13 @@ it is there; steps, calls and time are never passed. Children get `remaining(…
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from foliot.kernel.messages import Usage
 
+N = TypeVar("N", int, float)
 LimitName: TypeAlias = Literal["steps", "tokens", "cost_usd", "seconds", "tool_calls"]
 
 
@@ -77,3 +78,74 @@ class Breach(Struct, frozen=True):
     used: float
     allowed: float
     message: str
+
+
+def check_step(
+    limits: Limits, spent: Spent, *, now: float = 0.0, deadline: float | None = None, estimate: int = 0
+) -> Breach | None:
+    """Which limit the next question to a model would pass, if any. `estimate` is the size of that question in tokens.
+
+    A limit on money cannot be kept when an answer had no known price, so that is a breach too.
+    """
+    if limits.max_steps is not None and spent.steps >= limits.max_steps:
+        return Breach("steps", spent.steps, limits.max_steps, f"the limit of {limits.max_steps} steps is reached")
+    if limits.max_tokens is not None and spent.tokens + estimate >= limits.max_tokens:
+        about = f", and the next request takes about {estimate}" if estimate else ""
+        message = f"{spent.tokens} of {limits.max_tokens} tokens are used{about}"
+        return Breach("tokens", spent.tokens + estimate, limits.max_tokens, message)
+    if limits.max_cost_usd is not None:
+        if spent.unpriced:
+            message = f"the limit of {limits.max_cost_usd} USD cannot be kept: the price of an answer is not known"
+            return Breach("cost_usd", spent.cost_usd, limits.max_cost_usd, message)
+        if spent.cost_usd >= limits.max_cost_usd:
+            message = f"{spent.cost_usd:.6f} of {limits.max_cost_usd} USD are spent"
+            return Breach("cost_usd", spent.cost_usd, limits.max_cost_usd, message)
+    return check_time(limits, now=now, deadline=deadline)
+
+
+def check_time(limits: Limits, *, now: float, deadline: float | None) -> Breach | None:
+    if deadline is None or limits.max_seconds is None or now < deadline:
+        return None
+    used = limits.max_seconds + now - deadline
+    return Breach("seconds", used, limits.max_seconds, f"the time limit of {limits.max_seconds:g} seconds is over")
+
+
+def check_calls(limits: Limits, spent: Spent, starting: int) -> Breach | None:
+    """Whether `starting` more tool calls would pass the limit."""
+    if limits.max_tool_calls is None or spent.tool_calls + starting <= limits.max_tool_calls:
+        return None
+    message = f"{spent.tool_calls} of {limits.max_tool_calls} tool calls are used, and {starting} more were asked for"
+    return Breach("tool_calls", spent.tool_calls + starting, limits.max_tool_calls, message)
+
+
+def remaining(limits: Limits, spent: Spent, *, now: float = 0.0, deadline: float | None = None) -> Limits:
+    """What is left, as limits for a child. Never below zero, and zero allows nothing."""
+
+    def left(limit: int | None, used: int) -> int | None:
+        return None if limit is None else max(0, limit - used)
+
+    cost = limits.max_cost_usd
+    return Limits(
+        max_steps=left(limits.max_steps, spent.steps),
+        max_tokens=left(limits.max_tokens, spent.tokens),
+        max_cost_usd=None if cost is None else max(0.0, cost - spent.cost_usd) if not spent.unpriced else 0.0,
+        max_seconds=limits.max_seconds if deadline is None else max(0.0, deadline - now),
+        max_tool_calls=left(limits.max_tool_calls, spent.tool_calls),
+        parallel_tools=limits.parallel_tools,
+    )
+
+
+def narrow(outer: Limits, inner: Limits) -> Limits:
+    """The tighter of both, limit by limit: nobody widens what was given from outside."""
+
+    def tighter(a: N | None, b: N | None) -> N | None:
+        return b if a is None else a if b is None else min(a, b)
+
+    return Limits(
+        max_steps=tighter(outer.max_steps, inner.max_steps),
+        max_tokens=tighter(outer.max_tokens, inner.max_tokens),
+        max_cost_usd=tighter(outer.max_cost_usd, inner.max_cost_usd),
+        max_seconds=tighter(outer.max_seconds, inner.max_seconds),
+        max_tool_calls=tighter(outer.max_tool_calls, inner.max_tool_calls),
+        parallel_tools=min(outer.parallel_tools, inner.parallel_tools),
+    )

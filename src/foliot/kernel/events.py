@@ -6,7 +6,7 @@ Promise:     what was once written is decoded for ever. A field may be added wit
              know it is not misled. Any other change makes a new version: the struct takes the tag `type@2`, the old
              one moves to codec.py with a function that turns it into the new one. Names never change.
 
-Facts are in the past tense. `at` is not in here: a `Record` carries it, because it is the shell's clock.
+Facts are in the past tense. The time of a fact stands beside it in the journal, because it is the shell's clock.
 """
 
 from __future__ import annotations
@@ -314,12 +314,3 @@ Event: TypeAlias = (
     | ContractViolated
 )
 Terminal: TypeAlias = RunSucceeded | RunFailed | RunCancelled | RunDeadLettered
-
-
-class Record(Struct, frozen=True):
-    """One line of a journal. `seq` starts at 1 and has no gaps; `at` is seconds since 1970, by the shell's clock."""
-
-    run_id: str
-    seq: int
-    at: float
-    event: Event

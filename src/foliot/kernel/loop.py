@@ -1,6 +1,287 @@
 """One agent: the fold of its journal, and what to do next.
 
-fold(spec, run_id, records, history=()) -> State
-apply(state, event, at) -> State      # changes `state` in place, and returns it
-decide(state) -> Action               # changes nothing
+    state = fold(spec, run_id, facts)      resume: all that is known of the run
+    action = decide(state)                 what to do; changes nothing, and says the same when asked again
+    apply(state, event, at)                one more fact
+
+`decide` reads from top to bottom as the order of what matters: an end that was decided, the calls under way, the answer
+under examination, the next question. All rules about which fact may come when are in rules.py, what a fact does is in
+folds.py, and how a shell performs an action is in actions.py.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from foliot.kernel import budget, feedback
+from foliot.kernel.actions import (
+    Action,
+    AskModel,
+    Await,
+    CallTools,
+    CheckOutput,
+    Compact,
+    End,
+    Note,
+    Stop,
+    Wait,
+)
+from foliot.kernel.calls import intent, startable
+from foliot.kernel.contract import judge, violations
+from foliot.kernel.errors import IllegalEvent
+from foliot.kernel.events import (
+    ApprovalDecided,
+    BudgetExceeded,
+    Event,
+    RunCancelled,
+    RunFailed,
+    RunResumed,
+    RunSucceeded,
+    RunWaiting,
+    StepStarted,
+    Terminal,
+)
+from foliot.kernel.folds import FOLDS, inputs_due
+from foliot.kernel.messages import Message, ModelRequest
+from foliot.kernel.rules import refusal
+from foliot.kernel.spec import RunSpec
+from foliot.kernel.state import Answer, Call, CallPhase, Phase, State
+
+
+def fold(spec: RunSpec, run_id: str, facts: Iterable[tuple[float, Event]], history: Iterable[Message] = ()) -> State:
+    """The state after these facts, each with the time it was recorded. Raises `IllegalEvent`."""
+    state = State(spec, run_id, history)
+    for at, event in facts:
+        apply(state, event, at)
+    return state
+
+
+def apply(state: State, event: Event, at: float) -> State:
+    """Fold one fact: changes `state`, and returns it. A refused fact changes nothing.
+
+    It may run ahead of the disk; acting on it may not. Raises `IllegalEvent`.
+    """
+    if (why := refusal(state, event)) is not None:
+        raise IllegalEvent(f"run {state.run_id}, fact {state.seq + 1}: {why}")
+    if at > state.now:  # a clock that was set back does not turn time back in here
+        state.now = at
+    state.seq += 1
+    FOLDS[type(event)](state, event)
+    return state
+
+
+def decide(state: State) -> Action:
+    """What to do next. Depends on nothing but the state."""
+    if state.ended is not None:
+        return Stop(state.ended)
+    if state.ending is not None:
+        return _settle(state)
+    action = _advance(state)
+    if state.waiting is None or not state.held:
+        return action
+    if isinstance(action, Wait) and action.waiting == state.waiting:
+        return Wait(state.waiting)
+    return Note((RunResumed(state.waiting.reason),))
+
+
+def _advance(state: State) -> Action:
+    match state.phase:
+        case Phase.ACTING:
+            return _act(state)
+        case Phase.THINKING:
+            return Await(model=True, deadline=state.deadline)
+        case Phase.READY:
+            return _continue(state)
+        case _:  # nobody holds it: not a wait of the run, so nothing is recorded
+            return Wait(RunWaiting("capacity", "capacity", until=state.retried.due if state.retried else None))
+
+
+# --- ending ------------------------------------------------------------------------------------------------------
+
+
+def _settle(state: State) -> Action:
+    """The run will end: give every open call its one result first.
+
+    A running call that only reads is dropped. One that may change something is asked to stop and waited for, because
+    its outcome is worth knowing; unless nobody holds the run, and so nobody runs the call.
+    """
+    assert state.ending is not None
+    held = state.phase is not Phase.QUEUED
+    given: list[Event] = []
+    running: list[str] = []
+    why = "cancelled" if state.ending.cancelled is not None else "ended"
+    for call in state.calls:
+        if call.phase is CallPhase.DONE:
+            continue
+        if call.phase is CallPhase.RUNNING and held and call.effect != "read":
+            running.append(call.id)
+        else:
+            started = call.attempts > 0
+            given.append(call.verdict or feedback.not_run(call.id, call.name, why, started=started))
+    if running:
+        return Await(calls=tuple(running), stop=True, events=tuple(given))
+    terminal = _terminal(state)
+    return End(terminal, (*given, terminal))
+
+
+def _terminal(state: State) -> Terminal:
+    ending, spent = state.ending, state.spent
+    assert ending is not None
+    steps, calls, usage = spent.steps, spent.tool_calls, spent.usage()
+    if (cancel := ending.cancelled) is not None:
+        return RunCancelled(cancel.by, cancel.reason, steps, calls, usage)
+    return RunFailed(ending.code, ending.reason, ending.message, steps, calls, usage)
+
+
+# --- the calls of a step -----------------------------------------------------------------------------------------
+
+
+def _act(state: State) -> Action:
+    if broken := violations(state):
+        return Note(broken)
+    if expired := _expired(state):
+        return Note(expired)
+    given = _answered_by_kernel(state)
+    ready = startable(state)
+    if state.interrupted:  # only what a dead attempt may have left half done is still worth doing
+        ready = [call for call in ready if call.attempts > 0]
+    if ready:
+        if (refused := _refuse_calls(state, ready)) is not None:
+            return refused
+        return CallTools(tuple(intent(state, call) for call in ready), given, state.deadline)
+    if given:
+        return Note(given)
+    running = tuple(call.id for call in state.calls if call.phase is CallPhase.RUNNING)
+    if running:
+        return Await(calls=running, deadline=state.deadline)
+    waiting = _wait_for_person(state)
+    return Wait(waiting, (waiting,))
+
+
+def _answered_by_kernel(state: State) -> tuple[Event, ...]:
+    given: list[Event] = []
+    for call in state.calls:
+        if call.phase in (CallPhase.DONE, CallPhase.RUNNING):
+            continue
+        if call.verdict is not None:
+            given.append(call.verdict)
+        elif state.interrupted and call.attempts == 0:
+            given.append(feedback.not_run(call.id, call.name, "interrupted", started=False))
+    return tuple(given)
+
+
+def _expired(state: State) -> tuple[Event, ...]:
+    return tuple(
+        ApprovalDecided(call.id, "expired", by="timer", approval_id=call.approval.approval_id)
+        for call in state.calls
+        if call.phase is CallPhase.PARKED
+        and call.approval is not None
+        and call.approval.expires_at is not None
+        and call.approval.expires_at <= state.now
+    )
+
+
+def _refuse_calls(state: State, ready: list[Call]) -> Action | None:
+    """The limits on time and on calls, before anything starts."""
+    limits, spent = state.spec.limits, state.spent
+    if (late := budget.check_time(limits, now=state.now, deadline=state.deadline)) is not None:
+        return Note((_exceeded(late),))
+    fresh = [call for call in ready if call.attempts == 0]
+    if (breach := budget.check_calls(limits, spent, len(fresh))) is None:
+        return None
+    if state.spec.on_limit == "fail":
+        return Note((_exceeded(breach),))
+    assert limits.max_tool_calls is not None
+    over = fresh[limits.max_tool_calls - spent.tool_calls :]
+    refused: list[Event] = [feedback.not_run(call.id, call.name, "budget", started=False) for call in over]
+    if not state.final:
+        refused.insert(0, _exceeded(breach, finish=True))
+    return Note(tuple(refused))
+
+
+def _exceeded(breach: budget.Breach, *, finish: bool = False) -> BudgetExceeded:
+    told = feedback.LAST_ANSWER if finish else ""
+    then = "finish" if finish else "fail"
+    return BudgetExceeded(breach.limit, breach.used, breach.allowed, breach.message, then, told)
+
+
+def _wait_for_person(state: State) -> RunWaiting:
+    unknown = [call for call in state.calls if call.phase is CallPhase.UNKNOWN]
+    parked = [call for call in state.calls if call.phase is CallPhase.PARKED]
+    held = (*unknown, *parked)
+    until = [call.approval.expires_at for call in parked if call.approval and call.approval.expires_at is not None]
+    if unknown:
+        message = f"the worker died while {unknown[0].name} was under way: did it take effect?"
+    else:
+        message = f"{parked[0].name} needs an approval"
+    return RunWaiting(
+        "unknown_effect" if unknown else "approval",
+        "person",
+        tuple(call.id for call in held),
+        min(until) if until else None,
+        message,
+    )
+
+
+# --- the next question, or the end -------------------------------------------------------------------------------
+
+
+def _continue(state: State) -> Action:
+    breach = budget.check_step(
+        state.spec.limits, state.spent, now=state.now, deadline=state.deadline, estimate=_estimate(state)
+    )
+    # Something was said before the run could finish: it is answered, as long as the budget allows another step.
+    if state.answer is not None and (breach is not None or not state.inputs):
+        return _conclude(state, state.answer, may_ask=breach is None)
+    if breach is not None:
+        return Note((_exceeded(breach),))
+    if state.retry_at is not None and state.now < state.retry_at:
+        message = f"the model failed {state.model_failures} times; it is asked again later"
+        waiting = RunWaiting("model_retry", "timer", until=state.retry_at, message=message)
+        return Wait(waiting, (waiting,))
+    if state.overflow:
+        return Compact(state.step, tuple(state.transcript))
+    return _last_answer(state) or _ask(state)
+
+
+def _conclude(state: State, answer: Answer, *, may_ask: bool) -> Action:
+    if (objection := judge(state, answer, may_ask=may_ask)) is not None:
+        return Note((objection,))
+    if state.spec.output_schema is not None and not answer.accepted:
+        return CheckOutput(answer.text, state.spec.output_schema)
+    spent = state.spent
+    done = RunSucceeded(answer.text, answer.value, spent.steps, spent.tool_calls, spent.usage())
+    return End(done, (done,))
+
+
+def _last_answer(state: State) -> Action | None:
+    """With `on_limit: finish` the last step that is allowed is asked for without tools, so that it can be an answer."""
+    limit = state.spec.limits.max_steps
+    if state.spec.on_limit != "finish" or state.final or limit is None or not state.tools:
+        return None
+    if state.spent.steps < limit - 1:
+        return None
+    breach = budget.Breach("steps", state.spent.steps + 1, limit, f"the next step is the last of {limit}")
+    return Note((_exceeded(breach, finish=True),))
+
+
+def _ask(state: State) -> AskModel:
+    spec = state.spec
+    messages = (*state.transcript, *state.notes, *(given.message for given in inputs_due(state)))
+    settings = spec.settings
+    if state.final and state.tools:
+        settings = replace(settings, tool_choice="none")  # the tools stay in the request: its prefix must not change
+    if spec.limits.max_tokens is not None and settings.max_output_tokens is not None:
+        left = spec.limits.max_tokens - state.spent.tokens - _estimate(state)
+        settings = replace(settings, max_output_tokens=min(settings.max_output_tokens, max(1, left)))
+    request = ModelRequest(spec.model, messages, spec.system, state.tools, spec.output_schema, settings)
+    return AskModel(state.step, request, (StepStarted(state.step, state.asks + 1),), state.deadline)
+
+
+def _estimate(state: State) -> int:
+    """Tokens of the next request: what the provider counted for the last one, and four characters each for the new."""
+    if state.spec.limits.max_tokens is None:
+        return 0
+    return state.known_tokens + state.new_chars // 4

@@ -146,7 +146,7 @@ class ModelRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelResponse(Struct, frozen=True, omit_defaults=True):
-    """One finished answer. `message.role` is "assistant". `model` is what really answered."""
+    """One finished answer. `message.role` is "assistant". `model` is what really answered, by way of `endpoint`."""
 
     message: Message
     usage: Usage = Usage()
@@ -154,6 +154,7 @@ class ModelResponse(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     provider: str = ""
     id: str = ""
+    endpoint: str = ""
 
 
 class TextDelta(Struct, frozen=True, tag="text.delta"):
@@ -173,4 +174,10 @@ class ToolCallDelta(Struct, frozen=True, tag="tool_call.delta"):
     arguments: str
 
 
-Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta
+class RestartDelta(Struct, frozen=True, tag="restart.delta"):
+    """The answer begins anew (a retry, another endpoint): whoever shows pieces forgets those since the last answer."""
+
+    reason: str
+
+
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | RestartDelta

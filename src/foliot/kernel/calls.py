@@ -1,0 +1,176 @@
+"""The calls of one step: from what a model wrote to results in its own order."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from foliot.kernel import feedback
+from foliot.kernel.actions import CallIntent
+from foliot.kernel.contract import examine, settle_twins
+from foliot.kernel.events import ToolFinished
+from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolResult
+from foliot.kernel.state import Answer, Call, CallPhase, State
+
+_object: Final = msgspec.json.Decoder(dict[str, Any])
+# A model that makes one of these mistakes is told, a bounded number of times.
+MISTAKES: Final = frozenset({"invalid_arguments", "unknown_tool"})
+
+
+def open_calls(state: State, response: ModelResponse) -> Message:
+    """Take up the calls of an answer; the message as it goes into the transcript, with ids that are unique in the run.
+
+    A call that cannot be run as written gets the kernel's own answer at once. It is never run with other arguments
+    than the model's: nothing is guessed from broken JSON.
+    """
+    message = response.message
+    parts: list[Part] | None = None
+    for index, part in enumerate(message.parts):
+        if not isinstance(part, ToolCall):
+            continue
+        call_id = _unique(state.call_ids, part.id, f"call_{state.spent.steps}_{index}")
+        if call_id != part.id:
+            part = replace(part, id=call_id)
+            parts = parts if parts is not None else list(message.parts)
+            parts[index] = part
+        state.call_ids.add(call_id)
+        state.calls.append(_opened(state, part, cut=response.stop == "length"))
+    state.open_calls = len(state.calls)
+    return message if parts is None else Message(message.role, tuple(parts))
+
+
+def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
+    call = Call(written, state.rules.get(written.name))
+    if state.final:
+        call.verdict = feedback.not_run(call.id, call.name, "budget", started=False)
+        return call
+    if call.rule is None:
+        call.bad = True
+        call.verdict = feedback.unknown_tool(call.id, call.name, state.rules)
+        return call
+    if not call.arguments.strip() and not cut:
+        call.arguments = "{}"  # some providers write nothing at all when a tool takes no arguments
+    arguments, problem = parse_arguments(call.arguments)
+    if arguments is None:
+        call.bad = True
+        problem += "; the answer was cut off at the output limit" if cut else ""
+        call.verdict = feedback.bad_arguments(call.id, call.name, problem)
+    else:
+        examine(state, call, arguments)
+    return call
+
+
+def parse_arguments(text: str) -> tuple[dict[str, Any] | None, str]:
+    """The object that the JSON text says; or None, and what is wrong with it."""
+    try:
+        return _object.decode(text), ""
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return None, str(error) or type(error).__name__
+
+
+def _unique(taken: set[str], wanted: str, otherwise: str) -> str:
+    wanted = wanted or otherwise
+    if wanted not in taken:
+        return wanted
+    n = 2
+    while f"{wanted}-{n}" in taken:
+        n += 1
+    return f"{wanted}-{n}"
+
+
+def startable(state: State) -> list[Call]:
+    """The calls that nothing holds back, in call order, as many as may be under way at a time."""
+    running = sum(call.phase is CallPhase.RUNNING for call in state.calls)
+    room = max(1, state.spec.limits.parallel_tools) - running
+    ready = [
+        call
+        for call in state.calls
+        if call.phase is CallPhase.REQUESTED and call.verdict is None and (call.twin is None)
+    ]
+    return ready[:room] if room > 0 else []
+
+
+def intent(state: State, call: Call) -> CallIntent:
+    assert call.rule is not None, "a call without a rule has a verdict"
+    key = f"{state.run_id}/{call.id}"
+    return CallIntent(call.id, call.name, call.arguments, key, call.rule, call.attempts + 1, call.grant)
+
+
+def lose_running(state: State) -> None:
+    """A new attempt begins: what the last one had started is of unknown outcome. What follows is each tool's rule."""
+    for call in state.calls:
+        if call.phase is not CallPhase.RUNNING:
+            continue
+        assert call.rule is not None, "only a known tool can have been started"
+        if call.rule.effect != "once" or call.rule.on_unknown == "retry":
+            call.phase = CallPhase.REQUESTED
+            continue
+        call.phase = CallPhase.UNKNOWN
+        if call.rule.on_unknown == "fail":
+            message = f"the worker died while {call.name} was under way, and nobody knows whether it took effect"
+            state.end("unknown_effect", "tool_effect_unknown", message)
+
+
+def close_call(state: State, call: Call, event: ToolFinished) -> None:
+    """Fold the one result of a call; with the last one, the step is complete."""
+    result = event.result
+    call.phase = CallPhase.DONE
+    call.verdict = None
+    call.result = feedback.edited(result, call.arguments) if call.edited and event.synthetic is None else result
+    call.ends_run = event.ends_run and result.error is None
+    if event.usage is not None:
+        state.spent.add(event.usage)
+    if result.error is None:
+        state.tools_done.add(call.name)
+    else:
+        call.bad = call.bad or result.error.kind in MISTAKES
+        if result.error.kind == "denied" and state.spec.on_denied == "fail":
+            state.end("denied", result.error.reason, f"{call.name}: {result.error.message}")
+    if event.synthetic is None and call.effect != "read":
+        state.effects += 1
+    if call.signature is not None:
+        settle_twins(state, call, event)
+    state.open_calls -= 1
+    if state.open_calls == 0:
+        _close_step(state)
+
+
+def _close_step(state: State) -> None:
+    calls = state.calls
+    results: tuple[ToolResult, ...] = tuple(call.result for call in calls if call.result is not None)
+    add_message(state, Message("tool", results))
+    state.calls = []
+    if any(call.bad for call in calls):
+        state.bad_steps += 1
+        if state.bad_steps > state.spec.repairs.calls:
+            message = f"{state.bad_steps} steps in a row held tool calls that could not be run as written"
+            state.end("invalid_tool_calls", "repairs_exhausted", message)
+    else:
+        state.bad_steps = 0
+    first = state.spec.tool_use_behavior == "stop_on_first_tool"
+    for call in calls:
+        if call.result is not None and call.succeeded and (call.ends_run or first):
+            state.answer = Answer(call.result.text, tool=True)
+            break
+
+
+def add_message(state: State, message: Message) -> None:
+    """The transcript only grows at its end, so a provider's cache of it stays good."""
+    state.transcript.append(message)
+    if state.spec.limits.max_tokens is not None:
+        state.new_chars += size_of(message)
+
+
+def size_of(message: Message) -> int:
+    """The characters of a message that a model will read; what a token estimate is made from."""
+    size = 0
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            size += len(part.name) + len(part.arguments)
+        elif isinstance(part, ToolResult):
+            size += len(part.text)
+        else:
+            size += len(getattr(part, "text", ""))
+    return size

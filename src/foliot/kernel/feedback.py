@@ -1,0 +1,90 @@
+"""What the kernel itself says to a model: results it gives in a tool's place, and what must be put right.
+
+Every text ends up in a recorded event, so a run keeps the words it was told, whatever a later version would say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from foliot.kernel.events import Synthetic, ToolFinished
+from foliot.kernel.messages import Message, Text, ToolFailure, ToolResult
+
+EMPTY = "Your answer was empty. Answer the request with text, or call a tool."
+TRUNCATED = "Your answer was cut off at the output limit. Answer again, more briefly."
+LAST_ANSWER = "No tool can be used any more. Give your final answer now, with what you know."
+
+
+def user_message(text: str) -> Message:
+    return Message("user", (Text(text),))
+
+
+def failed(
+    call_id: str, name: str, why: Synthetic, code: str, reason: str, message: str, kind: str = "execution"
+) -> ToolFinished:
+    """A failure as the one result of a call, in the tool's place."""
+    failure = ToolFailure(code, reason, message, kind=kind)
+    return ToolFinished(ToolResult(call_id, name, (Text(f"Error ({code}): {message}"),), failure), synthetic=why)
+
+
+def unknown_tool(call_id: str, name: str, known: Iterable[str]) -> ToolFinished:
+    names = ", ".join(known)
+    there = f"The tools are: {names}." if names else "There are no tools: answer with text."
+    message = f"there is no tool named {name!r}. {there}" if name else f"the call names no tool. {there}"
+    return failed(call_id, name, "invalid", "unsupported_tool", "tool_unsupported", message, "unknown_tool")
+
+
+def bad_arguments(call_id: str, name: str, problem: str) -> ToolFinished:
+    message = f"the arguments are not a JSON object ({problem}); the tool was not run. Call it again with valid JSON."
+    return failed(call_id, name, "invalid", "invalid_input", "tool_invalid_input", message, "invalid_arguments")
+
+
+def denied(call_id: str, name: str, by: str, reason: str, *, expired: bool) -> ToolFinished:
+    if expired:
+        message = "nobody approved the call in time; it was not run"
+    else:
+        message = f"the call was not approved by {by or 'the approver'}: {reason or 'no reason given'}"
+    code = "approval_expired" if expired else "permission_denied"
+    return failed(call_id, name, "denied", code, "approval_denied", message, "denied")
+
+
+def not_run(call_id: str, name: str, why: Synthetic, *, started: bool) -> ToolFinished:
+    """A call that the run no longer waits for. `started`: nobody knows whether it took effect."""
+    what = {
+        "cancelled": "the run was cancelled",
+        "interrupted": "someone interrupted the run with a new message",
+        "budget": "no more tool calls are allowed in this run",
+        "contract": "the contract of this run does not allow the call",
+    }.get(why, "the run ended")
+    message = f"{what}; the call had been started and may have taken effect" if started else f"{what}; it was not run"
+    code = {"cancelled": "cancelled", "budget": "budget_exceeded", "contract": "runtime_policy_invalid"}.get(why, why)
+    return failed(call_id, name, why, code, f"run_{why}", message, "cancelled")
+
+
+def repeated(call_id: str, earlier: ToolResult) -> ToolFinished:
+    """The result of an earlier call with the same arguments, which is not made again."""
+    note = Text("\n(This is the result of the same call made earlier in this run; the tool was not run again.)")
+    return ToolFinished(ToolResult(call_id, earlier.name, (*earlier.content, note)), synthetic="duplicate")
+
+
+def happened(call_id: str, name: str, by: str, result: ToolResult | None) -> ToolFinished:
+    """What a person said of a call whose outcome was lost in a crash."""
+    if result is None:
+        text = f"The call took effect, as {by or 'a person'} confirmed; what it returned was lost in a crash."
+        return ToolFinished(ToolResult(call_id, name, (Text(text),)), synthetic="decided")
+    return ToolFinished(ToolResult(call_id, name, result.content, result.error), synthetic="decided")
+
+
+def edited(result: ToolResult, arguments: str) -> ToolResult:
+    """The model must know that the result belongs to other arguments than it wrote."""
+    note = Text(f"(A person changed the arguments of this call; it was run with {arguments})\n")
+    return ToolResult(result.call_id, result.name, (note, *result.content), result.error)
+
+
+def missing_tools(names: Iterable[str]) -> str:
+    return f"Before you give your final answer, these tools must have been used with success: {', '.join(names)}."
+
+
+def missing_markers(markers: Iterable[str]) -> str:
+    listed = ", ".join(repr(marker) for marker in markers)
+    return f"Your final answer must contain, exactly as written: {listed}. Give the complete answer again."

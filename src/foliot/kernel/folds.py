@@ -1,0 +1,260 @@
+"""What each fact does to the state: one small function per type, in one table. `loop.apply` has checked it before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from foliot.kernel import events as e
+from foliot.kernel import feedback
+from foliot.kernel.calls import add_message, close_call, lose_running, open_calls, size_of
+from foliot.kernel.contract import fold_violation, release_twins
+from foliot.kernel.messages import Media, ToolResult
+from foliot.kernel.rules import TAKEN_AT_BOUNDARY
+from foliot.kernel.state import Answer, Call, CallPhase, Ending, State
+
+
+def _created(state: State, event: e.RunCreated) -> None:
+    for message in state.transcript:  # the history: its calls were made, its ids are taken
+        state.call_ids.update(call.id for call in message.calls)
+        for part in message.parts:
+            if isinstance(part, ToolResult) and part.error is None and event.fork is not None:
+                state.tools_done.add(part.name)
+    if state.spec.limits.max_tokens is not None:
+        state.new_chars += sum(size_of(message) for message in state.transcript)
+    state.created = event
+    for message in event.input:
+        add_message(state, message)
+
+
+def _claimed(state: State, event: e.RunClaimed) -> None:
+    state.attempt = event.attempt
+    state.held = True
+    state.retried = None
+    state.asking = False
+    if state.started_at is None:
+        state.started_at = state.now
+    if state.calls:
+        lose_running(state)
+
+
+def _waiting(state: State, event: e.RunWaiting) -> None:
+    state.waiting = event
+    state.waiting_since = state.now
+
+
+def _resumed(state: State, event: e.RunResumed) -> None:
+    assert state.waiting is not None
+    if state.waiting.owner == "timer":
+        state.retry_at = None
+    else:
+        state.waited += state.now - state.waiting_since
+    state.waiting = None
+
+
+def _retried(state: State, event: e.RunRetried) -> None:
+    state.held = False
+    state.asking = False
+    state.retried = event
+
+
+def _ended(state: State, event: e.Terminal) -> None:
+    state.ended = event
+    state.waiting = None
+
+
+def _cancelling(state: State, event: e.CancelRequested) -> None:
+    state.ending = Ending(event)
+
+
+def _step_started(state: State, event: e.StepStarted) -> None:
+    state.asking = True
+    state.asks += 1
+    for message in state.notes:
+        add_message(state, message)
+    state.notes.clear()
+    if state.inputs:
+        for given in inputs_due(state):
+            add_message(state, given.message)
+            state.inputs.remove(given)
+        state.interrupted = False
+    state.answer = None
+
+
+def inputs_due(state: State) -> list[e.InputReceived]:
+    """What is taken into the transcript before the next question. All of it, when the run would otherwise finish."""
+    if state.answer is not None:
+        return list(state.inputs)
+    return [given for given in state.inputs if given.mode in TAKEN_AT_BOUNDARY]
+
+
+def _model_responded(state: State, event: e.ModelResponded) -> None:
+    response = event.response
+    state.asking = False
+    state.asks = 0
+    state.model_failures = 0
+    state.compacted = False
+    state.spent.steps += 1
+    state.spent.add(response.usage)
+    if response.usage.total_tokens:
+        state.known_tokens, state.new_chars = response.usage.total_tokens, 0
+        state.transcript.append(open_calls(state, response))
+    else:
+        add_message(state, open_calls(state, response))
+    if response.stop == "refusal":
+        state.end("refused", "model_refusal", response.message.text or "the model refused to answer")
+    if not state.calls:
+        text = response.message.text
+        empty = not text.strip() and not any(isinstance(part, Media) for part in response.message.parts)
+        state.answer = Answer(text, cut=response.stop == "length", empty=empty)
+        if empty:
+            state.transcript.pop()  # providers refuse a conversation that holds an empty answer
+    elif state.final:
+        state.end("budget_exceeded", "tool_calls", "the last answer asked for tools, though none may be used any more")
+
+
+def _model_failed(state: State, event: e.ModelFailed) -> None:
+    state.asking = False
+    state.spent.add(event.usage)
+    repairs = state.spec.repairs
+    if event.kind == "context_overflow" and state.spec.compaction and not (state.compacted or state.overflow):
+        state.overflow = True
+        return
+    state.overflow = False
+    if state.deadline is not None and state.now >= state.deadline:
+        return  # cut off by the time limit, which `decide` will find passed
+    if not event.retryable or state.model_failures >= repairs.model:
+        state.end("model_failed", event.kind, event.message)
+        return
+    delay = min(repairs.model_delay * 2**state.model_failures, repairs.model_delay_max)
+    state.model_failures += 1
+    state.retry_at = state.now + (delay if event.retry_after is None else event.retry_after)
+
+
+REJECTED: Final[Mapping[e.Rejection, tuple[str, str]]] = {
+    "empty": ("empty_answer", "the model gave no answer"),
+    "truncated": ("truncated", "the answer was cut off at the output limit"),
+    "schema": ("schema_mismatch", "the answer does not fit the output schema"),
+    "required_tools": ("contract_violation", "required tools were not used"),
+    "markers": ("contract_violation", "the answer lacks what the contract asks for"),
+}
+
+
+def _output_rejected(state: State, event: e.OutputRejected) -> None:
+    state.answer = None
+    if state.output_repairs >= state.spec.repairs.outputs:
+        code, what = REJECTED[event.reason]
+        problems = f": {'; '.join(event.problems)}" if event.problems else ""
+        state.end(code, "repairs_exhausted", f"{what}{problems}")
+        return
+    state.output_repairs += 1
+    state.notes.append(feedback.user_message(event.feedback))
+
+
+def _output_accepted(state: State, event: e.OutputAccepted) -> None:
+    assert state.answer is not None
+    state.answer.accepted = True
+    state.answer.value = event.value
+
+
+def _tool_started(state: State, event: e.ToolStarted) -> None:
+    call = _call(state, event.call_id)
+    if call.attempts == 0:
+        state.spent.tool_calls += 1
+    call.attempts += 1
+    call.phase = CallPhase.RUNNING
+
+
+def _tool_finished(state: State, event: e.ToolFinished) -> None:
+    close_call(state, _call(state, event.result.call_id), event)
+
+
+def _approval_requested(state: State, event: e.ApprovalRequested) -> None:
+    call = _call(state, event.call_id)
+    call.approval = event
+    call.phase = CallPhase.PARKED
+
+
+def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
+    call = _call(state, event.call_id)
+    call.phase = CallPhase.REQUESTED
+    if event.decision in ("deny", "expired"):
+        expired = event.decision == "expired"
+        call.verdict = feedback.denied(call.id, call.name, event.by, event.reason, expired=expired)
+        return
+    call.grant = event
+    if event.decision == "edit" and event.arguments is not None:
+        call.arguments = event.arguments
+        call.edited = True
+        release_twins(state, call)
+
+
+def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
+    call = _call(state, event.call_id)
+    call.phase = CallPhase.REQUESTED
+    if event.decision == "happened":
+        call.verdict = feedback.happened(call.id, call.name, event.by, event.result)
+    elif event.decision == "fail":
+        message = f"{event.by or 'a person'} ended the run: nobody knows whether {call.name} took effect"
+        state.end("unknown_effect", "decided", event.reason or message)
+
+
+def _input_received(state: State, event: e.InputReceived) -> None:
+    state.inputs.append(event)
+    state.interrupted = state.interrupted or event.mode == "interrupt"
+
+
+def _compacted(state: State, event: e.SessionCompacted) -> None:
+    state.transcript[: event.replaced] = [event.summary]
+    state.overflow = False
+    state.compacted = True
+    state.spent.add(event.usage)
+    state.known_tokens = 0
+    state.new_chars = len(state.spec.system) + sum(size_of(message) for message in state.transcript)
+
+
+def _budget_exceeded(state: State, event: e.BudgetExceeded) -> None:
+    if event.then == "fail":
+        state.end("budget_exceeded", event.limit, event.message)
+        return
+    state.final = True
+    state.notes.append(feedback.user_message(event.feedback))
+
+
+def _nothing(state: State, event: e.Event) -> None:
+    """A fact for readers; the loop does not depend on it."""
+
+
+def _call(state: State, call_id: str) -> Call:
+    call = state.call(call_id)
+    assert call is not None, "checked by rules.refusal"
+    return call
+
+
+FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
+    e.RunCreated: _created,
+    e.RunClaimed: _claimed,
+    e.RunWaiting: _waiting,
+    e.RunResumed: _resumed,
+    e.RunRetried: _retried,
+    e.RunSucceeded: _ended,
+    e.RunFailed: _ended,
+    e.RunCancelled: _ended,
+    e.RunDeadLettered: _ended,
+    e.CancelRequested: _cancelling,
+    e.StepStarted: _step_started,
+    e.ModelResponded: _model_responded,
+    e.ModelFailed: _model_failed,
+    e.OutputRejected: _output_rejected,
+    e.OutputAccepted: _output_accepted,
+    e.ToolStarted: _tool_started,
+    e.ToolFinished: _tool_finished,
+    e.ApprovalRequested: _approval_requested,
+    e.ApprovalDecided: _approval_decided,
+    e.UnknownDecided: _unknown_decided,
+    e.InputReceived: _input_received,
+    e.MemoryWritten: _nothing,
+    e.SessionCompacted: _compacted,
+    e.BudgetExceeded: _budget_exceeded,
+    e.ContractViolated: fold_violation,
+}

@@ -1,0 +1,191 @@
+"""Which fact may follow which: the rules of a run as tables.
+
+The theory. A run is in exactly one phase (state.py). Facts of the work itself (a step, an answer, a call) belong to one
+phase and come from the worker that holds the run. Facts from outside (an input, a cancellation, a decision) may come in
+any phase in which the run lives, because nobody outside can know it; what they *do* is decided at the next boundary.
+A call has phases of its own, and a fact about a call must also fit those.
+
+Beyond the tables a few facts must fit the details of the state: `_GUARDS`. All of it is checked before anything is
+changed, so a refused fact leaves no trace.
+
+             ┌── run.created ──> QUEUED ── run.claimed ──> READY <───────────────────────────────┐
+    run.retried ──────────────────^                          │ step.started                      │ last tool.finished
+                                                             v                                   │
+                                            READY <── THINKING ── model.responded (calls) ──> ACTING
+                                       model.responded (text), model.failed
+    QUEUED | READY | THINKING | ACTING ── run.succeeded | failed | cancelled | dead_lettered ──> ENDED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from foliot.kernel import events as e
+from foliot.kernel.calls import parse_arguments
+from foliot.kernel.state import Call, CallPhase, Phase, State
+
+_LIVE: Final = frozenset({Phase.QUEUED, Phase.READY, Phase.THINKING, Phase.ACTING})
+_HELD: Final = _LIVE - {Phase.QUEUED}
+_SETTLED: Final = _LIVE - {Phase.ACTING}
+
+LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
+    e.RunCreated: frozenset({Phase.NEW}),
+    e.RunClaimed: _LIVE,
+    e.RunWaiting: frozenset({Phase.READY, Phase.ACTING}),
+    e.RunResumed: _LIVE,
+    e.RunRetried: _LIVE,
+    e.RunSucceeded: frozenset({Phase.READY}),
+    e.RunFailed: _SETTLED,
+    e.RunCancelled: _SETTLED,
+    e.RunDeadLettered: _LIVE,
+    e.CancelRequested: _LIVE,
+    e.StepStarted: frozenset({Phase.READY}),
+    e.ModelResponded: frozenset({Phase.THINKING}),
+    e.ModelFailed: frozenset({Phase.THINKING, Phase.READY}),
+    e.OutputRejected: frozenset({Phase.READY}),
+    e.OutputAccepted: frozenset({Phase.READY}),
+    e.ToolStarted: frozenset({Phase.ACTING}),
+    # Without a holder only the kernel's own results: the run is being ended from outside.
+    e.ToolFinished: frozenset({Phase.ACTING, Phase.QUEUED}),
+    e.ApprovalRequested: frozenset({Phase.ACTING}),
+    e.ApprovalDecided: _LIVE,
+    e.UnknownDecided: _LIVE,
+    e.InputReceived: _LIVE,
+    e.MemoryWritten: _HELD,
+    e.SessionCompacted: frozenset({Phase.READY}),
+    e.BudgetExceeded: frozenset({Phase.READY, Phase.ACTING}),
+    e.ContractViolated: frozenset({Phase.READY, Phase.ACTING}),
+}
+
+# A fact about a call, and where that call must be. A result that the kernel gives itself fits any open call.
+CALL_LEGAL: Final[Mapping[type[e.Fact], frozenset[CallPhase]]] = {
+    e.ToolStarted: frozenset({CallPhase.REQUESTED}),
+    e.ToolFinished: frozenset({CallPhase.REQUESTED, CallPhase.RUNNING}),
+    e.ApprovalRequested: frozenset({CallPhase.REQUESTED}),
+    e.ApprovalDecided: frozenset({CallPhase.PARKED}),
+    e.UnknownDecided: frozenset({CallPhase.UNKNOWN}),
+}
+
+# When something said to a live run is taken into its transcript: before the next question to the model, or when the run
+# would otherwise finish. An interrupt also skips the calls that have not been started.
+TAKEN_AT_BOUNDARY: Final[frozenset[e.InputMode]] = frozenset({"steer", "steer-backlog", "interrupt"})
+
+
+def refusal(state: State, event: e.Event) -> str | None:
+    """Why this fact cannot follow, or None when it can. For facts from outside: ask before recording one."""
+    kind = type(event)
+    phase = state.phase
+    if phase not in LEGAL[kind]:
+        return f"{kind.__name__} while the run is {phase.value}"
+    match event:
+        case e.ToolFinished(result=result):
+            return _about_call(state, result.call_id, event)
+        case e.ToolStarted() | e.ApprovalRequested() | e.ApprovalDecided() | e.UnknownDecided():
+            return _about_call(state, event.call_id, event)
+        case _:
+            guard = _GUARDS.get(kind)
+            return guard(state, event) if guard is not None else None
+
+
+def _about_call(state: State, call_id: str, event: e.Event) -> str | None:
+    call = state.call(call_id)
+    if call is None:
+        return f"{type(event).__name__} for the call {call_id!r}, which is not one of the current step"
+    if isinstance(event, e.ToolFinished):
+        if event.synthetic is not None:
+            return f"the call {call_id!r} has its result" if call.phase is CallPhase.DONE else None
+        if not state.held:
+            return "a tool's result while nobody holds the run"
+    if call.phase not in CALL_LEGAL[type(event)]:
+        return f"{type(event).__name__} while the call {call_id!r} is {call.phase.value}"
+    return _details(call, event)
+
+
+def _details(call: Call, event: e.Event) -> str | None:
+    match event:
+        case e.ToolStarted(attempt=attempt):
+            if call.verdict is not None or call.violation is not None or call.twin is not None:
+                return f"the call {call.id!r} must not be run as it stands"
+            return None if attempt == call.attempts + 1 else f"start {attempt} of a call started {call.attempts} times"
+        case e.ApprovalRequested() if call.grant is not None:
+            return f"the call {call.id!r} has been approved already"
+        case e.ApprovalDecided(decision="edit", arguments=arguments):
+            if arguments is None or parse_arguments(arguments)[0] is None:
+                return "edited arguments that are not a JSON object"
+        case e.ApprovalDecided(approval_id=given) if given and call.approval and given != call.approval.approval_id:
+            return f"the decision is about another approval, {given!r}"
+        case _:
+            pass
+    return None
+
+
+def _created(state: State, event: e.RunCreated) -> str | None:
+    return "the history that the run starts from was not given" if event.history and not state.transcript else None
+
+
+def _claimed(state: State, event: e.RunClaimed) -> str | None:
+    return None if event.attempt > state.attempt else f"attempt {event.attempt} after attempt {state.attempt}"
+
+
+def _waiting(state: State, event: e.RunWaiting) -> str | None:
+    return "the run is waiting already" if state.waiting is not None else None
+
+
+def _resumed(state: State, event: e.RunResumed) -> str | None:
+    return None if state.waiting is not None else "the run is not waiting"
+
+
+def _succeeded(state: State, event: e.RunSucceeded) -> str | None:
+    return None if state.answer is not None and state.ending is None else "there is no answer to succeed with"
+
+
+def _settled(state: State, event: e.RunFailed | e.RunCancelled) -> str | None:
+    return f"{state.open_calls} calls have no result yet" if state.open_calls else None
+
+
+def _cancelling(state: State, event: e.CancelRequested) -> str | None:
+    return "the run is ending already" if state.ending is not None else None
+
+
+def _step(state: State, event: e.StepStarted | e.ModelResponded | e.ModelFailed) -> str | None:
+    return None if event.step == state.spent.steps + 1 else f"step {event.step} instead of {state.spent.steps + 1}"
+
+
+def _started(state: State, event: e.StepStarted) -> str | None:
+    return "the run is ending" if state.ending is not None else _step(state, event)
+
+
+def _failed(state: State, event: e.ModelFailed) -> str | None:
+    return _step(state, event) if state.asking or state.overflow else "the model was not asked"
+
+
+def _examined(state: State, event: e.OutputRejected | e.OutputAccepted) -> str | None:
+    return None if state.answer is not None else "there is no answer to examine"
+
+
+def _compacted(state: State, event: e.SessionCompacted) -> str | None:
+    transcript = state.transcript
+    if not 0 < event.replaced <= len(transcript):
+        return f"{event.replaced} of {len(transcript)} messages cannot be replaced"
+    if event.replaced < len(transcript) and transcript[event.replaced].role == "tool":
+        return "the cut would part results from their calls"
+    return None
+
+
+_GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
+    e.RunCreated: _created,
+    e.RunClaimed: _claimed,
+    e.RunWaiting: _waiting,
+    e.RunResumed: _resumed,
+    e.RunSucceeded: _succeeded,
+    e.RunFailed: _settled,
+    e.RunCancelled: _settled,
+    e.CancelRequested: _cancelling,
+    e.StepStarted: _started,
+    e.ModelResponded: _step,
+    e.ModelFailed: _failed,
+    e.OutputRejected: _examined,
+    e.OutputAccepted: _examined,
+    e.SessionCompacted: _compacted,
+}

@@ -1,0 +1,241 @@
+"""The state of one run: what the fold of its journal knows.
+
+It is mutable and owned by one driver, because a run of ten steps is folded thousands of times a second and copying a
+transcript for each fact would cost more than everything else. Purity here means: the same facts give the same state,
+and nothing but `loop.apply` changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from foliot.kernel.budget import Spent
+from foliot.kernel.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    CancelRequested,
+    ContractRule,
+    InputReceived,
+    RunCreated,
+    RunRetried,
+    RunWaiting,
+    Terminal,
+    ToolFinished,
+)
+from foliot.kernel.messages import Message, ToolCall, ToolResult
+from foliot.kernel.spec import RunSpec, ToolRule
+
+
+class Phase(Enum):
+    """Where a run is. Derived from the data, so it cannot drift from it. Waiting and ending lie across these."""
+
+    NEW = "new"  # before run.created
+    QUEUED = "queued"  # no worker holds it
+    READY = "ready"  # next: ask the model, or finish
+    THINKING = "thinking"  # the model was asked
+    ACTING = "acting"  # calls of this step have no result yet
+    ENDED = "ended"
+
+
+class CallPhase(Enum):
+    """Where a call is. The moves are in rules.py."""
+
+    REQUESTED = "requested"  # to be started, or answered by the kernel
+    PARKED = "parked"  # waits for an approval
+    RUNNING = "running"  # started by the attempt that holds the run
+    UNKNOWN = "unknown"  # a `once` call that a dead attempt had started: a person must say
+    DONE = "done"
+
+
+class Call:
+    """One call of the current step.
+
+    `verdict` is an answer the kernel itself gives, until it is recorded. `twin` is an earlier call of the same step
+    with the same arguments, whose outcome decides about this one.
+    """
+
+    __slots__ = (
+        "approval",
+        "arguments",
+        "attempts",
+        "bad",
+        "edited",
+        "ends_run",
+        "grant",
+        "id",
+        "name",
+        "phase",
+        "result",
+        "rule",
+        "signature",
+        "twin",
+        "verdict",
+        "violation",
+    )
+
+    def __init__(self, call: ToolCall, rule: ToolRule | None) -> None:
+        self.id = call.id
+        self.name = call.name
+        self.arguments = call.arguments
+        self.rule = rule
+        self.phase = CallPhase.REQUESTED
+        self.attempts = 0
+        self.bad = False
+        self.edited = False
+        self.ends_run = False
+        self.approval: ApprovalRequested | None = None
+        self.grant: ApprovalDecided | None = None
+        self.result: ToolResult | None = None
+        self.verdict: ToolFinished | None = None
+        self.violation: ContractRule | None = None
+        self.signature: tuple[str, bytes] | None = None
+        self.twin: Call | None = None
+
+    @property
+    def effect(self) -> str:
+        return self.rule.effect if self.rule else "read"
+
+    @property
+    def succeeded(self) -> bool:
+        return self.result is not None and self.result.error is None
+
+
+class Answer(Struct):
+    """A final answer under examination. `cut`: the model ran into its output limit. `tool`: it is a tool's result."""
+
+    text: str
+    cut: bool = False
+    empty: bool = False
+    tool: bool = False
+    accepted: bool = False
+    value: Any = None
+
+
+class Ending(Struct, frozen=True):
+    """How the run will end once each of its calls has a result."""
+
+    cancelled: CancelRequested | None = None
+    code: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class State:
+    """See the module. `now` is the time of the newest fact: the only clock there is in here."""
+
+    def __init__(self, spec: RunSpec, run_id: str, history: Iterable[Message] = ()) -> None:
+        self.spec = spec
+        self.run_id = run_id
+        # Sorted by name: the same tools make the same prompt prefix, whatever the order of their declaration.
+        self.rules: dict[str, ToolRule] = {rule.name: rule for rule in sorted(spec.tools, key=lambda rule: rule.name)}
+        self.tools = tuple(rule.spec for rule in self.rules.values())
+        self.transcript: list[Message] = list(history)
+        self.seq = 0
+        self.now = 0.0
+        self.created: RunCreated | None = None
+        self.attempt = 0
+        self.held = False
+        self.retried: RunRetried | None = None
+        self.started_at: float | None = None
+        self.waited = 0.0
+        self.waiting: RunWaiting | None = None
+        self.waiting_since = 0.0
+        self.ending: Ending | None = None
+        self.ended: Terminal | None = None
+        # the step
+        self.asking = False
+        self.asks = 0
+        self.calls: list[Call] = []
+        self.open_calls = 0
+        self.call_ids: set[str] = set()
+        self.answer: Answer | None = None
+        self.notes: list[Message] = []  # what the kernel tells the model at the next boundary
+        self.inputs: list[InputReceived] = []
+        self.interrupted = False
+        # counters and memory of the rules
+        self.spent = Spent()
+        self.final = False  # the next answer is the last one, without tools
+        self.bad_steps = 0
+        self.output_repairs = 0
+        self.model_failures = 0
+        self.retry_at: float | None = None
+        self.overflow = False
+        self.compacted = False
+        self.effects = 0  # calls that may have changed something
+        self.tools_done: set[str] = set()
+        self.waived: set[ContractRule] = set()
+        self.cache: dict[tuple[str, bytes], tuple[ToolResult, int]] = {}
+        # size of the next request, counted only when tokens are limited
+        self.known_tokens = 0
+        self.new_chars = len(spec.system)
+
+    @property
+    def phase(self) -> Phase:
+        if self.ended is not None:
+            return Phase.ENDED
+        if not self.held:
+            return Phase.QUEUED if self.created is not None else Phase.NEW
+        if self.asking:
+            return Phase.THINKING
+        return Phase.ACTING if self.calls else Phase.READY
+
+    @property
+    def step(self) -> int:
+        """The number of the step that is under way, or next."""
+        return self.spent.steps if self.calls else self.spent.steps + 1
+
+    @property
+    def deadline(self) -> float | None:
+        """When the time limit ends. Waiting for a person, an input or capacity does not use it up."""
+        if self.started_at is None or (limit := self.spec.limits.max_seconds) is None:
+            return None
+        return self.started_at + limit + self.waited
+
+    def call(self, call_id: str) -> Call | None:
+        for call in self.calls:
+            if call.id == call_id:
+                return call
+        return None
+
+    def end(self, code: str, reason: str, message: str) -> None:
+        """Take note that the run must fail; the first reason stands."""
+        if self.ending is None:
+            self.ending = Ending(None, code, reason, message)
+
+    def settled_messages(self) -> tuple[Message, ...]:
+        """The transcript up to the last boundary: no call in it is without its result. What a fork starts from."""
+        return tuple(self.transcript[:-1] if self.calls else self.transcript)
+
+
+OwnerKind: TypeAlias = Literal["worker", "person", "timer", "input", "capacity", "nobody"]
+
+
+class Owner(Struct, frozen=True):
+    """Who makes the run move: `kind`, `what` it has to do, and `until` when, if a timer is set."""
+
+    kind: OwnerKind
+    what: str
+    until: float | None = None
+
+
+def owner_of(state: State) -> Owner:
+    """There is always one, unless the run has ended: no state without a worker, a timer or a person."""
+    match state.phase:
+        case Phase.ENDED:
+            return Owner("nobody", "ended")
+        case Phase.NEW:
+            return Owner("nobody", "not created")
+        case Phase.QUEUED if state.retried is not None and state.retried.due is not None:
+            return Owner("timer", "retry", state.retried.due)
+        case Phase.QUEUED:
+            return Owner("capacity", "claim")
+        case phase if state.waiting is None:
+            return Owner("worker", phase.value)
+        case _:
+            waiting = state.waiting
+            assert waiting is not None
+            return Owner(waiting.owner, waiting.reason, waiting.until)
