@@ -9,7 +9,7 @@ emit       one spelling, empty values left out, so that normalising twice change
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final, Self, cast
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
 from pydantic import (
     AliasChoices,
@@ -27,7 +27,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from foliot.resources.fields import Annotations, Labels, Name, Version, refusal
-from foliot.resources.problems import Path, Problem
+from foliot.resources.problems import Problem
 from foliot.resources.spelling import camel, snake, spellings
 
 API_VERSION: Final = "foliot.dev/v1"
@@ -127,9 +127,11 @@ class Status(Model):
         alias_generator=AliasGenerator(validation_alias=_accepted, serialization_alias=camel),
     )
 
-    phase: str = Field("", description="Where the object is in its life.")
-    last_error: str = Field("", description="What went wrong last, if anything.")
-    observed_generation: int | None = Field(None, description="The generation of the spec this status speaks of.")
+    phase: str = Field(default="", description="Where the object is in its life.")
+    last_error: str = Field(default="", description="What went wrong last, if anything.")
+    observed_generation: int | None = Field(
+        default=None, description="The generation of the spec this status speaks of."
+    )
     conditions: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]], description="Facts by type.")
 
 
@@ -138,31 +140,39 @@ class Metadata(Model):
 
     required: ClassVar = {"name": ""}
 
-    name: Name = Field("", description="Unique among the resources of its kind in its namespace.")
-    namespace: Name = Field(DEFAULT_NAMESPACE, description="The tenant it belongs to.")
+    name: Name = Field(default="", description="Unique among the resources of its kind in its namespace.")
+    namespace: Name = Field(default=DEFAULT_NAMESPACE, description="The tenant it belongs to.")
     labels: Labels = Field(default_factory=dict[str, str], description="Short facts to select by.")
     annotations: Annotations = Field(default_factory=dict[str, str], description="Facts for people and tools.")
-    uid: str = Field("", description="Given by the store, never used twice.")
+    uid: str = Field(default="", description="Given by the store, never used twice.")
     resource_version: Version = Field(
-        "", serialization_alias="resourceVersion", description="The revision of its last change; given by the store."
+        default="",
+        serialization_alias="resourceVersion",
+        description="The revision of its last change; given by the store.",
     )
-    generation: int | None = Field(None, description="Grows with each change of the spec; given by the store.")
-    created_at: str = Field("", serialization_alias="createdAt", description="When it was made; given by the store.")
+    generation: int | None = Field(default=None, description="Grows with each change of the spec; given by the store.")
+    created_at: str = Field(
+        default="", serialization_alias="createdAt", description="When it was made; given by the store."
+    )
 
 
-class Resource(Model):
-    """The envelope of every kind. A subclass narrows `kind`, `spec` and `status`."""
+SpecT = TypeVar("SpecT", bound=Model)
+StatusT = TypeVar("StatusT", bound=Status)
+
+
+class Resource(Model, Generic[SpecT, StatusT]):
+    """The envelope of every kind. The name of the subclass is the kind."""
 
     api_version: str = Field(
-        API_VERSION,
+        default=API_VERSION,
         serialization_alias="apiVersion",
         description="The format of this document.",
         json_schema_extra={"enum": [API_VERSION, *sorted(API_VERSION_ALIASES)]},
     )
-    kind: str = Field("", description="What this document declares.")
+    kind: str = Field(default="", description="What this document declares.")
     metadata: Metadata = Field(description="What names and marks this resource.")
-    spec: Model = Field(description="What is wanted.")
-    status: Status = Field(default_factory=Status, description="What was observed; written by Foliot.")
+    spec: SpecT = Field(description="What is wanted.")
+    status: StatusT | None = Field(default=None, description="What was observed; written by Foliot.")
 
     @field_validator("api_version")
     @classmethod
@@ -170,6 +180,27 @@ class Resource(Model):
         if (problem := check_api_version(value)) is not None:
             raise refusal(problem.message, expected=problem.expected)
         return API_VERSION
+
+    @field_validator("kind")
+    @classmethod
+    def _own_kind(cls, value: str) -> str:
+        if value.lower() != cls.__name__.lower():
+            raise refusal(f'unsupported kind "{value[:80]}" for {cls.__name__}', expected=cls.__name__)
+        return cls.__name__
+
+    def complete(self) -> None:
+        self.kind = type(self).__name__
+
+
+class ReadyResource(Resource[SpecT, StatusT]):
+    """A kind that nothing has to be done for: it is ready as soon as it is declared."""
+
+    def complete(self) -> None:
+        super().complete()
+        status = self.status or cast("StatusT", Status())
+        if status.phase in ("", "Pending"):
+            status.phase = "Ready"
+        self.status = status
 
 
 def check_api_version(value: object) -> Problem | None:
@@ -193,6 +224,18 @@ def _summary(problems: Iterable[Problem]) -> str:
     return "; ".join(problem.message.replace("{field}", problem.field, 1) for problem in problems)
 
 
+def _tidy(field: dict[str, Any]) -> dict[str, Any]:
+    """A field's schema without what says nothing: titles made from names, empty defaults, "or null"."""
+    kept = {key: value for key, value in field.items() if key != "title"}
+    if kept.get("default") in _EMPTY:
+        kept.pop("default", None)
+    choices = [choice for choice in kept.get("anyOf", ()) if choice != {"type": "null"}]
+    if len(choices) == 1:
+        del kept["anyOf"]
+        kept = {**choices[0], **kept}
+    return kept
+
+
 def _accept_spellings(model: type[Model], schema: dict[str, Any]) -> None:
     """Let a JSON Schema accept what the model accepts.
 
@@ -208,8 +251,7 @@ def _accept_spellings(model: type[Model], schema: dict[str, Any]) -> None:
     for name in model.model_fields:
         keys, emitted = accepted_keys(model, name), emitted_key(model, name)
         others = [key for key in keys if key != emitted]
-        field = given[keys[0]]
-        field.pop("default", None) if field.get("default") in _EMPTY else None
+        field = _tidy(given[keys[0]])
         properties[emitted] = field
         if others:
             patterns[f"^({'|'.join(others)})$"] = field
@@ -222,6 +264,3 @@ def _accept_spellings(model: type[Model], schema: dict[str, Any]) -> None:
         schema["dependentSchemas"] = exclusive
     if needed:
         schema["allOf"] = needed
-
-
-__all__ = ["API_VERSION", "API_VERSION_ALIASES", "Metadata", "Model", "Path", "Resource", "Status", "problem"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
 
 from pydantic import ValidationError
@@ -109,7 +109,7 @@ def locate(path: Iterable[str | int], raw: Any) -> Path:
 def _rules(problems: Iterable[Problem], loc: Path, raw: Any) -> Iterable[Problem]:
     for problem in problems:
         path = locate((*loc, *problem.path), raw)
-        yield Problem(path, _fill(problem.message, path), problem.hint, problem.expected, problem.severity)
+        yield replace(problem, path=path, message=_fill(problem.message, path))
 
 
 def _fill(message: str, path: Path) -> str:
@@ -122,11 +122,11 @@ def _unknown(model: type[Model], loc: Path, raw: dict[str, Any]) -> Problem:
     path = locate(loc, raw)
     if owner is not None:
         if (instead := owner.removed.get(key)) is not None:
-            return Problem(path, f"{render_path(path)} has been removed; use {instead}")
+            return Problem(path, f"{render_path(path)} has been removed; use {instead}", at="key")
         if (other := twin(owner, key, raw, loc[:-1])) is not None:
-            return Problem(path, f"given twice: as {other} and as {key}", "keep one of the two")
+            return Problem(path, f"given twice: as {other} and as {key}", "keep one of the two", at="key")
     hint = suggest(model, loc)
-    return Problem(path, f'unknown field "{key[:80]}"', f"did you mean {hint}?" if hint else None)
+    return Problem(path, f'unknown field "{key[:80]}"', f"did you mean {hint}?" if hint else None, at="key")
 
 
 def _field(item: Error, loc: Path, raw: dict[str, Any]) -> Problem:

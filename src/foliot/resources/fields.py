@@ -67,14 +67,11 @@ def check_secret_ref(value: str) -> str:
 
 
 def check_duration(value: Any) -> Any:
-    if value == 0 and isinstance(value, int) and not isinstance(value, bool):
-        return "0s"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise refusal(
-            f'invalid {{field}} "{value}": a duration needs a unit',
-            expected="a duration such as 30s or 1h30m",
-            hint=f"did you mean {value}s?",
-        )
+        if value == 0:
+            return "0s"
+        expected, hint = "a duration such as 30s or 1h30m", f"did you mean {value}s?"
+        raise refusal(f'invalid {{field}} "{value}": a duration needs a unit', expected=expected, hint=hint)
     if not isinstance(value, str):
         return value
     try:
@@ -93,6 +90,19 @@ def check_positive(value: str) -> str:
 
 def lowered(value: Any) -> Any:
     return value.strip().lower() if isinstance(value, str) else value
+
+
+def one_of_words(*words: str, said: str = "invalid") -> BeforeValidator:
+    """One of a few words in any case, refused in words of its own."""
+    expected = " or ".join(words)
+
+    def check(value: Any) -> Any:
+        word = lowered(value)
+        if isinstance(word, str) and word not in words:
+            raise refusal(f'{said} {{field}} "{_short(word)}": expected {expected}', expected=expected)
+        return word
+
+    return BeforeValidator(check)
 
 
 def check_url(*schemes: str) -> Callable[[str], str]:
@@ -210,17 +220,24 @@ _DURATION_SCHEMA: Final = {
     "examples": ["30s", "1h30m", "250ms"],
 }
 
+_WORD: Final = "[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+_NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*{_WORD}\\s*$", "maxLength": NAME_MAX}
+_REF_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}\\s*$"}
+_SECRET_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}(:[A-Za-z0-9._-]+)?\\s*$"}
+_URL_SCHEMA: Final = {"type": "string", "format": "uri", "pattern": "^\\s*[Hh][Tt][Tt][Pp][Ss]?://"}
+_MAP_SCHEMA: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+
 RawText: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=False)]
 """Text that is kept to the last space: prompts, values of secrets and inputs."""
 LooseText: TypeAlias = Annotated[RawText, BeforeValidator(as_text)]
-Name: TypeAlias = Annotated[str, AfterValidator(check_name)]
-Ref: TypeAlias = Annotated[str, AfterValidator(check_ref)]
-SecretRef: TypeAlias = Annotated[str, AfterValidator(check_secret_ref)]
+Name: TypeAlias = Annotated[str, AfterValidator(check_name), WithJsonSchema(_NAME_SCHEMA)]
+Ref: TypeAlias = Annotated[str, AfterValidator(check_ref), WithJsonSchema(_REF_SCHEMA)]
+SecretRef: TypeAlias = Annotated[str, AfterValidator(check_secret_ref), WithJsonSchema(_SECRET_SCHEMA)]
 Version: TypeAlias = Annotated[str, BeforeValidator(as_text)]
 Duration: TypeAlias = Annotated[str, BeforeValidator(check_duration), WithJsonSchema(_DURATION_SCHEMA)]
 Timeout: TypeAlias = Annotated[Duration, AfterValidator(check_positive)]
-Url: TypeAlias = Annotated[str, AfterValidator(check_url("http", "https"))]
-StringMap: TypeAlias = Annotated[dict[str, RawText], BeforeValidator(texts_of_map)]
+Url: TypeAlias = Annotated[str, AfterValidator(check_url("http", "https")), WithJsonSchema(_URL_SCHEMA)]
+StringMap: TypeAlias = Annotated[dict[str, RawText], BeforeValidator(texts_of_map), WithJsonSchema(_MAP_SCHEMA)]
 Labels: TypeAlias = Annotated[StringMap, AfterValidator(check_labels)]
 Annotations: TypeAlias = Annotated[StringMap, AfterValidator(check_annotations)]
 TextList: TypeAlias = Annotated[list[RawText], BeforeValidator(texts_of_list), BeforeValidator(one_is_a_list)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foliot.errors import UsageError
 
@@ -46,7 +46,7 @@ class Kind:
     columns: Columns = ()
     wide: Columns = ()
 
-    def model(self) -> type[Resource]:
+    def model(self) -> type[Resource[Any, Any]]:
         """The pydantic model of this kind."""
         return getattr(import_module(f"foliot.resources.{self.module}"), self.name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -34,8 +34,8 @@ def model_at(root: type[Model], path: Path) -> type[Model] | None:
 def twin(owner: type[Model], key: str, raw: Any, path: Path) -> str | None:
     """Another spelling of the field `key` that the input gives as well."""
     for step in path:
-        raw = raw[step] if isinstance(raw, (dict, list)) else None
-    given = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+        raw = raw[step]
+    given = cast("dict[str, Any]", raw)
     for name in owner.model_fields:
         keys = accepted_keys(owner, name)
         if key in keys:
@@ -88,7 +88,7 @@ def _inner(annotation: Any) -> tuple[type[Model] | None, int]:
     """The model inside an annotation, and how many keys or indexes stand between the field and it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation, 0) if issubclass(annotation, Model) else (None, 0)
-    origin_is_container = getattr(annotation, "__origin__", None) in (list, dict)
+    origin_is_container = get_origin(annotation) in (list, dict)
     for argument in get_args(annotation):
         inner, skip = _inner(argument)
         if inner is not None:

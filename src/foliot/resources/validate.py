@@ -78,7 +78,9 @@ def _validate(kind: Kind, raw: dict[str, Any], problems: list[Problem]) -> tuple
     return resource.model_dump(by_alias=True), []
 
 
-def _check(model: type[Resource], candidate: Any, raw: dict[str, Any]) -> tuple[Resource | None, list[Problem]]:
+def _check(
+    model: type[Resource[Any, Any]], candidate: Any, raw: dict[str, Any]
+) -> tuple[Resource[Any, Any] | None, list[Problem]]:
     """Validate, and to find all that is wrong, again without the parts that are.
 
     A rule between fields runs only when the fields themselves are sound. So what was found wrong is taken out and the

@@ -48,12 +48,12 @@ MemoryOperations: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list
 class AgentMemory(Model):
     """Which memory the agent has, and what it may do with it."""
 
-    ref: Ref = Field("", description="The Memory, in the agent's namespace.")
+    ref: Ref = Field(default="", description="The Memory, in the agent's namespace.")
     allow: MemoryOperations = Field(
         default_factory=list[str], description="What the agent may do: read, write, search, list, ingest."
     )
-    type: str = Field("", description="Kept for display.")
-    provider: str = Field("", description="Kept for display.")
+    type: str = Field(default="", description="Kept for display.")
+    provider: str = Field(default="", description="Kept for display.")
 
     def problems(self) -> Iterator[Problem]:
         if self.allow and not self.ref:
@@ -64,7 +64,7 @@ class AgentExecution(Model):
     """How the agent's loop behaves."""
 
     profile: Annotated[Literal["dynamic", "contract"], BeforeValidator(lowered)] = Field(
-        "dynamic", description="`contract` demands that every tool of tool_sequence was called."
+        default="dynamic", description="`contract` demands that every tool of tool_sequence was called."
     )
     tool_sequence: WordList = Field(
         default_factory=list[str], description="The tools that a contract demands, in any order."
@@ -73,14 +73,14 @@ class AgentExecution(Model):
         default_factory=list[str], description="Texts that the final answer must hold."
     )
     duplicate_tool_call_policy: Annotated[Literal["short_circuit", "deny"], BeforeValidator(lowered)] = Field(
-        "short_circuit",
+        default="short_circuit",
         description="The same call with the same arguments again: give the earlier result, or refuse.",
     )
     on_contract_violation: Annotated[Literal["observe", "non_retryable_error"], BeforeValidator(lowered)] = Field(
-        "non_retryable_error", description="Only report a broken contract, or end the run."
+        default="non_retryable_error", description="Only report a broken contract, or end the run."
     )
     tool_use_behavior: Annotated[Literal["run_llm_again", "stop_on_first_tool"], BeforeValidator(lowered)] = Field(
-        "run_llm_again", description="Whether the model sees tool results, or the first result is the answer."
+        default="run_llm_again", description="Whether the model sees tool results, or the first result is the answer."
     )
 
     def problems(self) -> Iterator[Problem]:
@@ -91,11 +91,11 @@ class AgentExecution(Model):
 class AgentLimits(Model):
     """How far one run may go. What is reached first ends it; what is not given is not limited."""
 
-    max_steps: Count = Field(MAX_STEPS, description="Model answers in one run; 0 means the default of 10.")
-    max_tokens: Positive | None = Field(None, description="Tokens in and out, over all answers of a run.")
-    max_cost_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="Money in US dollars.")
-    max_tool_calls: Count | None = Field(None, description="Tool calls in one run; 0 allows none.")
-    timeout: Timeout | None = Field(None, description="Wall time from start to end, such as 5m.")
+    max_steps: Count = Field(default=MAX_STEPS, description="Model answers in one run; 0 means the default of 10.")
+    max_tokens: Positive | None = Field(default=None, description="Tokens in and out, over all answers of a run.")
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Money in US dollars.")
+    max_tool_calls: Count | None = Field(default=None, description="Tool calls in one run; 0 allows none.")
+    timeout: Timeout | None = Field(default=None, description="Wall time from start to end, such as 5m.")
 
     def complete(self) -> None:
         self.max_steps = self.max_steps or MAX_STEPS
@@ -104,16 +104,18 @@ class AgentLimits(Model):
 class ModelSettings(Model):
     """Knobs that providers share; `extra` goes into the provider's request as it is."""
 
-    max_output_tokens: Positive | None = Field(None, description="The longest answer, in tokens.")
-    temperature: Annotated[float, Field(ge=0)] | None = Field(None, description="How freely the model chooses.")
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="The share of likely words to use.")
+    max_output_tokens: Positive | None = Field(default=None, description="The longest answer, in tokens.")
+    temperature: Annotated[float, Field(ge=0)] | None = Field(default=None, description="How freely the model chooses.")
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="The share of likely words to use."
+    )
     stop: ExactList = Field(default_factory=list[str], description="Texts at which the answer ends.")
-    seed: int | None = Field(None, description="Asks the provider for repeatable answers.")
+    seed: int | None = Field(default=None, description="Asks the provider for repeatable answers.")
     reasoning_effort: Annotated[Literal["minimal", "low", "medium", "high"], BeforeValidator(lowered)] | None = Field(
-        None, description="How long a reasoning model may think."
+        default=None, description="How long a reasoning model may think."
     )
     tool_choice: Annotated[Literal["auto", "none", "required"], BeforeValidator(lowered)] | None = Field(
-        None, description="Whether the model may, must not, or must call a tool."
+        default=None, description="Whether the model may, must not, or must call a tool."
     )
     extra: dict[str, Any] = Field(default_factory=dict[str, Any], description="The provider's own settings.")
 
@@ -124,14 +126,14 @@ class AgentSpec(Model):
     required: ClassVar = {"model_ref": ""}
     removed: ClassVar = {"model": "spec.model_ref"}
 
-    model_ref: Ref = Field("", description="The ModelEndpoint to ask: name or namespace/name.")
-    model_name: str = Field("", description="A model of that endpoint other than its default.")
+    model_ref: Ref = Field(default="", description="The ModelEndpoint to ask: name or namespace/name.")
+    model_name: str = Field(default="", description="A model of that endpoint other than its default.")
     model_settings: ModelSettings = Field(default_factory=ModelSettings, description="How to ask the model.")
     fallbacks: RefList = Field(
         default_factory=list[str], description="ModelEndpoints to ask, in this order, when the first fails."
     )
-    description: str = Field("", description="What the agent is for, in a sentence.")
-    prompt: RawText = Field("", description="The instructions that stand before every conversation.")
+    description: str = Field(default="", description="What the agent is for, in a sentence.")
+    prompt: RawText = Field(default="", description="The instructions that stand before every conversation.")
     tools: NameList = Field(default_factory=list[str], description="The tools the model may choose from.")
     allowed_tools: WordList = Field(
         default_factory=list[str], description="Tools that need no further permission or approval."
@@ -145,9 +147,5 @@ class AgentSpec(Model):
     )
 
 
-class Agent(Resource):
+class Agent(Resource[AgentSpec, Status]):
     """One model-backed worker."""
-
-    kind: Literal["Agent"] = Field("Agent", description="What this document declares.")
-    spec: AgentSpec = Field(description="What is wanted.")
-    status: Status = Field(default_factory=Status, description="What was observed; written by Foliot.")

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -44,7 +44,7 @@ class SecretSpec(Model):
         yield from wrong
         if not wrong:
             plain = {key: value if value == MASK else _encode(value) for key, value in self.string_data.items()}
-            self.data = {**self.data, **plain}
+            self.data = {key: "".join(value.split()) for key, value in self.data.items()} | plain
             self.string_data = {}
 
     def _wrong_keys(self) -> Iterator[Problem]:
@@ -72,14 +72,10 @@ def _encode(value: str) -> str:
 
 def _decodes(value: str) -> bool:
     try:
-        return bool(base64.b64decode(value, validate=True))
+        return bool(base64.b64decode("".join(value.split()), validate=True))
     except (binascii.Error, ValueError):
         return False
 
 
-class Secret(Resource):
+class Secret(Resource[SecretSpec, Status]):
     """Values that are stored encrypted and never shown again."""
-
-    kind: Literal["Secret"] = Field("Secret", description="What this document declares.")
-    spec: SecretSpec = Field(description="What is wanted.", repr=False)
-    status: Status = Field(default_factory=Status, description="What was observed; written by Foliot.")

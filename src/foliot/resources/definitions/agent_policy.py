@@ -1,0 +1,27 @@
+"""AgentPolicy: limits on models, tools and tokens for the work it applies to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from foliot.resources.base import Model, ReadyResource, Status
+from foliot.resources.fields import Count, WordList, one_of_words
+
+
+class AgentPolicySpec(Model):
+    """What is limited, and where. Every policy that applies must agree."""
+
+    max_tokens_per_run: Count = Field(default=0, description="Tokens in and out of one task; 0 means no limit.")
+    allowed_models: WordList = Field(default_factory=list[str], description="The only models allowed; all when empty.")
+    blocked_tools: WordList = Field(default_factory=list[str], description="Tools that are refused.")
+    apply_mode: Annotated[Literal["scoped", "global"], one_of_words("scoped", "global", said="unsupported")] = Field(
+        default="scoped", description="For the targets only, or for all work of the namespace."
+    )
+    target_systems: WordList = Field(default_factory=list[str], description="AgentSystems it applies to.")
+    target_tasks: WordList = Field(default_factory=list[str], description="Tasks it applies to.")
+
+
+class AgentPolicy(ReadyResource[AgentPolicySpec, Status]):
+    """Limits on models, tools and tokens."""

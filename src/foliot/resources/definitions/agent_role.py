@@ -1,0 +1,21 @@
+"""AgentRole: a named set of permissions that agents are given."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from foliot.resources.base import Model, ReadyResource, Status
+from foliot.resources.fields import WordList
+
+
+class AgentRoleSpec(Model):
+    """What the role allows."""
+
+    description: str = Field(default="", description="What the role is for.")
+    permissions: WordList = Field(
+        default_factory=list[str], description="Such as tool:<tool>:invoke or capability:<capability>."
+    )
+
+
+class AgentRole(ReadyResource[AgentRoleSpec, Status]):
+    """A named set of permissions."""

@@ -1,0 +1,89 @@
+"""McpServer: a server that speaks the Model Context Protocol and brings its own tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.definitions.shapes import ToolAuth
+from foliot.resources.fields import Count, Duration, ExactList, LooseText, SecretRef, TextList, Url, lowered
+from foliot.resources.problems import Problem
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class EnvironmentVariable(Model):
+    """One variable of the server's environment. Its value may be secret and is never repeated in a message."""
+
+    required: ClassVar = {"name": ""}
+
+    name: str = Field(default="", description="The variable's name.")
+    value: LooseText = Field(default="", repr=False, description="Its value, for what is no secret.")
+    secret_ref: SecretRef = Field(
+        default="", serialization_alias="secretRef", description="The Secret that holds its value."
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.name and not _VARIABLE.fullmatch(self.name):
+            rule = "letters, digits and '_', not beginning with a digit"
+            yield problem("name", message=f"{{field}} is no name of a variable: expected {rule}", expected=rule)
+        if self.value and self.secret_ref:
+            yield problem("value", message="value and secretRef exclude each other", hint="keep one of the two")
+
+
+class ToolFilter(Model):
+    """Which of the server's tools become Tools."""
+
+    include: ExactList = Field(default_factory=list[str], description="Their exact names; all when empty.")
+
+
+class Reconnect(Model):
+    """What happens when the connection is lost."""
+
+    max_attempts: Count = Field(default=3, description="Attempts before the server counts as failed; 0 for none.")
+    backoff: Duration = Field(default="2s", description="The wait before the first, twice as long each time.")
+
+
+class McpServerSpec(Model):
+    """How the server is reached."""
+
+    required: ClassVar = {"transport": " (stdio or http)"}
+
+    transport: Annotated[Literal["stdio", "http"], BeforeValidator(lowered)] | None = Field(
+        default=None, description="A program that Foliot starts (stdio), or a server that runs (http)."
+    )
+    command: str = Field(default="", description="The program, for stdio.")
+    args: TextList = Field(default_factory=list[str], description="Its arguments.")
+    env: list[EnvironmentVariable] = Field(
+        default_factory=list[EnvironmentVariable], description="Its environment, beside the few variables it needs."
+    )
+    endpoint: Url = Field(default="", description="The server's URL, for http.")
+    auth: ToolAuth = Field(default_factory=ToolAuth, description="How the server is told who calls.")
+    tool_filter: ToolFilter = Field(default_factory=ToolFilter, description="Which tools become Tools.")
+    reconnect: Reconnect = Field(default_factory=Reconnect, description="When the connection is lost.")
+
+    def problems(self) -> Iterator[Problem]:
+        if self.transport == "stdio" and not self.command:
+            yield problem("command", message="{field} is required when spec.transport=stdio")
+        if self.transport == "http" and not self.endpoint:
+            yield problem("endpoint", message="{field} is required when spec.transport=http")
+        names = [variable.name for variable in self.env]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield problem("env", index, "name", message=f'the variable "{name[:80]}" is given twice')
+
+
+class McpServerStatus(Status):
+    """What is known of the server."""
+
+    discovered_tools: list[Any] = Field(default_factory=list[Any], description="What the server offers.")
+    generated_tools: list[Any] = Field(default_factory=list[Any], description="The Tools made for it.")
+    last_synced_at: str = Field(default="", description="When the two were last compared.")
+
+
+class McpServer(Resource[McpServerSpec, McpServerStatus]):
+    """A server that speaks the Model Context Protocol."""

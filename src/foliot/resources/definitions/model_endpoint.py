@@ -1,0 +1,113 @@
+"""ModelEndpoint: where a model is asked, with which key, how often and at what price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.definitions.shapes import RateLimit, SecretAuth
+from foliot.resources.fields import Positive, RefList, StringMap, Timeout, Url, lowered
+from foliot.resources.problems import Problem
+
+BASE_URLS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "openai": "https://api.openai.com/v1",
+        "openai-responses": "https://api.openai.com/v1",
+        "anthropic": "https://api.anthropic.com/v1",
+        "gemini": "https://generativelanguage.googleapis.com/v1beta",
+        "ollama": "http://127.0.0.1:11434",
+    }
+)
+_NEED_A_URL: Final = frozenset({"azure-openai", "openai-compatible", "vllm"})
+_OFFLINE: Final = frozenset({"scripted", "mock"})
+
+
+def _options(values: dict[str, str]) -> dict[str, str]:
+    return {key.strip().lower(): value.strip() for key, value in values.items()}
+
+
+class ModelRateLimit(RateLimit):
+    """How often a model may be asked."""
+
+    tokens: Positive | None = Field(default=None, description="Tokens in and out in each period.")
+
+
+class ModelTimeouts(Model):
+    """How long an answer may take."""
+
+    connect: Timeout | None = Field(default=None, description="Until the connection stands.")
+    idle: Timeout | None = Field(default=None, description="The longest silence inside a stream.")
+    total: Timeout | None = Field(default=None, description="The whole answer.")
+
+
+class ModelPricing(Model):
+    """Prices in US dollars per million tokens, where they differ from the built-in tables; 0 means free."""
+
+    required: ClassVar = {"input": " (0 means free)", "output": " (0 means free)"}
+
+    input: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Tokens sent.")
+    output: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Tokens received.")
+    cache_read: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Tokens read from a cache.")
+    cache_write: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Tokens put into a cache.")
+    request: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Each question, in dollars.")
+
+
+class ModelEndpointSpec(Model):
+    """Where a model is asked."""
+
+    required: ClassVar = {"default_model": ""}
+
+    provider: Annotated[
+        Literal[
+            "openai",
+            "openai-responses",
+            "anthropic",
+            "azure-openai",
+            "gemini",
+            "ollama",
+            "vllm",
+            "openai-compatible",
+            "scripted",
+            "mock",
+        ],
+        BeforeValidator(lowered),
+    ] = Field(default="openai", description="The protocol that the endpoint speaks.")
+    base_url: Url = Field(default="", description="Where it is; known for the large providers.")
+    default_model: str = Field(default="", description="The model that is asked unless an agent names another.")
+    options: Annotated[StringMap, AfterValidator(_options)] = Field(
+        default_factory=dict[str, str], description="The provider's own switches, such as api_version."
+    )
+    auth: SecretAuth = Field(default_factory=SecretAuth, description="The key to show.")
+    fallbacks: RefList = Field(
+        default_factory=list[str], description="ModelEndpoints to ask, in this order, when this one fails."
+    )
+    rate_limit: ModelRateLimit | None = Field(default=None, description="How often it may be asked.")
+    timeouts: ModelTimeouts = Field(default_factory=ModelTimeouts, description="How long an answer may take.")
+    pricing: ModelPricing | None = Field(default=None, description="Prices, where they are special.")
+    script: Any = Field(
+        default=None, description="What a `scripted` model answers: turns, or the name of a built-in script."
+    )
+
+    def complete(self) -> None:
+        if not self.base_url:
+            self.base_url = BASE_URLS.get(self.provider, "")
+        if not self.default_model and self.provider in _OFFLINE:
+            self.default_model = self.provider
+
+    def problems(self) -> Iterator[Problem]:
+        if self.provider in _NEED_A_URL and not self.base_url:
+            yield problem("base_url", message=f"{{field}} is required when spec.provider is {self.provider}")
+        if self.script is not None and self.provider not in _OFFLINE:
+            yield problem("script", message="{field} is only for spec.provider scripted")
+        if self.script is None and self.provider == "scripted":
+            yield problem("script", message="{field} is required when spec.provider is scripted")
+        if self.script is not None and not isinstance(self.script, (str, list, dict)):
+            yield problem("script", message="{field} must be a list of turns, a mapping, or a name")
+
+
+class ModelEndpoint(Resource[ModelEndpointSpec, Status]):
+    """Where a model is asked."""

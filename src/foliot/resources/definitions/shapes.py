@@ -1,0 +1,106 @@
+"""Parts that several kinds share: how to prove who one is, how often one may call, how to try again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from foliot.resources.base import Model, problem
+from foliot.resources.fields import (
+    Count,
+    Duration,
+    ExactList,
+    Positive,
+    SecretRef,
+    Timeout,
+    Url,
+    lowered,
+    refusal,
+)
+from foliot.resources.problems import Problem
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+Jitter: TypeAlias = Annotated[Literal["none", "full", "equal"], BeforeValidator(lowered)]
+OperationClass: TypeAlias = Annotated[Literal["read", "write", "delete", "admin"], BeforeValidator(lowered)]
+
+
+def _header_name(value: str) -> str:
+    if not _TOKEN.fullmatch(value):
+        raise refusal("{field} is not the name of an HTTP header", expected="a name such as X-Api-Key")
+    return value
+
+
+HeaderName: TypeAlias = Annotated[str, AfterValidator(_header_name)]
+
+
+class SecretAuth(Model):
+    """A secret to show."""
+
+    secret_ref: SecretRef = Field(
+        default="", serialization_alias="secretRef", description="The Secret: [namespace/]name[:key], key `value`."
+    )
+
+
+class ToolAuth(Model):
+    """How a tool or a tool server is told who calls."""
+
+    profile: (
+        Annotated[
+            Literal["bearer", "api_key_header", "basic", "oauth2_client_credentials"],
+            BeforeValidator(lowered),
+        ]
+        | None
+    ) = Field(default=None, description="How the secret is shown; `bearer` when only a secret is given.")
+    secret_ref: SecretRef = Field(
+        default="", serialization_alias="secretRef", description="The Secret: [namespace/]name[:key], key `value`."
+    )
+    header_name: HeaderName = Field(
+        default="", serialization_alias="headerName", description="The header of an api_key_header."
+    )
+    token_url: Url = Field(
+        default="", serialization_alias="tokenURL", description="Where oauth2_client_credentials gets its token."
+    )
+    scopes: ExactList = Field(default_factory=list[str], description="The scopes to ask for with OAuth 2.")
+
+    def complete(self) -> None:
+        if self.secret_ref and self.profile is None:
+            self.profile = "bearer"
+
+    def problems(self) -> Iterator[Problem]:
+        if self.profile is None:
+            return
+        if not self.secret_ref:
+            yield problem("secretRef", message="{field} is required when auth.profile is set")
+        if self.profile == "api_key_header" and not self.header_name:
+            yield problem("headerName", message="{field} is required when auth.profile is api_key_header")
+        if self.profile == "oauth2_client_credentials" and not self.token_url:
+            yield problem("tokenURL", message="{field} is required when auth.profile is oauth2_client_credentials")
+
+
+class RateLimit(Model):
+    """How often something may be called. Calls above the limit wait."""
+
+    requests: Positive | None = Field(default=None, description="Calls in each period.")
+    per: Timeout = Field(default="1m", description="The period.")
+    burst: Positive | None = Field(default=None, description="Calls that may come at once; as many as requests.")
+    concurrency: Positive | None = Field(default=None, description="Calls that may be under way at the same time.")
+
+    def problems(self) -> Iterator[Problem]:
+        if self.burst is not None and self.requests is None:
+            yield problem("requests", message="{field} is required when burst is set")
+
+
+class CallRetry(Model):
+    """When a call is tried again: after `backoff`, twice as long each time, at most `max_backoff`."""
+
+    max_attempts: Count = Field(default=1, description="Attempts in all; 1 means no retry.")
+    backoff: Duration = Field(default="0s", description="The wait before the second attempt.")
+    max_backoff: Duration = Field(default="30s", description="The longest wait.")
+    jitter: Jitter = Field(default="none", description="How much of the wait is left to chance.")
+
+    def complete(self) -> None:
+        self.max_attempts = self.max_attempts or 1

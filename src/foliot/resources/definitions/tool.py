@@ -1,0 +1,215 @@
+"""Tool: something a model can call, with what it does to the world and how it is contained."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from foliot.resources import durations
+from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.definitions.shapes import CallRetry, OperationClass, RateLimit, ToolAuth
+from foliot.resources.fields import (
+    JsonSchema,
+    Name,
+    NameList,
+    Ref,
+    Timeout,
+    WordList,
+    check_url,
+    distinct,
+    lowered,
+    one_is_a_list,
+    refusal,
+)
+from foliot.resources.problems import Problem
+
+_SEMVER: Final = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
+    r"(-((0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*))?"
+    r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?",
+    re.ASCII,
+)
+_IMPORT_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_CATEGORY: Final = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?")
+_HOST_PORT: Final = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+_DANGEROUS: Final = frozenset({"high", "critical"})
+_CALLED_BY_URL: Final = frozenset({"http", "external", "webhook-callback"})
+_TOTAL: Final = "30s"
+
+
+def _semver(value: str) -> str:
+    if not _SEMVER.fullmatch(value):
+        raise refusal(
+            f'invalid {{field}} "{value[:80]}": expected a version such as 1.4.0', expected="a version such as 1.4.0"
+        )
+    return value
+
+
+def _category(value: str) -> str:
+    if not _CATEGORY.fullmatch(value):
+        rule = "up to 63 lower-case letters, digits, '-', '_' or '.'"
+        raise refusal(f'invalid {{field}} "{value[:80]}": expected {rule}', expected=rule)
+    return value
+
+
+def _import_path(value: str) -> str:
+    if not _IMPORT_PATH.fullmatch(value):
+        expected = "package.module:name"
+        raise refusal(f'invalid {{field}} "{value[:80]}": expected {expected}', expected=expected)
+    return value
+
+
+def _requirements(values: list[str]) -> list[str]:
+    for index, value in enumerate(values):
+        kind, colon, name = value.partition(":")
+        if colon and (kind not in ("tool", "capability", "secret") or not name.strip()):
+            expected = "a tool's name, or tool:…, capability:… or secret:…"
+            raise refusal("{field} does not say what is required", expected=expected, path=(index,))
+    return values
+
+
+Requirements: TypeAlias = Annotated[WordList, AfterValidator(_requirements)]
+OperationClasses: TypeAlias = Annotated[list[OperationClass], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
+
+
+class ToolTimeouts(Model):
+    """How long a call may take, by scope."""
+
+    attempt: Timeout | None = Field(default=None, description="One attempt; the whole call when not given.")
+    total: Timeout | None = Field(default=None, description="The whole call with its retries: runtime.timeout.")
+    idle: Timeout | None = Field(default=None, description="The longest silence of a tool that streams.")
+
+
+class ToolRuntime(Model):
+    """How a call is carried out."""
+
+    timeout: Timeout = Field(default=_TOTAL, description="The whole call, with its retries.")
+    timeouts: ToolTimeouts = Field(default_factory=ToolTimeouts, description="Limits for parts of a call.")
+    isolation_mode: Annotated[Literal["none", "sandboxed", "container", "wasm"], BeforeValidator(lowered)] | None = (
+        Field(default=None, description="What contains the call: `sandboxed` for high and critical risk, else `none`.")
+    )
+    retry: CallRetry = Field(default_factory=CallRetry, description="When a failed call is tried again.")
+
+    def complete(self) -> None:
+        """`timeouts.total` is another way to say `timeout`; only the latter is kept."""
+        if self.timeouts.total is not None and "timeout" not in self.model_fields_set:
+            self.timeout = self.timeouts.total
+        if self.timeouts.total == self.timeout:
+            self.timeouts.total = None
+
+    def problems(self) -> Iterator[Problem]:
+        if self.timeouts.total is not None:
+            yield problem(
+                "timeouts", "total", message="{field} says something else than runtime.timeout", hint="give one"
+            )
+        for scope in ("attempt", "idle"):
+            value = getattr(self.timeouts, scope)
+            if value is not None and durations.nanoseconds(value) > durations.nanoseconds(self.timeout):
+                yield problem("timeouts", scope, message=f"{{field}} is longer than runtime.timeout ({self.timeout})")
+
+
+class ToolSpec(Model):
+    """What a tool is."""
+
+    type: Annotated[
+        Literal["http", "external", "grpc", "queue", "webhook-callback", "mcp", "wasm", "function"],
+        BeforeValidator(lowered),
+    ] = Field(default="http", description="How the tool is reached.")
+    version: Annotated[str, AfterValidator(_semver)] = Field(
+        default="0.1.0", description="The tool's own version (semantic versioning)."
+    )
+    category: Annotated[str, BeforeValidator(lowered), AfterValidator(_category)] = Field(
+        default="uncategorised", description="The group by which roles may allow tools."
+    )
+    description: str = Field(default="", description="What the model is told of it.")
+    endpoint: str = Field(default="", description="A URL; host:port for grpc; a module for wasm; a subject for queue.")
+    function: Annotated[str, AfterValidator(_import_path)] = Field(
+        default="", description="The Python function of a `function` tool: package.module:name."
+    )
+    input_schema: JsonSchema = Field(
+        default_factory=dict[str, Any], description="The JSON Schema of the arguments, given to the model."
+    )
+    mcp_server_ref: Ref = Field(default="", description="The McpServer of an `mcp` tool.")
+    mcp_tool_name: str = Field(default="", description="The tool's name on that server.")
+    effect: Annotated[Literal["read", "idempotent", "once"], BeforeValidator(lowered)] = Field(
+        default="once",
+        description="What a second execution would do: nothing (`read`), the same (`idempotent`), or harm (`once`).",
+    )
+    on_unknown: Annotated[Literal["ask", "fail", "retry"], BeforeValidator(lowered)] = Field(
+        default="ask",
+        description="After a crash during a `once` call, when nobody knows whether it happened.",
+    )
+    capabilities: WordList = Field(default_factory=list[str], description="What roles must grant to use it.")
+    operation_classes: OperationClasses = Field(
+        default_factory=list[Literal["read", "write", "delete", "admin"]],
+        description="What it does: read, write, delete, admin. `write` for high and critical risk, else `read`.",
+    )
+    risk_level: Annotated[Literal["low", "medium", "high", "critical"], BeforeValidator(lowered)] = Field(
+        default="low", description="How much harm a wrong call could do."
+    )
+    requires: Requirements = Field(
+        default_factory=list[str],
+        description="What must be available with it: a tool, or tool:…, capability:…, secret:….",
+    )
+    requires_prior: NameList = Field(
+        default_factory=list[str], description="Tools that must have succeeded earlier in the same run."
+    )
+    after: NameList = Field(
+        default_factory=list[str], description="Tools that run before it when a model asks for both at once."
+    )
+    rate_limit: RateLimit | None = Field(default=None, description="How often it may be called.")
+    runtime: ToolRuntime = Field(default_factory=ToolRuntime, description="How a call is carried out.")
+    auth: ToolAuth = Field(default_factory=ToolAuth, description="How the tool is told who calls.")
+
+    def complete(self) -> None:
+        dangerous = self.risk_level in _DANGEROUS
+        if not self.operation_classes:
+            self.operation_classes = ["write"] if dangerous else ["read"]
+        if self.runtime.isolation_mode is None:
+            self.runtime.isolation_mode = "sandboxed" if dangerous else "none"
+
+    def problems(self) -> Iterator[Problem]:
+        if self.type == "mcp":
+            for field in ("mcp_server_ref", "mcp_tool_name"):
+                if not getattr(self, field):
+                    yield problem(field, message="{field} is required when spec.type=mcp")
+        if self.type == "function" and not self.function:
+            yield problem("function", message="{field} is required when spec.type=function")
+        elif self.function and self.type != "function":
+            yield problem("function", message="{field} is only for spec.type=function")
+        if self.input_schema.get("type", "object") != "object":
+            yield problem("input_schema", "type", message="{field} must be object: arguments have names")
+        yield from self._wrong_endpoint()
+
+    def _wrong_endpoint(self) -> Iterator[Problem]:
+        """An address may hold a password, so it is never repeated."""
+        if not self.endpoint:
+            return
+        if self.type in _CALLED_BY_URL:
+            try:
+                _check_endpoint(self.endpoint)
+            except ValueError:
+                expected = "http://… or https://…"
+                yield problem("endpoint", message=f"{{field}} must be a URL: expected {expected}", expected=expected)
+        elif self.type == "grpc":
+            target = self.endpoint.removeprefix("grpc://").removeprefix("grpcs://")
+            match = _HOST_PORT.fullmatch(target)
+            if match is None or not 0 < int(match[2]) < 65536:
+                yield problem("endpoint", message="{field} must be host:port when spec.type=grpc", expected="host:port")
+
+
+_check_endpoint = check_url("http", "https")
+
+
+class Tool(Resource[ToolSpec, Status]):
+    """Something a model can call."""
+
+    def problems(self) -> Iterator[Problem]:
+        for field in ("requires_prior", "after"):
+            names: list[Name] = getattr(self.spec, field)
+            if self.metadata.name in names:
+                place = names.index(self.metadata.name)
+                yield problem("spec", field, place, message="a tool cannot wait for itself")

@@ -1,0 +1,56 @@
+"""ToolPermission: what an agent must be allowed before it may call a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from foliot.resources.base import Model, ReadyResource, Status, problem
+from foliot.resources.fields import Name, WordList, lowered
+from foliot.resources.problems import Problem
+
+
+class OperationRule(Model):
+    """What happens to one class of operations; the strictest rule that applies decides."""
+
+    operation_class: Annotated[Literal["read", "write", "delete", "admin", "*"], BeforeValidator(lowered)] = Field(
+        default="*", description="The class, or * for those without a rule of their own."
+    )
+    verdict: Annotated[Literal["allow", "deny", "approval_required"], BeforeValidator(lowered)] = Field(
+        default="allow", description="Allow, refuse, or ask a person first."
+    )
+
+
+class ToolPermissionSpec(Model):
+    """Who may call the tool."""
+
+    tool_ref: Name = Field(default="", description="The Tool; the name of this resource when not given.")
+    action: Annotated[str, BeforeValidator(lowered)] = Field(default="invoke", description="What is permitted.")
+    required_permissions: WordList = Field(
+        default_factory=list[str], description="Permissions that the agent's roles must hold."
+    )
+    match_mode: Annotated[Literal["all", "any"], BeforeValidator(lowered)] = Field(
+        default="all", description="Whether all of them are needed, or any one."
+    )
+    apply_mode: Annotated[Literal["global", "scoped"], BeforeValidator(lowered)] = Field(
+        default="global", description="For every agent of the namespace, or for target_agents only."
+    )
+    target_agents: WordList = Field(default_factory=list[str], description="The agents it applies to, when scoped.")
+    operation_rules: list[OperationRule] = Field(
+        default_factory=list[OperationRule], description="What happens by class of operation."
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.apply_mode == "scoped" and not self.target_agents:
+            yield problem("target_agents", message="{field} is required when spec.apply_mode=scoped")
+
+
+class ToolPermission(ReadyResource[ToolPermissionSpec, Status]):
+    """What an agent must be allowed before it may call a tool."""
+
+    def complete(self) -> None:
+        super().complete()
+        if not self.spec.tool_ref:
+            self.spec.tool_ref = self.metadata.name

@@ -1,0 +1,37 @@
+"""Worker: a process that takes tasks. Workers register themselves."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from foliot.resources.base import Model, Resource, Status
+from foliot.resources.fields import Count, WordList
+
+
+class Capabilities(Model):
+    """What the worker has."""
+
+    gpu: bool = Field(default=False, description="Whether it has a GPU.")
+    supported_models: WordList = Field(default_factory=list[str], description="The models it serves; all when empty.")
+
+
+class WorkerSpec(Model):
+    """What the worker offers."""
+
+    region: str = Field(default="", description="Where it runs.")
+    capabilities: Capabilities = Field(default_factory=Capabilities, description="What it has.")
+    max_concurrent_tasks: Count = Field(default=1, description="Tasks at the same time; 0 means 1.")
+
+    def complete(self) -> None:
+        self.max_concurrent_tasks = self.max_concurrent_tasks or 1
+
+
+class WorkerStatus(Status):
+    """How the worker is."""
+
+    last_heartbeat: str = Field(default="", description="Its last sign of life.")
+    current_tasks: int = Field(default=0, description="Tasks it has now.")
+
+
+class Worker(Resource[WorkerSpec, WorkerStatus]):
+    """A process that takes tasks."""
