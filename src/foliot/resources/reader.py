@@ -166,11 +166,12 @@ def _parse(text: str, file: str) -> Parsed:
 
 def _resources_of(document: Document) -> Iterator[tuple[dict[str, Any] | None, Path, list[Problem]]]:
     """The resources of one document, a List taken apart; in place of one that cannot be, what is wrong with it."""
-    if not isinstance(document.value, dict):
-        hint = "separate several manifests by lines with '---'" if isinstance(document.value, list) else None
-        yield None, (), [Problem((), f"this is {_a(document.value)}, not a manifest", hint, _MANIFEST)]
+    value = cast("object", document.value)
+    if not isinstance(value, dict):
+        hint = "separate several manifests by lines with '---'" if isinstance(value, list) else None
+        yield None, (), [Problem((), f"this is {_a(cast('object', value))}, not a manifest", hint, _MANIFEST)]
         return
-    mapping = cast("dict[str, Any]", document.value)
+    mapping = cast("dict[str, Any]", value)
     kind = mapping.get("kind")
     if not isinstance(kind, str) or kind.lower() != "list":
         yield mapping, (), []

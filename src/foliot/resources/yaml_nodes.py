@@ -23,7 +23,7 @@ from yaml.error import MarkedYAMLError, YAMLError
 from foliot.resources.syntax.places import LIMITS, Flaw, Limits, Locate, Parsed, Unreadable
 from foliot.resources.syntax.source_text import check_characters, locate_index
 from foliot.resources.syntax.yaml_builder import Builder, NextEvent
-from foliot.resources.syntax.yaml_words import explain
+from foliot.resources.syntax.yaml_words import explain, unclosed
 
 _DOCUMENT_LINE: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 # A file whose every document is broken is reported this far.
@@ -87,7 +87,7 @@ def _read_documents(builder: Builder, text: str, events: Callable[[str], NextEve
             raise
         return unreadable
     except YAMLError as error:
-        return Unreadable(_syntax_flaw(error, text, builder.locate))
+        return Unreadable(_syntax_flaw(error, text, builder))
     except (ValueError, OverflowError) as error:  # the pure parser's chr() and int() of an escape or a version
         return Unreadable(Flaw(builder.document_line, 1, f"not valid YAML: {error}"))
     return None
@@ -98,21 +98,23 @@ def _locator(first_line: int) -> Locate:
     return lambda mark: (mark.line + base, mark.column + 1)
 
 
-def _syntax_flaw(error: YAMLError, text: str, locate: Locate) -> Flaw:
-    if not isinstance(error, MarkedYAMLError):
-        return Flaw(1, 1, f"not valid YAML: {error}")
-    found, began = error.problem_mark or error.context_mark, error.context_mark
-    if found is None:
-        return Flaw(1, 1, f"not valid YAML: {error}")
+def _syntax_flaw(error: YAMLError, text: str, builder: Builder) -> Flaw:
+    found = error.problem_mark or error.context_mark if isinstance(error, MarkedYAMLError) else None
+    if not isinstance(error, MarkedYAMLError) or found is None:
+        return Flaw(builder.document_line or 1, 1, f"not valid YAML: {error}")
     message, hint = explain(error.problem, error.context, text[found.index : found.index + 1])
-    if began is not None and ("flow" in (error.context or "") or "quoted" in (error.context or "")):
-        # An open quote or bracket is noticed lines later, at the end of the file at worst: say where it began.
-        line, column = locate(began)
-        if found.index >= len(text.rstrip()) or text.startswith("---", found.index):
-            return Flaw(line, column, message, hint)
-        if began.line != found.line:
-            hint = f"it began in line {line}, column {column}" + (f"; {hint}" if hint else "")
-    return Flaw(*locate(found), message, hint)
+    # An open quote or bracket is noticed lines later, at the end of the document at worst: say where it began.
+    context, began = error.context or "", error.context_mark
+    at_end = found.index >= len(text.rstrip()) or text.startswith(("---", "..."), found.index)
+    opened = builder.innermost_mark
+    if at_end and began is not None and "quoted" in context:
+        found = began
+    elif at_end and opened is not None and text[opened.index] in "[{":
+        found, (message, hint) = opened, unclosed(text[opened.index])
+    elif began is not None and "flow" in context and began.line < found.line:
+        line, column = builder.locate(began)
+        hint = f"it began in line {line}, column {column}" + (f"; {hint}" if hint else "")
+    return Flaw(*builder.locate(found), message, hint)
 
 
 def _next_document(text: str, start: int, document_line: int, flaw_line: int) -> int | None:

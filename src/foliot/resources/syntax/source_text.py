@@ -25,7 +25,7 @@ def decode(data: bytes, limits: Limits = LIMITS) -> str:
             Flaw(
                 1,
                 1,
-                f"the file has {len(data):,} bytes; a manifest may have {limits.bytes:,}",
+                f"the file has more than the {limits.bytes:,} bytes that a manifest may have",
                 "split it, or keep large content outside the manifest",
             )
         )

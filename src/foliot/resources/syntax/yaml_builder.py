@@ -118,6 +118,11 @@ class Builder:
                 top.key = text
                 top.key_mark = event.start_mark
 
+    @property
+    def innermost_mark(self) -> Any:
+        """Where the collection begins that is being read; None between documents."""
+        return self._top.mark if len(self._stack) > 1 else None
+
     # --- documents
 
     def _begin_document(self, event: Any) -> None:
@@ -141,7 +146,7 @@ class Builder:
         value: Any = event.value
         top = self._top
         is_key = top.is_mapping and top.key is _Key.AWAITED
-        if event.implicit[0]:
+        if event.implicit[0] and event.tag != "!":
             if is_key:
                 self._plain_key(value, event)
                 return

@@ -94,3 +94,8 @@ def explain(problem: str | None, context: str | None, character: str) -> tuple[s
         if said.startswith(beginning):
             return words
     return f"not valid YAML: {said}" + (f" ({context})" if context else ""), None
+
+
+def unclosed(bracket: str) -> tuple[str, str | None]:
+    """Message and hint for a `[` or `{` that is still open where its document ends."""
+    return _UNCLOSED_LIST if bracket == "[" else _UNCLOSED_MAP

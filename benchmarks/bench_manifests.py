@@ -1,0 +1,161 @@
+"""How fast manifests are read and validated, beside what PyYAML alone needs to load the same text.
+
+    python benchmarks/bench_manifests.py [--count 1000] [--rounds 5]
+
+The ratio is to `yaml.load_all` with libyaml's safe loader in the same process: no positions, no validation. It says
+more than the seconds on a machine that does other things as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from foliot.resources.reader import Bundle, parse_text, read_manifests
+from foliot.resources.yaml_dump import dump_yaml
+from foliot.resources.yaml_nodes import parse_yaml
+
+GOAL_SECONDS = 1.0
+
+AGENT = """\
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata:
+  name: agent-{number}
+  labels:
+    team: research
+    tier: gold
+spec:
+  model_ref: main
+  prompt: |
+    You read sources and answer in three sentences.
+    Name the sources. Say so when there are none.
+  tools:
+    - web-search
+    - calculator
+  roles: [reader, analyst]
+  memory:
+    ref: notes
+    allow: [read, write, search]
+  execution:
+    profile: dynamic
+    duplicate_tool_call_policy: deny
+  limits:
+    max_steps: 12
+    timeout: 90s
+"""
+TOOL = """\
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata:
+  name: tool-{number}
+  labels: {{team: research}}
+spec:
+  type: http
+  endpoint: https://tools.example.com/search/{number}
+  description: Search the index and return the ten best passages.
+  input_schema:
+    type: object
+    properties:
+      query: {{type: string}}
+      limit: {{type: integer, minimum: 1}}
+    required: [query]
+  operation_classes: [read]
+  risk_level: medium
+  runtime:
+    timeout: 20s
+    retry:
+      max_attempts: 3
+      backoff: 500ms
+      jitter: full
+  auth:
+    profile: bearer
+    secretRef: search-token
+"""
+TASK = """\
+apiVersion: orloj.dev/v1
+kind: Task
+metadata:
+  name: task-{number}
+  annotations:
+    example.com/ticket: "{number}"
+spec:
+  system: newsroom
+  mode: run
+  input:
+    topic: The harbour extension, phase {number}
+    audience: residents
+  priority: high
+  max_turns: 4
+  retry:
+    max_attempts: 3
+    backoff: 5s
+  messageRetry:
+    maxAttempts: 2
+    backoff: 1s
+    jitter: equal
+  requirements:
+    region: eu-central
+    gpu: false
+"""
+
+
+def texts(count: int) -> list[str]:
+    """`count` manifests of three kinds, 20 to 30 lines each."""
+    templates = (AGENT, TOOL, TASK)
+    return [templates[number % 3].format(number=number) for number in range(count)]
+
+
+def fastest(work: Callable[[], object], rounds: int) -> float:
+    times: list[float] = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def clean(bundle: Bundle, count: int) -> Bundle:
+    bundle.raise_for_errors()
+    if len(bundle.items) != count:
+        raise SystemExit(f"expected {count} resources, got {len(bundle.items)}")
+    return bundle
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How fast manifests are read and validated.")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    count, rounds = arguments.count, arguments.rounds
+    manifests = texts(count)
+    joined = "---\n".join(manifests)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    with tempfile.TemporaryDirectory() as folder:
+        for number, text in enumerate(manifests):
+            (Path(folder) / f"{number:05}.yaml").write_text(text)
+        documents = clean(read_manifests([folder]), count).documents
+        rows = [
+            ("yaml.load_all, C safe loader", fastest(lambda: list(yaml.load_all(joined, loader)), rounds)),
+            ("parse with positions", fastest(lambda: parse_yaml(joined), rounds)),
+            ("read one file of all", fastest(lambda: clean(parse_text(joined), count), rounds)),
+            ("read a file for each", fastest(lambda: clean(read_manifests([folder]), count), rounds)),
+            ("dump", fastest(lambda: [dump_yaml(document) for document in documents], rounds)),
+        ]
+
+    base = rows[0][1]
+    print(f"{'':<30}{'manifests':>10}{'seconds':>10}{'µs each':>10}{'ratio':>8}")
+    for name, seconds in rows:
+        print(f"{name:<30}{count:>10,}{seconds:>10.3f}{seconds / count * 1e6:>10.0f}{seconds / base:>8.2f}")
+    worst = max(rows[2][1], rows[3][1]) * 1000 / count
+    print(f"goal: 1,000 read and validated in {GOAL_SECONDS:.1f} s: {'met' if worst < GOAL_SECONDS else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()
