@@ -154,7 +154,7 @@ class TestKeyFile:
 
     def test_a_missing_file_is_not_made_unless_asked(self, source: Source, path: Path) -> None:
         with pytest.raises(SecretError, match="no key file at"):
-            load_keyring(source)
+            load_keyring(source, create=False)
         assert not path.exists()
 
     def test_a_second_load_opens_what_the_first_sealed(self, source: Source, ring: Keyring) -> None:

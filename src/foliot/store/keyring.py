@@ -177,11 +177,11 @@ class Keyring:
         )
 
 
-def load_keyring(source: KeySource, *, create: bool = False) -> Keyring:
+def load_keyring(source: KeySource, *, create: bool = True) -> Keyring:
     """The ring that the settings name: the environment's keys when given, else those of the key file.
 
-    With `create`, a missing key file is made, with one new key, readable only by its owner. Raises `SecretError` for
-    a file that is missing (without `create`), malformed, or open to other users.
+    A missing key file is made, with one new key and readable only by its owner, unless `create` is off. Raises
+    `SecretError` for a file that is malformed, open to other users, or missing and not to be made.
     """
     if source.secret_key is not None:
         return keyring_from_text(source.secret_key)

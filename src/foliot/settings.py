@@ -1,0 +1,270 @@
+"""Every setting, in one frozen object that knows where each value came from.
+
+A value is looked for in this order: a flag, the environment (`FOLIOT_<NAME>`), the configuration file
+(`<home>/config.toml`, or the file that `FOLIOT_CONFIG` names), the default. Read once at the start of a process and
+passed down; nothing below this module looks at the environment for a setting.
+
+A new setting is one line in `Settings`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from foliot.errors import UsageError
+
+PREFIX: Final = "FOLIOT_"
+CONFIG: Final = "FOLIOT_CONFIG"
+# Read elsewhere: they steer a tool, not the system.
+OTHER_VARIABLES: Final = (CONFIG, "FOLIOT_DEBUG", "FOLIOT_TEST_POSTGRES_URL", "FOLIOT_TEST_NATS_URL")
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
+QUERY_PASSWORD: Final = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
+LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error")
+
+
+class Given(NamedTuple):
+    """A value as somebody wrote it, where, and the folder that a relative path in it starts from."""
+
+    text: str
+    origin: str
+    base: Path
+
+
+class Rule(NamedTuple):
+    """How one setting is read. `sources` says who may set it; `default` may name the home folder as `{home}`."""
+
+    parse: Callable[[Given], Any]
+    default: str | None
+    sources: tuple[str, ...]
+    secret: bool
+
+
+def rule(
+    parse: Callable[[Given], Any],
+    default: str | None,
+    *,
+    sources: tuple[str, ...] = ("flag", "environment", "file"),
+    secret: bool = False,
+) -> Mapping[str, Rule]:
+    """How a field of `Settings` is read, and what it is when nobody sets it."""
+    return {"rule": Rule(parse, default, sources, secret)}
+
+
+def as_text(given: Given) -> str:
+    return given.text
+
+
+def as_path(given: Given) -> Path:
+    """An absolute path; `~` is the user's home."""
+    if not given.text.isprintable():
+        raise refused(given, "a path without control characters")
+    try:
+        return Path(os.path.abspath(given.base / Path(given.text).expanduser()))
+    except RuntimeError:
+        raise refused(given, "a path (there is no such user as its ~ names)") from None
+
+
+def as_store(given: Given) -> str:
+    """A URL that means the same from any folder: `sqlite:////absolute/path` or `postgresql://…`."""
+    scheme, separator, rest = given.text.partition("://")
+    if not separator:
+        return f"sqlite:///{as_path(given)}"
+    if scheme == "sqlite" and rest.startswith("/") and rest not in ("/", "/:memory:"):
+        return f"sqlite:///{as_path(given._replace(text=rest[1:]))}"
+    if scheme in POSTGRES_SCHEMES and rest:
+        return f"postgresql://{rest}"
+    raise refused(given, "a path, sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database")
+
+
+def as_nats(given: Given) -> str:
+    scheme, separator, rest = given.text.partition("://")
+    if scheme in ("nats", "tls", "ws", "wss") and separator and rest:
+        return given.text
+    raise refused(given, "nats://host:port")
+
+
+def as_namespace(given: Given) -> str:
+    """A name by the rule for names of resources."""
+    if len(given.text) <= 253 and NAME.fullmatch(given.text):
+        return given.text
+    raise refused(given, "letters, digits, dots, dashes and underscores, with a letter or digit at both ends")
+
+
+def as_level(given: Given) -> LogLevel:
+    for level in LEVELS:
+        if given.text.lower() == level:
+            return level
+    raise refused(given, "one of " + ", ".join(LEVELS))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Settings:
+    """What one process was told. Make it with `load_settings`."""
+
+    home: Path = field(metadata=rule(as_path, "~/.foliot", sources=("flag", "environment")))
+    store: str = field(metadata=rule(as_store, "{home}/foliot.db"))
+    namespace: str = field(metadata=rule(as_namespace, "default"))
+    # A key does not belong in a file that people copy around, nor on a command line that others can list.
+    secret_key: str | None = field(metadata=rule(as_text, None, sources=("environment",), secret=True))
+    secret_key_file: Path = field(metadata=rule(as_path, "{home}/secret.key"))
+    log_level: LogLevel = field(metadata=rule(as_level, "warning"))
+    nats: str | None = field(metadata=rule(as_nats, None))
+    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: tuple[str, ...] = ()
+    """Worth telling: variables that look like a misspelt setting."""
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={shown!r}' for name, shown, _ in self.explain())})"
+
+    def origin(self, name: str) -> str:
+        """Where a value came from, e.g. `environment FOLIOT_STORE`. Raises `KeyError` for an unknown name."""
+        return self.origins[name]
+
+    def explain(self) -> list[tuple[str, str, str]]:
+        """Name, value and origin of every setting, to show to people: secrets and passwords are masked."""
+        return [(name, self._shown(name, rule), self.origins[name]) for name, rule in RULES.items()]
+
+    def _shown(self, name: str, rule: Rule) -> str:
+        value = getattr(self, name)
+        if value is None:
+            return ""
+        return "********" if rule.secret else mask_password(str(value))
+
+
+RULES: Final[Mapping[str, Rule]] = {f.name: f.metadata["rule"] for f in fields(Settings) if "rule" in f.metadata}
+
+
+def load_settings(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
+    """All settings, from flags (by setting name, plus `config`; None is not given), environment, file and defaults.
+
+    Raises `UsageError` that names the flag, variable or file, and what was expected there.
+    """
+    flags = flags or {}
+    if unknown := flags.keys() - RULES.keys() - {"config"}:
+        raise ValueError(f"no such setting: {', '.join(sorted(unknown))}")
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def decide(name: str, *, file: Mapping[str, Given]) -> None:
+        given = _typed(name, flags, environ) or file.get(name) or _default(name, values)
+        values[name] = None if given is None else RULES[name].parse(given)
+        origins[name] = "default" if given is None else given.origin
+
+    decide("home", file={})
+    file = _read_file(values["home"], flags, environ)
+    for name in RULES:
+        if name not in values:
+            decide(name, file=file)
+    return Settings(**values, origins=origins, warnings=tuple(_misspelt(environ)))
+
+
+def refused(given: Given, expected: str) -> UsageError:
+    """The error for a value that cannot be used."""
+    return UsageError(f"{given.origin}: {mask_password(given.text)!r} cannot be used", hint=f"expected {expected}")
+
+
+def mask_password(url: str) -> str:
+    """The text, with the password or token of a URL hidden, wherever in it that stands."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme == "sqlite":
+        return url
+    rest = QUERY_PASSWORD.sub(r"\1****", rest)
+    login, at, place = rest.rpartition("@")  # the last one: passwords are not always escaped as they should be
+    user, colon, _ = login.partition(":")
+    if at and (colon or scheme not in POSTGRES_SCHEMES):
+        login = f"{user}:****" if colon else "****"  # a login without colon is a token, except for PostgreSQL
+    return f"{scheme}{separator}{login}{at}{place}"
+
+
+def _typed(name: str, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Given | None:
+    """What a flag or else the environment says. An empty variable counts as unset, except for a secret."""
+    rule, variable = RULES[name], PREFIX + name.upper()
+    if (text := flags.get(name)) is not None:
+        flag = f"flag --{name.replace('_', '-')}"
+        if "flag" not in rule.sources:
+            raise UsageError(f"{flag}: a secret on the command line can be seen by others", hint=f"set {variable}")
+        return _filled(Given(text, flag, Path.cwd()))
+    text = environ.get(variable)
+    # To fall back to another key because a variable came out empty would seal secrets with the wrong one.
+    if text is None or (not text.strip() and not rule.secret):
+        return None
+    return Given(text, f"environment {variable}", Path.cwd())
+
+
+def _read_file(home: Path, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, Given]:
+    """What the configuration file says. The default one may be missing; one that was asked for may not."""
+    asked = flags.get("config") or environ.get(CONFIG)
+    path = as_path(Given(asked, "configuration file", Path.cwd())) if asked else home / "config.toml"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        if not asked:
+            return {}
+        raise UsageError(f"the configuration file {path} does not exist", hint=f"check --config or {CONFIG}") from None
+    except OSError as error:
+        raise UsageError(f"the configuration file {path} cannot be read: {error.strerror}") from error
+    return {name: _from_file(path, name, value) for name, value in _parse_toml(path, content).items()}
+
+
+def _parse_toml(path: Path, content: bytes) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except RecursionError:
+        raise UsageError(f"{path}: not TOML: nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not TOML: {error}", hint='a line reads: namespace = "team-a"') from None
+
+
+def _from_file(path: Path, name: str, value: Any) -> Given:
+    origin = f"file {path}, key {name}"
+    allowed = [known for known, rule in RULES.items() if "file" in rule.sources]
+    if name not in allowed:
+        if name in RULES:
+            raise UsageError(
+                f"{origin}: cannot be set in a file", hint=f"set {PREFIX}{name.upper()} in the environment"
+            )
+        near = _closest(name, allowed)
+        hint = f"did you mean {near}?" if near else f"known are {', '.join(allowed)}"
+        raise UsageError(f"{origin}: there is no such setting", hint=hint)
+    if not isinstance(value, str):
+        raise UsageError(f"{origin}: expected text in quotes, found {type(value).__name__}")
+    return _filled(Given(value, origin, path.parent))
+
+
+def _default(name: str, values: Mapping[str, Any]) -> Given | None:
+    text = RULES[name].default
+    return None if text is None else Given(text.replace("{home}", str(values.get("home"))), "default", Path.cwd())
+
+
+def _filled(given: Given) -> Given:
+    if not given.text.strip():
+        raise UsageError(f"{given.origin}: is empty", hint="give it a value, or leave it out")
+    return given
+
+
+def _misspelt(environ: Mapping[str, str]) -> list[str]:
+    known = [PREFIX + name.upper() for name in RULES] + list(OTHER_VARIABLES)
+    suspects = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    return [
+        f"the environment variable {name} is not a setting and has no effect; did you mean {near}?"
+        for name in suspects
+        if (near := _closest(name, known))
+    ]
+
+
+def _closest(word: str, known: list[str]) -> str | None:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.75)), None)
