@@ -8,7 +8,7 @@ import hashlib
 import pytest
 
 from foliot.errors import Conflict, NotFound
-from foliot.store.runs import Entry, Held, Journal, JournalConflict, Lease, LeaseLost, NewRun, Signal
+from foliot.store.runs import Entry, Held, Journal, JournalConflict, Lease, LeaseLost, NewRun, Signal, SignalsPending
 
 
 def new_run(run_id: str = "r1", **changes) -> NewRun:
@@ -18,6 +18,10 @@ def new_run(run_id: str = "r1", **changes) -> NewRun:
 
 def entry(seq: int, data: bytes = b"{}", *, type: str = "step.started") -> Entry:
     return Entry(seq, 100.0 + seq, type, data)
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 async def born(journal: Journal, run_id: str = "r1", **changes) -> Lease:
@@ -143,6 +147,23 @@ class JournalConformance:
             await journal.append(lease, [entry(5)], taken=["s1"])
         assert await journal.signals(["r1"]) == [signal]
 
+    async def test_a_run_is_not_let_go_to_wait_while_a_signal_is_there(self, journal: Journal) -> None:
+        lease = await born(journal)
+        await journal.signal(Signal("s1", "r1", 101.0, "approval.decided", b"{}"))
+
+        with pytest.raises(SignalsPending):
+            await journal.append(lease, [entry(2)], phase="waiting")
+        assert await journal.read("r1") == [entry(1)]
+        await journal.append(lease, [entry(2)], phase="waiting", taken=["s1"])
+
+        assert (await journal.get("r1")).phase == "waiting"
+
+    async def test_the_end_of_a_run_ends_its_signals(self, journal: Journal) -> None:
+        lease = await born(journal)
+        await journal.signal(Signal("s1", "r1", 101.0, "input.received", b"{}"))
+        await journal.append(lease, [entry(2)], phase="succeeded")
+        assert await journal.signals(["r1"]) == []
+
     async def test_large_payloads_come_back_as_they_were(self, journal: Journal) -> None:
         lease = await born(journal)
         large = b'"' + b"x" * 300_000 + b'"'
@@ -152,7 +173,7 @@ class JournalConformance:
 
     async def test_content_is_stored_once_under_its_digest(self, journal: Journal) -> None:
         digest = await journal.put_blob(b"same")
-        assert digest == "sha256:" + hashlib.sha256(b"same").hexdigest()
+        assert digest == digest_of(b"same")
         assert await journal.put_blob(b"same") == digest
         assert await journal.get_blob(digest) == b"same"
         with pytest.raises(NotFound):
@@ -185,18 +206,20 @@ class JournalConformance:
 
     async def test_purging_forgets_only_what_ended_long_ago(self, journal: Journal) -> None:
         large = b'"' + b"y" * 300_000 + b'"'
-        shared = await journal.put_blob(b"spec")
-        old = await born(journal, "old", spec=shared)
+        shared, own = {digest_of(b"spec"): b"spec"}, {digest_of(b"mine"): b"mine"}
+        old = await born(journal, "old", content=shared | own)
         await journal.append(old, [entry(2, large)], phase="succeeded")
-        await born(journal, "live", spec=shared)
-        recent = await born(journal, "recent", spec=shared)
+        await born(journal, "live", content=shared)
+        recent = await born(journal, "recent", content=shared)
         await journal.append(recent, [Entry(2, 900.0, "run.failed", large)], phase="failed")
 
         assert await journal.purge(ended_before=500.0) == 1
 
         assert await journal.read("old") == []
         assert (await journal.read("recent"))[1].data == large
-        assert await journal.get_blob(shared) == b"spec"
+        assert await journal.get_blob(digest_of(b"spec")) == b"spec"
+        with pytest.raises(NotFound):
+            await journal.get_blob(digest_of(b"mine"))
         with pytest.raises(NotFound):
             await journal.get("old")
 

@@ -22,6 +22,7 @@ from foliot.store.runs import (
     Phase,
     RunInfo,
     Signal,
+    SignalsPending,
 )
 from foliot.store.transaction import Row, Tx, many, one, rows, run
 
@@ -151,7 +152,9 @@ def _create(new: NewRun, first: Sequence[Entry], worker: str | None, lease_until
     if row is None:
         raise Conflict(f"there is already a run {new.id!r}")
     key: int = row["key"]
-    yield from many("blob_use", [{"digest": digest, "run": key} for digest in (new.spec, *new.content)])
+    content = [{"digest": digest, "data": data, "at": new.created_at} for digest, data in new.content.items()]
+    yield from many("blob_put", content)
+    yield from many("blob_use", [{"digest": digest, "run": key} for digest in new.content])
     yield from _append_events(Lease(new.id, key, epoch, worker or "", 0.0), first)
     return key
 
@@ -186,6 +189,10 @@ def _append(
     yield from _append_events(lease, entries)
     if taken:
         yield from many("signal_remove", [{"id": signal_id} for signal_id in taken])
+    if phase == "waiting" and (yield from one("signal_any", run_id=lease.run_id)):
+        raise SignalsPending(f"run {lease.run_id} has signals to take")
+    if phase in TERMINAL:
+        yield from run("purge_signals", id=lease.run_id)
     if phase is not None:
         yield from _set_phase(lease, phase, entries[-1].at if entries else 0.0, summary)
 

@@ -21,6 +21,7 @@ from foliot.store.runs import (
     Phase,
     RunInfo,
     Signal,
+    SignalsPending,
 )
 
 
@@ -29,6 +30,7 @@ class _Run:
     info: RunInfo
     entries: list[Entry] = field(default_factory=list[Entry])
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
+    content: set[str] = field(default_factory=set[str])
 
 
 class MemoryJournal:
@@ -60,7 +62,8 @@ class MemoryJournal:
             labels=run.labels,
             summary={},
         )
-        self._runs[run.id] = _Run(info, list(first))
+        self._runs[run.id] = _Run(info, list(first), content=set(run.content))
+        self._blobs.update(run.content)
         return _lease(info) if worker else None
 
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, force: bool = False) -> Lease:
@@ -100,11 +103,15 @@ class MemoryJournal:
         expected = len(run.entries) + 1
         if [entry.seq for entry in entries] != list(range(expected, expected + len(entries))):
             raise JournalConflict(f"run {lease.run_id} is at seq {expected - 1}")
+        if phase == "waiting" and set(run.signals) - set(taken):
+            raise SignalsPending(f"run {lease.run_id} has signals to take")
         run.entries.extend(entries)
         for signal_id in taken:
             run.signals.pop(signal_id, None)
         if phase is not None:
             held = phase == "running"
+            if phase in TERMINAL:
+                run.signals.clear()
             run.info = msgspec.structs.replace(
                 run.info,
                 phase=phase,
@@ -180,7 +187,7 @@ class MemoryJournal:
         ][:limit]
         for run_id in ended:
             del self._runs[run_id]
-        kept = {run.info.spec for run in self._runs.values()}
+        kept = {digest for run in self._runs.values() for digest in run.content}
         self._blobs = {digest: data for digest, data in self._blobs.items() if digest in kept}
         return len(ended)
 

@@ -42,7 +42,10 @@ class Lease(Struct, frozen=True):
 
 
 class NewRun(Struct, frozen=True):
-    """`spec` is the digest of the frozen definition the run is pinned to; `content` are other blobs that it needs."""
+    """`spec` is the digest of the frozen definition the run is pinned to.
+
+    `content` is what the run needs by digest, the spec included: stored with it, in the same transaction.
+    """
 
     id: str
     namespace: str
@@ -52,7 +55,7 @@ class NewRun(Struct, frozen=True):
     parent: str | None = None
     parent_seq: int | None = None
     labels: dict[str, str] = {}
-    content: tuple[str, ...] = ()
+    content: dict[str, bytes] = {}
 
 
 class RunInfo(Struct, frozen=True):
@@ -103,6 +106,12 @@ class Held(Conflict):
     code = "held"
 
 
+class SignalsPending(Conflict):
+    """The run cannot be let go to wait: there are signals that only its holder would take."""
+
+    code = "signals_pending"
+
+
 class Journal(Protocol):
     async def create(
         self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
@@ -136,7 +145,7 @@ class Journal(Protocol):
         """Add entries, all or none; durable on return. Any `phase` but "running" also gives the lease back.
 
         `taken` are ids of signals that these entries carry; they are removed in the same transaction.
-        Raises `LeaseLost`, `JournalConflict`.
+        Raises `LeaseLost`, `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not taken.
         """
         ...
 

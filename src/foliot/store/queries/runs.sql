@@ -76,6 +76,9 @@ SELECT s.id AS id, s.run_id AS run_id, s.at AS at, s.type AS type, s.data AS dat
   FROM json_each(:run_ids) AS wanted JOIN signal AS s ON s.run_id = wanted.value
  ORDER BY s.at, s.id;
 
+-- name: signal_any
+SELECT id FROM signal WHERE run_id = :run_id LIMIT 1;
+
 -- name: signal_remove
 DELETE FROM signal WHERE id = :id;
 

@@ -1,0 +1,247 @@
+"""Drives one run under one lease, to its end or to its next wait.
+
+The order of things is the whole point:
+
+1. `decide` says what to do; the facts it comes with are recorded (folded in, and kept to be written).
+2. Before anything acts on the world, everything recorded so far is made durable in one append. So an answer and the
+   starts of the tools it asked for share one append, and so do their results and the start of the next step.
+3. What comes back is recorded, and it begins again.
+
+Effects run as tasks of their own and report through a mailbox, so a cancellation, an input or a decision is taken in at
+any moment, whatever is under way. Whoever loses the lease stops at once and writes nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from foliot.engine.base import Clock, Models, Watcher
+from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
+from foliot.engine.intake import admit_calls, check_output, give_up_compacting
+from foliot.engine.summary import phase_of, summary_of
+from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
+from foliot.kernel.codec import decode, encode, type_of
+from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
+from foliot.kernel.events import Event, RunClaimed
+from foliot.kernel.loop import apply, decide
+from foliot.kernel.messages import Delta
+from foliot.kernel.state import State
+from foliot.store.runs import Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
+from foliot.tools.base import Admitted, Toolbox
+
+log = logging.getLogger(__name__)
+
+
+class Driver:
+    """One run in the hands of one process. `state` is the fold of its journal, and of what is about to be added."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        state: State,
+        *,
+        journal: Journal,
+        models: Models,
+        tools: Toolbox,
+        watcher: Watcher,
+        clock: Clock,
+        stream: bool = False,
+    ) -> None:
+        self.lease = lease
+        self.state = state
+        self._journal = journal
+        self._models = models
+        self._tools = tools
+        self._watcher = watcher
+        self._clock = clock
+        self._stream = stream
+        self._unwritten: list[tuple[Entry, Event]] = []
+        self._taken: list[str] = []
+        self._seen: set[str] = set()
+        self._mail: list[tuple[Event, str | None]] = []
+        self._alarm: asyncio.Future[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._calling: dict[str, asyncio.Task[None]] = {}
+        self._lost = False
+
+    async def drive(self) -> State:
+        """Go on until the run ends or waits. Raises `LeaseLost`, and what the journal raises."""
+        try:
+            if not self.state.held:
+                self._record(RunClaimed(self.state.attempt + 1, self.lease.worker, self.lease.epoch))
+            while not await self._advance():
+                pass
+            return self.state
+        finally:
+            await self._stop_effects()
+
+    def deliver(self, signal: Signal) -> None:
+        """Something from outside the run: an input, a decision, a cancellation. Taken in at the next opportunity."""
+        if signal.id in self._seen:
+            return
+        self._seen.add(signal.id)
+        try:
+            self._post(decode(signal.data), signal.id)
+        except UnknownEvent as error:
+            log.warning("run %s: a signal was left alone: %s", self.lease.run_id, error)
+
+    def lose(self) -> None:
+        """The lease is gone: stop at once."""
+        self._lost = True
+        self._wake()
+
+    async def _advance(self) -> bool:
+        """One decision. True when the run has ended or waits."""
+        while self._mail:
+            self._take(*self._mail.pop(0))
+        action = decide(self.state)
+        for event in action.events:
+            self._record(event)
+        match action:
+            case Note():
+                pass
+            case CheckOutput():
+                self._record(check_output(action))
+            case CallTools():
+                await self._start_calls(action)
+            case AskModel():
+                await self._write()
+                self._asking = asyncio.create_task(self._ask(action))
+            case Compact():
+                self._record(give_up_compacting(action))
+            case Await():
+                await self._write()
+                if action.stop:
+                    self._ask_to_stop(action.calls)
+                await self._wait_for_mail()
+            case Wait():
+                return await self._let_go()
+            case End() | Stop():
+                await self._write(phase_of(action.terminal))
+                return True
+        return False
+
+    # --- recording -----------------------------------------------------------------------------------------------
+
+    def _record(self, event: Event) -> None:
+        """Fold the event in, and keep it for the next append."""
+        at = self._clock()
+        data = encode(event)
+        apply(self.state, event, at)
+        self._unwritten.append((Entry(self.state.seq, at, type_of(event), data), event))
+
+    def _take(self, event: Event, signal_id: str | None) -> None:
+        """Record what came in. What has no place any more (a result after its call was stopped) is dropped."""
+        try:
+            self._record(event)
+        except Unencodable as error:
+            self._record(in_place_of(event, error))
+        except IllegalEvent as error:
+            log.info("run %s: %s came too late: %s", self.lease.run_id, type_of(event), error)
+        if signal_id is not None:
+            self._taken.append(signal_id)
+
+    async def _let_go(self) -> bool:
+        """Wait without holding the lease, unless a signal is there that nobody else would take."""
+        try:
+            await self._write("waiting")
+        except SignalsPending:
+            for signal in await self._journal.signals([self.lease.run_id]):
+                self.deliver(signal)
+            return False
+        return True
+
+    async def _write(self, phase: Phase | None = None) -> None:
+        """Make everything recorded durable; only then is it told to anyone."""
+        if self._lost:
+            raise LeaseLost(f"run {self.lease.run_id} is no longer held by {self.lease.worker}")
+        written, taken = self._unwritten, self._taken
+        if not written and not taken and phase is None:
+            return
+        await self._journal.append(
+            self.lease,
+            [entry for entry, _ in written],
+            phase=phase,
+            summary=summary_of(self.state) if phase else None,
+            taken=taken,
+        )
+        self._unwritten, self._taken = self._unwritten[len(written) :], self._taken[len(taken) :]
+        recorded = self._watcher.recorded
+        for entry, event in written:
+            recorded(self.lease.run_id, entry.seq, entry.at, event)
+
+    # --- effects -------------------------------------------------------------------------------------------------
+
+    async def _ask(self, action: AskModel) -> None:
+        run_id, step, streamed = self.lease.run_id, action.step, self._watcher.streamed
+
+        def on_delta(delta: Delta) -> None:
+            streamed(run_id, step, delta)
+
+        heard = on_delta if self._stream else None
+        fact = await ask_model(self._models, self.state.spec, action, on_delta=heard, clock=self._clock)
+        self._asking = None
+        self._post(fact)
+
+    async def _start_calls(self, action: CallTools) -> None:
+        """Refused calls are answered at once; the starts of the others become durable, then they act."""
+        admitted, refused = await admit_calls(self._tools, self.state, action)
+        for fact in refused:
+            self._record(fact)
+        for intent, _ in admitted:
+            self._record(intent.started())
+        if not admitted:
+            return
+        await self._write()
+        for intent, call in admitted:
+            self._calling[intent.call_id] = asyncio.create_task(self._call(intent, call, action.deadline))
+
+    async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
+        run_id, call_id, output = self.lease.run_id, intent.call_id, self._watcher.output
+        fact = await call_tool(
+            intent,
+            call,
+            on_output=(lambda text: output(run_id, call_id, text)) if self._stream else None,
+            deadline=deadline,
+            clock=self._clock,
+        )
+        self._calling.pop(call_id, None)
+        self._post(fact)
+
+    def _ask_to_stop(self, calls: Sequence[str]) -> None:
+        for call_id in calls:
+            task = self._calling.pop(call_id, None)
+            if task is not None:
+                task.cancel()
+            call = self.state.call(call_id)
+            if call is not None:
+                self._post(stopped_call(call))
+
+    async def _stop_effects(self) -> None:
+        tasks = [task for task in (self._asking, *self._calling.values()) if task is not None and not task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- the mailbox ---------------------------------------------------------------------------------------------
+
+    def _post(self, event: Event, signal_id: str | None = None) -> None:
+        self._mail.append((event, signal_id))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._alarm is not None and not self._alarm.done():
+            self._alarm.set_result(None)
+
+    async def _wait_for_mail(self) -> None:
+        """Until something is in the mailbox or the lease is lost. Effects keep their own deadlines."""
+        if self._mail or self._lost:
+            return
+        self._alarm = asyncio.get_running_loop().create_future()
+        try:
+            await self._alarm
+        finally:
+            self._alarm = None

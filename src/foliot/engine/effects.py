@@ -1,0 +1,92 @@
+"""Acting on the world, and the one fact that comes of it. These never raise; cancelling them is the only way out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from foliot.engine.base import Clock, Models
+from foliot.kernel.actions import AskModel, CallIntent
+from foliot.kernel.errors import Unencodable
+from foliot.kernel.events import Event, ModelFailed, ModelResponded, ToolFinished
+from foliot.kernel.messages import Text, ToolFailure, ToolResult
+from foliot.kernel.spec import RunSpec
+from foliot.kernel.state import Call
+from foliot.models.base import ModelError, OnDelta
+from foliot.tools.base import Admitted, OnOutput
+
+log = logging.getLogger(__name__)
+
+
+async def ask_model(
+    models: Models, spec: RunSpec, action: AskModel, *, on_delta: OnDelta | None, clock: Clock
+) -> ModelResponded | ModelFailed:
+    started = clock()
+    try:
+        async with asyncio.timeout(_seconds_left(action.deadline, started)):
+            response = await models.ask(spec, action.request, on_delta=on_delta)
+    except ModelError as error:
+        return ModelFailed(
+            step=action.step,
+            kind=error.kind,
+            message=error.message,
+            retryable=error.retryable,
+            retry_after=error.retry_after,
+            status=error.status,
+            provider=error.provider,
+        )
+    except TimeoutError:
+        return ModelFailed(action.step, "timeout", "the time limit of the run passed before the model had answered")
+    except Exception as error:
+        # A gateway promises to raise nothing else. One that does must not leave a run without an owner.
+        log.exception("the model gateway for run of agent %s broke", spec.agent)
+        return ModelFailed(action.step, "other", f"the model gateway broke: {type(error).__name__}: {error}")
+    return ModelResponded(action.step, response, clock() - started)
+
+
+async def call_tool(
+    intent: CallIntent, call: Admitted, *, on_output: OnOutput | None, deadline: float | None, clock: Clock
+) -> ToolFinished:
+    started = clock()
+    try:
+        if deadline is None:
+            result = await call.run(on_output=on_output)
+        else:
+            async with asyncio.timeout(_seconds_left(deadline, started)):
+                result = await call.run(on_output=on_output)
+    except TimeoutError:
+        result = failed(intent.call_id, intent.name, _OUT_OF_TIME)
+    return ToolFinished(result, clock() - started)
+
+
+def stopped_call(call: Call) -> ToolFinished:
+    """The result of a call that was asked to stop because its run is ending."""
+    return ToolFinished(failed(call.id, call.name, _STOPPED), synthetic="cancelled")
+
+
+def in_place_of(event: Event, error: Unencodable) -> Event:
+    """What is recorded instead of a fact that JSON cannot carry (half of a surrogate pair, for example)."""
+    match event:
+        case ToolFinished(result=result):
+            failure = ToolFailure("execution_failed", "tool_backend_failure", f"the result cannot be stored: {error}")
+            return ToolFinished(failed(result.call_id, result.name, failure), event.seconds)
+        case ModelResponded():
+            return ModelFailed(event.step, "garbage", f"the answer cannot be stored: {error}", retryable=True)
+        case _:
+            raise error
+
+
+def failed(call_id: str, name: str, failure: ToolFailure) -> ToolResult:
+    return ToolResult(call_id, name, (Text(f"Error ({failure.code}): {failure.message}"),), failure)
+
+
+_OUT_OF_TIME = ToolFailure(
+    "timeout", "tool_execution_timeout", "the time limit of the run passed before the tool had finished", kind="timeout"
+)
+_STOPPED = ToolFailure(
+    "canceled", "tool_execution_canceled", "stopped with its run; it may or may not have taken effect", kind="cancelled"
+)
+
+
+def _seconds_left(deadline: float | None, now: float) -> float | None:
+    return None if deadline is None else max(0.0, deadline - now)

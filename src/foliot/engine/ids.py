@@ -1,0 +1,21 @@
+"""Names for runs: short enough to type, ordered by the time they were made, unique without asking anyone."""
+
+from __future__ import annotations
+
+import secrets
+
+# Lower case without i, l, o, u: nothing to mistake when read aloud or typed from a screen.
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def new_run_id(now: float) -> str:
+    """Ten characters of time (milliseconds) and ten of chance: sorts by age, 50 random bits within a millisecond."""
+    return _text(int(now * 1000), 10) + _text(secrets.randbits(50), 10)
+
+
+def _text(number: int, length: int) -> str:
+    digits = ""
+    for _ in range(length):
+        number, digit = divmod(number, 32)
+        digits = _ALPHABET[digit] + digits
+    return digits

@@ -1,0 +1,90 @@
+"""What is settled between a decision and an effect: arguments parsed, gates passed, answers held against a schema."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from foliot.kernel.actions import CallIntent, CallTools, CheckOutput, Compact
+from foliot.kernel.events import ModelFailed, OutputAccepted, OutputRejected, ToolFinished
+from foliot.kernel.messages import ToolResult
+from foliot.kernel.state import State
+from foliot.tools.base import Admitted, Invocation, Toolbox
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+MOST_PROBLEMS_TOLD = 8
+
+
+async def admit_calls(
+    tools: Toolbox, state: State, action: CallTools
+) -> tuple[list[tuple[CallIntent, Admitted]], list[ToolFinished]]:
+    """Who may act, and the results of those who may not."""
+    admitted: list[tuple[CallIntent, Admitted]] = []
+    refused: list[ToolFinished] = []
+    for intent in action.calls:
+        outcome = await tools.admit(_invocation(state, intent))
+        if isinstance(outcome, ToolResult):
+            refused.append(ToolFinished(outcome))
+        else:
+            admitted.append((intent, outcome))
+    return admitted, refused
+
+
+def _invocation(state: State, intent: CallIntent) -> Invocation:
+    return Invocation(
+        run_id=state.run_id,
+        call_id=intent.call_id,
+        tool=intent.name,
+        arguments=_decode(intent.arguments),  # the kernel hands over JSON objects only
+        idempotency_key=intent.key,
+        namespace=state.spec.namespace,
+        agent=state.spec.agent,
+        step=state.step,
+        attempt=intent.attempt,
+    )
+
+
+def check_output(action: CheckOutput) -> OutputAccepted | OutputRejected:
+    """Whether a final answer is JSON of the wanted shape; if not, what the model should be told."""
+    text = _without_fence(action.output)
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        return _rejected([f"it is not JSON: {error}"])
+    problems = [
+        f"{'/'.join(map(str, problem.instance_path)) or 'the value'}: {problem.message}"
+        for problem in _validator(msgspec.json.encode(action.schema)).iter_errors(value)
+    ]
+    return _rejected(problems) if problems else OutputAccepted(value)
+
+
+def _rejected(problems: list[str]) -> OutputRejected:
+    told = problems[:MOST_PROBLEMS_TOLD]
+    listing = "\n".join(f"- {problem}" for problem in told)
+    return OutputRejected(
+        "schema",
+        f"Your answer does not fit the required format:\n{listing}\nAnswer again with JSON of that format only.",
+        tuple(told),
+    )
+
+
+def _without_fence(text: str) -> str:
+    """Models like to put JSON into a fenced block although nobody asked for one."""
+    stripped = text.strip()
+    if stripped.startswith("```") and stripped.endswith("```") and "\n" in stripped:
+        return stripped[stripped.index("\n") + 1 : -3].strip()
+    return stripped
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: bytes) -> Any:
+    import jsonschema_rs
+
+    return jsonschema_rs.validator_for(msgspec.json.decode(schema))
+
+
+def give_up_compacting(action: Compact) -> ModelFailed:
+    """A run outside a session has nobody who could summarise its transcript."""
+    return ModelFailed(action.step, "context_overflow", "the transcript is too long for the model")
