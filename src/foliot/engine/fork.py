@@ -1,0 +1,57 @@
+"""What if? A fork is a new run that shares the past of another up to a step, and goes on differently from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from foliot.engine.runs import Runs
+from foliot.errors import NotFound
+from foliot.kernel.events import Fork, RunCreated, StepStarted
+from foliot.kernel.messages import Message
+from foliot.kernel.spec import RunSpec
+
+
+class Branch(Struct, frozen=True):
+    """What a forked run starts from: its spec, the past it shares, and what is said to it first."""
+
+    spec: RunSpec
+    history: tuple[Message, ...]
+    input: tuple[Message, ...]
+    fork: Fork
+    definitions: dict[str, str]
+
+
+async def branch(
+    runs: Runs,
+    run_id: str,
+    *,
+    at: int,
+    prompt: str | None = None,
+    model: str | None = None,
+    input: Sequence[Message] | None = None,
+) -> Branch:
+    """The run as it was just before step `at`, with what is to be different. Raises `NotFound` for a step it never had.
+
+    At step 1 `input` takes the place of the original one; later it is said after the steps that are kept.
+    """
+    facts = await runs.facts(run_id)
+    seq = next((n for n, (_, event) in enumerate(facts) if isinstance(event, StepStarted) and event.step == at), None)
+    if seq is None:
+        steps = max((event.step for _, event in facts if isinstance(event, StepStarted)), default=0)
+        raise NotFound(f"run {run_id} has no step {at}", hint=f"it has steps 1 to {steps}" if steps else None)
+    _, state = await runs.load(run_id, upto=seq)
+    created = facts[0][1]
+    assert isinstance(created, RunCreated), "load() has checked it"
+    changed = replace(
+        state.spec,
+        system=state.spec.system if prompt is None else prompt,
+        model=state.spec.model if model is None else model,
+    )
+    if at == 1:
+        history, said = await runs.history(created), created.input if input is None else tuple(input)
+    else:
+        history, said = state.settled_messages(), tuple(input or ())
+    return Branch(changed, history, said, Fork(run_id, seq), created.definitions)
