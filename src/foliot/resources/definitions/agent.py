@@ -12,6 +12,7 @@ from foliot.resources.fields import (
     Count,
     ExactList,
     JsonSchema,
+    Name,
     NameList,
     Positive,
     RawText,
@@ -48,7 +49,7 @@ MemoryOperations: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list
 class AgentMemory(Model):
     """Which memory the agent has, and what it may do with it."""
 
-    ref: Ref = Field(default="", description="The Memory, in the agent's namespace.")
+    ref: Name = Field(default="", description="The Memory, in the agent's namespace.")
     allow: MemoryOperations = Field(
         default_factory=list[str], description="What the agent may do: read, write, search, list, ingest."
     )

@@ -1,0 +1,164 @@
+"""Checks across documents: what they name, and whether it is there.
+
+A reference to something that is not there is a warning, because it may be declared later and in any order. What is
+wrong inside one system is an error, and so is a task that could run for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from foliot.resources.graph import CYCLE, check_graph, find_cycle, is_cyclic
+from foliot.resources.problems import Problem
+from foliot.resources.references import Reference, references
+
+Document: TypeAlias = dict[str, Any]
+Known: TypeAlias = Callable[[str, str, str], bool]
+Find: TypeAlias = Callable[[str, str, str], Document | None]
+Key: TypeAlias = tuple[str, str, str]
+
+_CALLED_BY_ADDRESS: Final = frozenset({"http", "external", "grpc", "webhook-callback", "queue", "wasm"})
+_CLEAR_KEYS: Final = frozenset({"api_key", "apikey", "api-key", "authorization", "password", "secret", "access_token"})
+
+__all__ = ["check_graph", "check_references"]
+
+
+def check_references(
+    documents: Sequence[Document], known: Known | None, find: Find | None = None
+) -> list[tuple[int, Problem]]:
+    """Everything that is wrong or doubtful between normalised documents, each with the index of its document.
+
+    `known(kind, namespace, name)` says whether a resource exists beside the documents; None when nobody knows, as in a
+    check without a store. `find` gives the stored document, so that a task can be checked against a stored system.
+    The graph of each AgentSystem is checked too.
+    """
+    given: dict[Key, Document] = {_key(document): document for document in documents}
+    problems: list[tuple[int, Problem]] = []
+    for index, document in enumerate(documents):
+        found: list[Problem] = []
+        if document["kind"] == "AgentSystem":
+            found += check_graph(document)
+        found += _missing(document, given, known)
+        found += _addressed(document, given, find)
+        found += _doubts(document)
+        problems += [(index, problem) for problem in found]
+    problems += _tool_order(documents)
+    return problems
+
+
+def _key(document: Mapping[str, Any]) -> Key:
+    metadata = document["metadata"]
+    return document["kind"], metadata.get("namespace", "default"), metadata["name"]
+
+
+def _missing(document: Document, given: Mapping[Key, Document], known: Known | None) -> Iterator[Problem]:
+    def there(kind: str, namespace: str, name: str) -> bool:
+        return (kind, namespace, name) in given or (known is not None and known(kind, namespace, name))
+
+    for reference in references(document):
+        if there(reference.kind, reference.namespace, reference.name) or _comes_by_itself(reference, there):
+            continue
+        message, hint = _said(document, reference)
+        if known is None:
+            hint = "; ".join(filter(None, (hint, "not among these manifests")))
+        yield Problem(reference.path, message, hint, severity="warning")
+
+
+def _comes_by_itself(reference: Reference, there: Known) -> bool:
+    """Tools that nobody declares: those of an agent's memory, and those that an MCP server brings."""
+    if reference.kind != "Tool":
+        return False
+    server, dashes, _ = reference.name.partition("--")
+    return reference.name.startswith("memory.") or bool(dashes and there("McpServer", reference.namespace, server))
+
+
+def _said(document: Document, reference: Reference) -> tuple[str, str | None]:
+    owner, name, said = document["kind"].lower(), document["metadata"]["name"], reference.said
+    match document["kind"], reference.kind:
+        case "Agent", "ModelEndpoint":
+            return f'agent "{name}" model resolution failed: model endpoint "{said}" not found', None
+        case "AgentSystem" | "Task", "Agent":
+            return f'agent "{said}" not found', None
+        case "Task", "AgentSystem":
+            return f'agentsystem "{said}" not found', None
+        case "TaskSchedule" | "TaskWebhook", "Task":
+            return f'task template "{said}" not found', None
+        case _, "Secret":
+            hint = "the environment may provide it"
+            return f'{owner} "{name}" references missing secret "{reference.name}"', hint
+        case _, kind:
+            return f'{owner} "{name}" references missing {_LOWER.get(kind, kind.lower())} "{said}"', None
+
+
+_LOWER: Final = {"AgentRole": "role", "McpServer": "MCP server", "ModelEndpoint": "model endpoint"}
+
+
+def _addressed(document: Document, given: Mapping[Key, Document], find: Find | None) -> Iterator[Problem]:
+    """What a task, a schedule or a webhook addresses must be able to do its part."""
+
+    def look(reference: Reference) -> Document | None:
+        key = (reference.kind, reference.namespace, reference.name)
+        return given.get(key) or (find(*key) if find is not None else None)
+
+    for reference in references(document):
+        match document["kind"], reference.kind:
+            case "Task", "AgentSystem":
+                system = look(reference)
+                turns = document["spec"].get("max_turns")
+                if (
+                    system is not None
+                    and not turns
+                    and not system.get("spec", {}).get("max_turns")
+                    and is_cyclic(system)
+                ):
+                    hint = f'or set spec.max_turns of the AgentSystem "{reference.name}"'
+                    yield Problem(("spec", "max_turns"), CYCLE, hint, expected="a number above 0")
+            case "TaskSchedule" | "TaskWebhook", "Task":
+                template = look(reference)
+                if template is not None and template.get("spec", {}).get("mode") != "template":
+                    message = f'task template "{reference.said}" must set spec.mode=template'
+                    yield Problem(reference.path, message, severity="warning")
+            case _:
+                pass
+
+
+def _doubts(document: Document) -> Iterator[Problem]:
+    """What is allowed and yet hardly meant. No value that may be secret is repeated."""
+    spec = document.get("spec", {})
+    for field in ("endpoint", "base_url"):
+        if _has_password(spec.get(field, "")):
+            message = f"spec.{field} holds a password in clear"
+            yield Problem(("spec", field), message, "name a Secret in auth.secretRef instead", severity="warning")
+    for key in spec.get("options", {}) if document["kind"] == "ModelEndpoint" else ():
+        if key in _CLEAR_KEYS:
+            message = f"spec.options.{key} holds a key in clear"
+            yield Problem(
+                ("spec", "options", key), message, "name a Secret in auth.secretRef instead", severity="warning"
+            )
+    if document["kind"] == "Tool" and spec.get("type") in _CALLED_BY_ADDRESS and not spec.get("endpoint"):
+        message = f"a tool of type {spec['type']} without spec.endpoint cannot be called"
+        yield Problem(("spec", "endpoint"), message, severity="warning")
+
+
+def _has_password(address: str) -> bool:
+    try:
+        return bool(urlsplit(address).password)
+    except ValueError:
+        return False
+
+
+def _tool_order(documents: Sequence[Document]) -> Iterator[tuple[int, Problem]]:
+    """Tools that wait for each other would wait for ever."""
+    for field in ("after", "requires_prior"):
+        places: dict[str, int] = {}
+        waits: dict[str, list[str]] = {}
+        for index, document in enumerate(documents):
+            if document["kind"] == "Tool":
+                namespace, name = _key(document)[1:]
+                places[f"{namespace}/{name}"] = index
+                waits[f"{namespace}/{name}"] = [f"{namespace}/{other}" for other in document["spec"].get(field, ())]
+        if (cycle := find_cycle(waits)) is not None:
+            names = " -> ".join(name.rpartition("/")[2] for name in cycle)
+            yield places[cycle[0]], Problem(("spec", field), f"these tools wait for each other: {names}")
