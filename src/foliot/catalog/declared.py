@@ -1,0 +1,60 @@
+"""What of a document somebody declared, as opposed to what the store added: the part that apply and diff compare."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from foliot.store.base import Document, Key
+from foliot.store.documents import same as same_json
+
+MANAGED_BY: Final = "foliot.dev/managed-by"
+"""Annotation on what `apply` made. Only such resources may be pruned: nothing that was made otherwise disappears."""
+
+MASK: Final = "***"
+
+
+def key_of(document: Document) -> Key:
+    metadata = document["metadata"]
+    return Key(document["kind"], metadata.get("namespace") or "default", metadata["name"])
+
+
+def version_of(document: Document) -> str:
+    return str(document["metadata"].get("resourceVersion") or "")
+
+
+def managed(document: Document) -> bool:
+    annotations: dict[str, str] = document["metadata"].get("annotations") or {}
+    return annotations.get(MANAGED_BY) == "apply"
+
+
+def stamped(document: Document) -> Document:
+    """The document as apply stores it: marked as made by apply, and without what only the store may say."""
+    metadata = {key: value for key, value in document["metadata"].items() if key in _DECLARED}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), MANAGED_BY: "apply"}
+    stored = {key: value for key, value in document.items() if key != "status"}
+    return {**stored, "metadata": metadata}
+
+
+_DECLARED: Final = ("name", "namespace", "labels", "annotations")
+
+
+def declared(document: Document) -> Document:
+    """The comparable form: no status, no volatile metadata, no mark of apply, nothing empty in metadata."""
+    metadata: dict[str, Any] = {}
+    for field in _DECLARED:
+        value = document["metadata"].get(field)
+        if field == "annotations" and value:
+            value = {key: text for key, text in value.items() if key != MANAGED_BY}
+        if value:
+            metadata[field] = value
+    return {
+        "apiVersion": document.get("apiVersion"),
+        "kind": document["kind"],
+        "metadata": metadata,
+        "spec": document.get("spec") or {},
+    }
+
+
+def same(before: Document, after: Document) -> bool:
+    """Whether storing `after` over `before` would change nothing that anyone declared (secret values aside)."""
+    return same_json(declared(before), declared(after)) and managed(before) == managed(after)

@@ -1,0 +1,24 @@
+"""The difference between two states of a resource, as a unified diff of their YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from foliot.catalog.declared import declared
+from foliot.store.base import Document
+
+
+def unified_diff(
+    before: Document | None, after: Document | None, *, label: str, render: Callable[[Document], str]
+) -> str:
+    """Empty when there is no difference that anyone declared. `before` is live, `after` is what manifests say.
+
+    Secret values must be masked already; `catalog.plan` does so, and marks those that differ.
+    """
+    old = render(declared(before)).splitlines(keepends=True) if before else []
+    new = render(declared(after)).splitlines(keepends=True) if after else []
+    lines = difflib.unified_diff(
+        old, new, f"{label} (live)" if before else "/dev/null", f"{label} (manifest)" if after else "/dev/null"
+    )
+    return "".join(lines)

@@ -1,0 +1,118 @@
+"""`foliot delete`: by name, by manifest, by label, or everything of a kind. Asks nothing; `--dry-run` shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from foliot.cli import complete
+from foliot.cli.commands.get import Request, fetch_all
+from foliot.cli.connect import connected, namespace, run
+from foliot.cli.errors import tell
+from foliot.cli.manifests import files_option
+from foliot.cli.output import word_of
+from foliot.cli.targets import Targets, parse_targets
+from foliot.client.base import Client
+from foliot.errors import NotFound, UsageError
+from foliot.resources.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Doomed:
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{word_of(self.kind)}/{self.name}"
+
+
+@click.command()
+@click.argument("what", nargs=-1, metavar="[KIND NAME… | KIND/NAME… | KIND]", shell_complete=complete.targets)
+@files_option(required=False)
+@click.option("-l", "--selector", metavar="SELECTOR", help="Those with these labels, e.g. `app=report`.")
+@click.option("--all", "everything", is_flag=True, help="All of the kind in the namespace.")
+@click.option("--ignore-not-found", is_flag=True, help="What is not there needs no deleting.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+def delete(
+    what: tuple[str, ...],
+    files: tuple[str, ...],
+    selector: str | None,
+    everything: bool,
+    ignore_not_found: bool,
+    dry_run: bool,
+) -> int:
+    """Delete resources. It asks nothing; try --dry-run first.
+
+    \b
+    foliot delete agent writer
+    foliot delete agent/writer tool/web
+    foliot delete -f folder/                   what these manifests declare
+    foliot delete all -l app=report
+    foliot delete tasks --all
+    """
+    if files and (what or selector or everything):
+        raise UsageError("-f already says what to delete; leave out kinds, names, -l and --all.")
+    if files:
+        return run(_delete_files(files, ignore_not_found, dry_run))
+    targets = parse_targets(what, verb="delete")
+    if targets.named and (selector or everything):
+        raise UsageError("Names cannot be combined with -l or --all.")
+    if targets.named:
+        return run(_delete_named(targets.named, ignore_not_found, dry_run))
+    if not selector and not everything:
+        raise UsageError(
+            f"`foliot delete {' '.join(what)}` would delete every one of them.",
+            hint="Give names or a selector (-l), or add --all if that is what you want.",
+        )
+    return run(_delete_matching(targets, selector, dry_run))
+
+
+async def _delete_files(files: tuple[str, ...], ignore_not_found: bool, dry_run: bool) -> int:
+    from foliot.cli.manifests import load
+
+    loaded = load(files)
+    doomed = [
+        Doomed(item.document["kind"], item.document["metadata"]["namespace"], item.document["metadata"]["name"])
+        for item in loaded
+    ]
+    async with connected() as client:
+        return await _delete(client, doomed, ignore_not_found=ignore_not_found, dry_run=dry_run)
+
+
+async def _delete_named(named: tuple[tuple[Kind, str], ...], ignore_not_found: bool, dry_run: bool) -> int:
+    space = namespace()
+    doomed = [Doomed(kind.name, space, name) for kind, name in named]
+    async with connected() as client:
+        return await _delete(client, doomed, ignore_not_found=ignore_not_found, dry_run=dry_run)
+
+
+async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool) -> int:
+    from foliot.store.selectors import parse_labels
+
+    labels = parse_labels(selector) if selector else ()
+    request = Request(targets, namespace(), labels, ())
+    async with connected() as client:
+        documents, _ = await fetch_all(client, request.filters)
+        if not documents:
+            click.echo(f"Nothing to delete in namespace {request.namespace}.", err=True)
+        doomed = [Doomed(d["kind"], d["metadata"]["namespace"], d["metadata"]["name"]) for d in documents]
+        return await _delete(client, doomed, ignore_not_found=True, dry_run=dry_run)
+
+
+async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: bool, dry_run: bool) -> int:
+    """Each by itself: one that is missing does not keep the others."""
+    code = 0
+    for each in doomed:
+        try:
+            if dry_run:
+                await client.get(each.kind, each.name, namespace=each.namespace)
+            else:
+                await client.delete(each.kind, each.name, namespace=each.namespace)
+        except NotFound as error:
+            if not ignore_not_found:
+                code = tell(error)
+            continue
+        click.echo(f"{each} {click.style('deleted', fg='red')}{' (dry run)' if dry_run else ''}")
+    return code

@@ -1,0 +1,194 @@
+"""`foliot describe`: one resource for a person to read, with what it uses, what uses it, and what changed last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import click
+
+from foliot.catalog.declared import MANAGED_BY, declared
+from foliot.cli import complete
+from foliot.cli.connect import connected, namespace, run
+from foliot.cli.output import as_json, as_yaml, output_option, word_of
+from foliot.cli.tables import clean, since, table
+from foliot.cli.targets import parse_targets
+from foliot.client.base import Client
+from foliot.errors import Gone, NotFound, UsageError
+from foliot.store.base import Change, Document, Filter, Key, Requirement
+
+LOOKED_AT: Final = 10_000
+CHANGES: Final = 5
+HISTORY: Final = 50_000
+PATIENCE: Final = 2.0
+
+
+@click.command()
+@click.argument("what", nargs=-1, metavar="KIND NAME… | KIND/NAME…", shell_complete=complete.targets)
+@output_option("text", "json", "yaml", default="text", help="text, json or yaml.")
+def describe(what: tuple[str, ...], output: str) -> int:
+    """Show one resource, what it uses, what uses it, and what changed last."""
+    targets = parse_targets(what, verb="describe")
+    if not targets.named:
+        raise UsageError("`foliot describe` needs a name.", hint=f"`foliot get {what[0]}` lists them.")
+    return run(_describe([(kind.name, name) for kind, name in targets.named], output))
+
+
+async def _describe(named: Sequence[tuple[str, str]], output: str) -> int:
+    space = namespace()
+    async with connected() as client:
+        for number, (kind, name) in enumerate(named):
+            document = await client.get(kind, name, namespace=space)
+            if number and output == "text":
+                click.echo(f"\n{'─' * 40}\n")
+            click.echo(await _text_of(client, document) if output == "text" else _machine(document, output))
+    return 0
+
+
+def _machine(document: Document, output: str) -> str:
+    return as_json(document) if output == "json" else as_yaml([document])
+
+
+async def _text_of(client: Client, document: Document) -> str:
+    now = datetime.now(UTC)
+    parts = [_header(document, now), _block("Spec", document.get("spec")), _block("Status", document.get("status"))]
+    parts.append(await _uses(client, document))
+    parts.append(await _used_by(client, document))
+    parts.append(await _changes(client, document, now))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _header(document: Document, now: datetime) -> str:
+    metadata: dict[str, Any] = document["metadata"]
+    annotations: dict[str, str] = dict(metadata.get("annotations") or {})
+    managed = annotations.pop(MANAGED_BY, "")
+    labels: dict[str, str] = metadata.get("labels") or {}
+    rows = [
+        ("Name", metadata["name"]),
+        ("Namespace", metadata["namespace"]),
+        ("Kind", f"{document['kind']} ({document.get('apiVersion', '')})"),
+        ("Labels", _pairs(labels)),
+        ("Annotations", _pairs(annotations)),
+        ("Created", f"{metadata.get('createdAt', '-')} ({_ago(metadata.get('createdAt'), now)})"),
+        ("Version", f"{metadata.get('resourceVersion', '-')} (generation {metadata.get('generation', '-')})"),
+        ("Managed by", clean(managed)),
+    ]
+    return "\n".join(f"{click.style(f'{label}:'.ljust(13), bold=True)} {value}" for label, value in rows if value)
+
+
+def _pairs(values: dict[str, str]) -> str:
+    return ("\n" + " " * 14).join(f"{clean(str(key))}={clean(str(value))}" for key, value in sorted(values.items()))
+
+
+def _ago(time: object, now: datetime) -> str:
+    text = since(time, now=now)
+    return text if text == "-" else f"{text} ago"
+
+
+def _block(title: str, value: Any) -> str:
+    if not value:
+        return ""
+    from foliot.resources.yaml_dump import dump_yaml
+
+    return _titled(title, dump_yaml(value).rstrip("\n").splitlines())
+
+
+def _titled(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([click.style(f"{title}:", bold=True), *(f"  {line}" if line else "" for line in lines)])
+
+
+async def _uses(client: Client, document: Document) -> str:
+    from foliot.catalog.references import uses
+
+    rows: list[list[str]] = []
+    for key, field in uses(document):
+        try:
+            await client.get(key.kind, key.name, namespace=key.namespace)
+            found = click.style("found", fg="green")
+        except NotFound:
+            found = click.style("missing", fg="red")
+        rows.append([_ref(key, document), field, found])
+    return _titled("Uses", table(["", "", ""], rows).splitlines()[1:]) if rows else ""
+
+
+async def _used_by(client: Client, document: Document) -> str:
+    from foliot.catalog.declared import key_of
+    from foliot.catalog.references import uses
+
+    me = key_of(document)
+    lines: list[str] = []
+    seen, cursor = 0, None
+    while True:
+        page = await client.list(Filter(), limit=500, cursor=cursor)
+        for other in page.items:
+            lines += [f"{_ref(key_of(other), document)}  ({field})" for key, field in uses(other) if key == me]
+        seen, cursor = seen + len(page.items), page.cursor
+        if cursor is None or seen >= LOOKED_AT:
+            break
+    if cursor is not None:
+        lines.append(f"(looked at the first {seen} resources only)")
+    return _titled("Used by", list(dict.fromkeys(lines))) if lines else ""
+
+
+def _ref(key: Key, document: Document) -> str:
+    elsewhere = "" if key.namespace == document["metadata"]["namespace"] else f" in {key.namespace}"
+    return f"{word_of(key.kind)}/{key.name}{elsewhere}"
+
+
+async def _changes(client: Client, document: Document, now: datetime) -> str:
+    changes = await _history(client, document)
+    if not changes:
+        return ""
+    rows: list[list[str]] = []
+    for before, change in zip([None, *changes], changes, strict=False):
+        rows.append([str(change.revision), change.action, _what_changed(before, change)])
+    return _titled("Last changes", table(["", "", ""], rows[-CHANGES:]).splitlines()[1:])
+
+
+async def _history(client: Client, document: Document) -> list[Change]:
+    """Its changes that the store still keeps, oldest first; those far back are not worth the reading."""
+    metadata = document["metadata"]
+    last = int(metadata.get("resourceVersion") or 0)
+    only = (Requirement("metadata.name", "=", (metadata["name"],)),)
+    filter = Filter(document["kind"], metadata["namespace"], fields=only)
+    for start in (max(0, last - HISTORY), last - 1):
+        with suppress(TimeoutError, Gone):  # its past is an extra: what is no longer kept is not an error
+            return await _changes_from(client, filter, start, last)
+    return []
+
+
+async def _changes_from(client: Client, filter: Filter, start: int, last: int) -> list[Change]:
+    changes: list[Change] = []
+    async with asyncio.timeout(PATIENCE):
+        async for change in client.watch(filter, after=start):
+            changes.append(change)
+            if change.revision >= last:
+                break
+    return changes
+
+
+def _what_changed(before: Change | None, change: Change) -> str:
+    if change.action != "updated" or before is None:
+        return ""
+    old, new = declared(before.document), declared(change.document)
+    paths = [path for path in _different(old, new, "") if path]
+    if not paths and before.document.get("status") != change.document.get("status"):
+        paths = ["status"]
+    shown = ", ".join(paths[:4])
+    return f"{shown} and {len(paths) - 4} more" if len(paths) > 4 else shown
+
+
+def _different(old: Any, new: Any, path: str) -> list[str]:
+    """The smallest fields that differ, as dotted paths, at most three steps deep."""
+    if old == new:
+        return []
+    if not isinstance(old, dict) or not isinstance(new, dict) or path.count(".") >= 2:
+        return [path]
+    was, now = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
+    found: list[str] = []
+    for key in dict.fromkeys([*was, *now]):
+        found += _different(was.get(key), now.get(key), f"{path}.{key}" if path else key)
+    return found

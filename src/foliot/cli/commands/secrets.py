@@ -1,0 +1,168 @@
+"""`foliot create secret` and `foliot secrets rotate-key`. No value is ever printed, in success or in failure."""
+
+from __future__ import annotations
+
+import base64
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from foliot.cli.connect import connected, namespace, run
+from foliot.cli.findings import count
+from foliot.cli.invocation import is_terminal
+from foliot.client.base import Outcome
+from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
+from foliot.store.base import Rotation
+
+_VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
+_LARGEST: Final = 1024 * 1024
+
+
+@click.group()
+def create() -> None:
+    """Create a resource without writing a manifest."""
+
+
+@create.command()
+@click.argument("name")
+@click.option(
+    "--from-literal", "literals", multiple=True, metavar="KEY=VALUE", help="A value; KEY=- reads it from stdin."
+)
+@click.option("--from-file", "files", multiple=True, metavar="[KEY=]PATH", help="The content of a file.")
+@click.option("--from-env-file", "env_files", multiple=True, metavar="PATH", help="Lines of KEY=VALUE.")
+@click.option("--replace", is_flag=True, help="Put it in the place of one that is there already.")
+@click.option("--dry-run", is_flag=True, help="Check everything, and store nothing.")
+def secret(
+    name: str,
+    literals: tuple[str, ...],
+    files: tuple[str, ...],
+    env_files: tuple[str, ...],
+    replace: bool,
+    dry_run: bool,
+) -> None:
+    """Create a secret. Values are stored encrypted and never shown again.
+
+    \b
+    foliot create secret openai-key --from-literal value=-          asks, or reads stdin
+    foliot create secret tls --from-file cert=server.pem --from-file key.pem
+    foliot create secret app --from-env-file .env
+
+    A value typed on the command line stays in the shell's history; `KEY=-` does not.
+    """
+    values = dict(_values(literals, files, env_files))
+    if not values:
+        raise UsageError(
+            "A secret needs at least one value.", hint="Use --from-literal, --from-file or --from-env-file."
+        )
+    outcome = run(_create(_document(name, values), replace=replace, dry_run=dry_run))
+    click.echo(f"secret/{name} {outcome.action} ({count(len(values), 'value')}){' (dry run)' if dry_run else ''}")
+
+
+def _values(
+    literals: tuple[str, ...], files: tuple[str, ...], env_files: tuple[str, ...]
+) -> Iterator[tuple[str, bytes]]:
+    for literal in literals:
+        key, equals, text = literal.partition("=")
+        if not equals or not key:
+            raise UsageError("--from-literal needs the form KEY=VALUE.")  # not repeated: it may be a value
+        yield key, (_from_stdin(key) if text == "-" else text.encode())
+    for given in files:
+        key, equals, path = given.partition("=")
+        source = Path(path if equals else given)
+        yield (key if equals else source.name), _content(source)
+    for given in env_files:
+        yield from _env_file(Path(given))
+
+
+def _from_stdin(key: str) -> bytes:
+    if is_terminal(sys.stdin):
+        return str(click.prompt(f"{key}", hide_input=True, err=True)).encode()
+    data = sys.stdin.buffer.read(_LARGEST + 1)
+    return data.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise InvalidInput(f"{path} is larger than {_LARGEST // 1024} KiB.", hint="A secret is a key or a certificate.")
+    return data
+
+
+def _env_file(path: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        text = _content(path).decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not UTF-8 text.") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        found = _VARIABLE.fullmatch(line)
+        if found is None:
+            raise InvalidInput(f"{path}:{number}: this line is not KEY=VALUE.")
+        value = found[2].strip()
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        yield found[1], value.encode()
+
+
+def _document(name: str, values: dict[str, bytes]) -> dict[str, Any]:
+    from foliot.resources.validate import validate_document
+
+    data = {key: base64.b64encode(value).decode("ascii") for key, value in values.items()}
+    raw = {
+        "apiVersion": "foliot.dev/v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace()},
+        "spec": {"data": data},
+    }
+    document, problems = validate_document(raw)
+    if document is None:
+        raise InvalidInput("The secret cannot be stored:\n" + "\n".join(str(problem) for problem in problems))
+    return document
+
+
+async def _create(document: dict[str, Any], *, replace: bool, dry_run: bool) -> Outcome:
+    metadata = document["metadata"]
+    async with connected() as client:
+        if not replace:
+            try:
+                await client.get("Secret", metadata["name"], namespace=metadata["namespace"])
+            except NotFound:
+                pass
+            else:
+                raise Conflict(
+                    f"secret/{metadata['name']} is there already.", hint="Add --replace to put this one in its place."
+                )
+        applied = await client.apply([document], dry_run=dry_run)
+    return applied.outcomes[0]
+
+
+@click.group()
+def secrets() -> None:
+    """Look after the key that seals secrets at rest."""
+
+
+@secrets.command("rotate-key")
+def rotate_key() -> None:
+    """Make a new key, and seal every stored secret value with it.
+
+    Nothing has to be stopped meanwhile. When it was interrupted, run it again: it goes on where it was.
+    """
+    rotation = run(_rotate())
+    click.echo(
+        f"Key {rotation.key_id} is active; {count(rotation.values, 'value')} of"
+        f" {count(rotation.secrets, 'secret')} sealed with it."
+    )
+    if rotation.retired:
+        click.echo(f"Retired: {', '.join(rotation.retired)}")
+
+
+async def _rotate() -> Rotation:
+    async with connected() as client:
+        return await client.rotate_key()

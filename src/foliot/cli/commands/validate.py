@@ -1,0 +1,99 @@
+"""`foliot validate`: are these manifests good? Needs no store, changes nothing, tells everything at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from foliot.cli.findings import count, render_findings, summary
+from foliot.cli.invocation import current
+from foliot.cli.manifests import files_option, read
+from foliot.cli.output import as_json, output_option, ref_of
+from foliot.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from foliot.resources.problems import Finding
+    from foliot.resources.reader import Bundle
+
+
+@click.command()
+@files_option()
+@output_option("text", "json", default="text", help="text, or json for editors and CI.")
+@click.option("--strict", is_flag=True, help="Warnings count as errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Only problems, no list of what is valid.")
+def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> int:
+    """Check manifests without a store, and tell everything that is wrong at once.
+
+    References between the manifests are checked too; one to something that is not among them is a warning at most,
+    because it may be in the store already. Exit code 5 when anything is invalid.
+    """
+    bundle = read(files, namespace=current().namespace)
+    findings = [*bundle.findings, *_references(bundle)]
+    if strict:
+        findings = [replace(f, problem=replace(f.problem, severity="error")) for f in findings]
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if output == "json":
+        click.echo(as_json(_report(bundle, findings)))
+    else:
+        _print(bundle, findings, quiet=quiet)
+    return InvalidInput.exit_code if errors else 0
+
+
+def _references(bundle: Bundle) -> list[Finding]:
+    from foliot.resources.checks import check_references
+
+    problems = check_references([loaded.document for loaded in bundle.items], known=None)
+    return [bundle.items[index].place(problem) for index, problem in problems]
+
+
+def _print(bundle: Bundle, findings: Sequence[Finding], *, quiet: bool) -> None:
+    faulty = {(finding.file, finding.kind, finding.name) for finding in findings if finding.severity == "error"}
+    valid = [
+        item
+        for item in bundle.items
+        if (item.file, item.document["kind"], item.document["metadata"]["name"]) not in faulty
+    ]
+    if not quiet:
+        for item in valid:
+            click.echo(f"{click.style('valid', fg='green')}  {ref_of(item.document)}  ({item.file}:{item.line})")
+    if findings:
+        click.echo(render_findings(findings), err=True)
+    if any(finding.severity == "error" for finding in findings):
+        click.echo(f"{count(len(valid), 'resource')} valid; {summary(findings)}", err=True)
+    elif not quiet:
+        warnings = f", {count(len(findings), 'warning')}" if findings else ""
+        click.echo(f"{count(len(valid), 'resource')} valid{warnings}")
+
+
+def _report(bundle: Bundle, findings: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "valid": not any(finding.severity == "error" for finding in findings),
+        "resources": [
+            {
+                "kind": item.document["kind"],
+                "namespace": item.document["metadata"]["namespace"],
+                "name": item.document["metadata"]["name"],
+                "file": item.file,
+                "line": item.line,
+            }
+            for item in bundle.items
+        ],
+        "findings": [
+            {
+                "severity": finding.severity,
+                "file": finding.file,
+                "line": finding.line,
+                "column": finding.column,
+                "field": finding.field,
+                "message": finding.message,
+                "expected": finding.problem.expected,
+                "hint": finding.problem.hint,
+                "kind": finding.kind,
+                "name": finding.name,
+            }
+            for finding in findings
+        ],
+    }

@@ -1,0 +1,129 @@
+"""`foliot wait`: until a resource is there, is gone, or says something. For scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+import click
+
+from foliot.cli import complete
+from foliot.cli.connect import connected, namespace, run
+from foliot.cli.output import word_of
+from foliot.cli.tables import at
+from foliot.cli.targets import parse_targets
+from foliot.client.base import Client
+from foliot.errors import FoliotError, Gone, NotFound, UsageError
+from foliot.store.base import Document, Filter
+
+Test: TypeAlias = Callable[[Document | None], bool]
+
+
+@click.command()
+@click.argument("what", nargs=-1, metavar="KIND/NAME…", shell_complete=complete.targets)
+@click.option(
+    "--for",
+    "condition",
+    required=True,
+    metavar="CONDITION",
+    help="delete, create, phase=Ready, condition=NAME[=True], or a field: spec.suspend=true.",
+)
+@click.option(
+    "--timeout", default="5m", show_default=True, metavar="TIME", help="Give up after this long (30s, 5m, 1h)."
+)
+def wait(what: tuple[str, ...], condition: str, timeout: str) -> None:
+    """Wait until resources are there, are gone, or say something. Exit code 1 when the time is over.
+
+    \b
+    foliot wait task/report --for phase=Succeeded --timeout 10m
+    foliot wait agent writer --for delete
+    """
+    targets = parse_targets(what, verb="wait")
+    if not targets.named:
+        raise UsageError("`foliot wait` needs names.", hint="Such as `foliot wait task/report --for phase=Ready`.")
+    test, seconds = parse_condition(condition), parse_seconds(timeout)
+    named = [(kind.name, name) for kind, name in targets.named]
+    run(_wait_for_all(named, condition, test, seconds))
+
+
+async def _wait_for_all(named: list[tuple[str, str]], condition: str, test: Test, seconds: float) -> None:
+    space = namespace()
+    async with connected() as client:
+        deadline = asyncio.get_running_loop().time() + seconds
+        for kind, name in named:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await _wait_for(client, kind, name, space, test)
+            except TimeoutError:
+                raise FoliotError(f"{word_of(kind)}/{name}: not {condition} after {seconds:g} seconds.") from None
+            click.echo(f"{word_of(kind)}/{name}: {condition}")
+
+
+async def _wait_for(client: Client, kind: str, name: str, space: str, test: Test) -> None:
+    filter = Filter(kind, space)
+    while True:
+        revision = (await client.list(filter, limit=1)).revision
+        try:
+            document = await client.get(kind, name, namespace=space)
+        except NotFound:
+            document = None
+        if test(document):
+            return
+        try:
+            async for change in client.watch(filter, after=revision):
+                if change.document["metadata"]["name"] == name and test(
+                    None if change.action == "deleted" else change.document
+                ):
+                    return
+        except Gone:
+            continue  # the position was compacted away: look again
+
+
+def parse_condition(text: str) -> Test:
+    """Raises `UsageError` for a condition that cannot be understood."""
+    word, equals, value = text.partition("=")
+    match word.lower():
+        case "delete" | "deleted" if not equals:
+            return lambda document: document is None
+        case "create" | "created" if not equals:
+            return lambda document: document is not None
+        case "phase" if value:
+            return lambda document: str(at(document or {}, "status.phase")).lower() == value.lower()
+        case "condition" if value:
+            name, _, wanted = value.partition("=")
+            return lambda document: _has_condition(document, name, wanted or "True")
+        case _ if equals and re.fullmatch(r"(metadata|spec|status)(\.[\w-]+)+", word):
+            return lambda document: document is not None and _text(at(document, word)) == value
+        case _:
+            raise UsageError(
+                f"Foliot does not know how to wait for {text!r}.",
+                hint="Use delete, create, phase=Ready, condition=NAME or a field such as spec.suspend=true.",
+            )
+
+
+def _has_condition(document: Document | None, name: str, wanted: str) -> bool:
+    conditions = at(document or {}, "status.conditions")
+    if isinstance(conditions, list):
+        for condition in conditions:  # pyright: ignore[reportUnknownVariableType] - status is open
+            if str(at(condition, "type")).lower() == name.lower():  # pyright: ignore[reportUnknownArgumentType]
+                return str(at(condition, "status")).lower() == wanted.lower()  # pyright: ignore[reportUnknownArgumentType]
+    phase = str(at(document or {}, "status.phase")).lower()
+    return phase == name.lower() and wanted.lower() == "true"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def parse_seconds(text: str) -> float:
+    """`90`, `90s`, `5m`, `1h30m` in seconds. Raises `UsageError`."""
+    from foliot.resources.durations import seconds
+
+    try:
+        return seconds(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a length of time: {error}.", hint="For example 30s, 5m or 1h30m.") from None

@@ -1,0 +1,130 @@
+"""How trouble is told: the one place that turns an error into text on stderr and an exit code.
+
+0  done                      4  it changed meanwhile, or is there already
+1  differences (diff), or    5  invalid input, with every problem listed
+   anything not below        6  a rule or a key says no
+2  wrong usage               7  a needed part does not answer; trying again may help
+3  not found                 70 a fault of Foliot's own    130 Ctrl-C    141 the reader of a pipe left
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from foliot.cli.invocation import Invocation, wants_traceback
+from foliot.errors import FoliotError
+
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+BUG: Final = 70
+REPORT_AT: Final = "https://foliot.dev"
+
+
+class ReaderLeft(Exception):
+    """Whoever read our output has stopped. Not an OSError, because click has its own mind about those."""
+
+
+def exit_code_of(run: Callable[[], Any], invocation: Invocation) -> int:
+    """Run a command to its end. Never raises: what went wrong is on stderr, and the number says of which sort."""
+    try:
+        outcome = run()
+        sys.stdout.flush()
+    except (ReaderLeft, BrokenPipeError):
+        _let_go_of_stdout()
+        return BROKEN_PIPE
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except click.ClickException as error:
+        return _tell_usage(error, invocation)
+    except FoliotError as error:
+        return tell(error, color=invocation.color)
+    except OSError as error:
+        return _tell_os(error, invocation)
+    except Exception as error:
+        return _tell_bug(error, invocation)
+    return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
+
+
+def tell(error: FoliotError, *, color: bool | None = None) -> int:
+    """Print one of Foliot's own errors to stderr; its exit code."""
+    findings = getattr(error, "findings", None)
+    if findings:
+        from foliot.cli.findings import render_findings, summary
+
+        click.echo(render_findings(findings), err=True, color=color)
+        say("error", f"{summary(findings)}; nothing was changed", paint="red", color=color)
+    else:
+        say("error", error.message, paint="red", color=color)
+    if error.hint:
+        say("hint", error.hint, paint="cyan", color=color)
+    return error.exit_code
+
+
+def warn(message: str) -> None:
+    """Something worth knowing that does not stop the command."""
+    say("warning", message, paint="yellow")
+
+
+def say(label: str, message: str, *, paint: str, color: bool | None = None) -> None:
+    """`label: message` on stderr; further lines of the message are set under its first."""
+    first, *rest = message.splitlines() or [""]
+    indent = " " * (len(label) + 2)
+    text = "\n".join([first, *(indent + line for line in rest)])
+    click.echo(f"{click.style(f'{label}:', fg=paint, bold=True)} {text}", err=True, color=color)
+
+
+def _tell_usage(error: click.ClickException, invocation: Invocation) -> int:
+    say("error", error.format_message(), paint="red", color=invocation.color)
+    context = getattr(error, "ctx", None)
+    if isinstance(context, click.Context):
+        click.echo(context.get_usage(), err=True)
+        say("hint", f"`{context.command_path} --help` explains the command.", paint="cyan", color=invocation.color)
+    return error.exit_code
+
+
+def _tell_os(error: OSError, invocation: Invocation) -> int:
+    place = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+    say("error", f"{place}{error.strerror or type(error).__name__}", paint="red", color=invocation.color)
+    return 1
+
+
+def _tell_bug(error: Exception, invocation: Invocation) -> int:
+    traced = wants_traceback(invocation)
+    if traced:
+        import traceback
+
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    # The text of an unknown error may quote what it was given, a secret for instance: only its type is told unasked.
+    sorry = f"Sorry, Foliot met something it was not built for: {type(error).__name__}{_place(error)}."
+    say("error", sorry, paint="red", color=invocation.color)
+    again = "" if traced else "\n`--verbose` (or FOLIOT_DEBUG=1) shows the traceback."
+    report = f"This is a fault of Foliot's, please report it: {REPORT_AT}{again}"
+    say("hint", report, paint="cyan", color=invocation.color)
+    return BUG
+
+
+def _place(error: Exception) -> str:
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    path = trace.tb_frame.f_code.co_filename
+    short = path[path.rfind("foliot" + os.sep) :] if "foliot" + os.sep in path else os.path.basename(path)
+    return f" ({short}, line {trace.tb_lineno})"
+
+
+def _let_go_of_stdout() -> None:
+    """Nobody reads any more. Point the descriptor at nothing, or the interpreter complains while it shuts down."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)

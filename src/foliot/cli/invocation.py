@@ -1,0 +1,167 @@
+"""What one call of `foliot` was told by its global options, and the settings that follow from it.
+
+The same options are accepted before the command, between group and command, and after its arguments; whichever comes
+last wins. So they are declared once here and added to every command as it is loaded (see lazy.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from foliot.settings import Settings
+
+
+@dataclass(slots=True)
+class Invocation:
+    """Flags as typed; None where the flag was not given, so that environment and file can speak."""
+
+    flags: dict[str, str] = field(default_factory=dict[str, str])
+    verbose: bool = False
+    no_color: bool = False
+    _settings: Settings | None = None
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace that was asked for on the command line, if any."""
+        return self.flags.get("namespace")
+
+    @property
+    def color(self) -> bool | None:
+        """What to tell click about colours; see `color_choice`."""
+        return color_choice(os.environ, no_color=self.no_color)
+
+    def settings(self) -> Settings:
+        """All settings, flags first. Raises `UsageError` for a value that cannot be used."""
+        from foliot.settings import load_settings
+
+        if self._settings is None:
+            self._settings = load_settings(self.flags, os.environ)
+        return self._settings
+
+    def give(self, name: str, value: str) -> None:
+        """A flag was typed; the last one wins."""
+        self.flags[name] = value
+        self._settings = None
+
+
+def current() -> Invocation:
+    """The invocation in progress; an empty one outside of a command (while completing, for example)."""
+    context = click.get_current_context(silent=True)
+    found = context.find_object(Invocation) if context else None
+    return found or Invocation()
+
+
+def wants_traceback(invocation: Invocation) -> bool:
+    return invocation.verbose or os.environ.get("FOLIOT_DEBUG", "") not in ("", "0")
+
+
+def color_choice(environ: Mapping[str, str], *, no_color: bool) -> bool | None:
+    """False: never. True: always. None: decide for each stream by whether it is a terminal.
+
+    NO_COLOR counts when it is set to anything but the empty string (https://no-color.org).
+    """
+    if no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
+        return False
+    if environ.get("FORCE_COLOR") or environ.get("CLICOLOR_FORCE", "0") != "0":
+        return True
+    return None
+
+
+def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value is None or value is False:
+        return
+    invocation = context.ensure_object(Invocation)
+    match option.name:
+        case "verbose":
+            invocation.verbose = True
+        case "no_color":
+            invocation.no_color = True
+            for each in _up(context):
+                each.color = False
+        case str(name):
+            invocation.give(name, value)
+        case _:
+            raise AssertionError(f"a global option without a name: {option.opts}")
+
+
+def _up(context: click.Context | None) -> list[click.Context]:
+    chain: list[click.Context] = []
+    while context is not None:
+        chain.append(context)
+        context = context.parent
+    return chain
+
+
+def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from foliot.version import __version__
+
+        click.echo(f"foliot {__version__}")
+        context.exit()
+
+
+def global_options(*, root: bool) -> list[click.Option]:
+    """Fresh options for one command. Below the root only `-n` is worth a line in the help of every verb."""
+    # Eager, so that a wrong argument later on the line is already reported in the asked-for way.
+    common: dict[str, Any] = {"expose_value": False, "is_eager": True, "callback": _remember}
+    options = [
+        click.Option(
+            ["-n", "--namespace"],
+            metavar="NAME",
+            help="Namespace to work in.  [default: default]" if root else "Namespace to work in.",
+            shell_complete=_complete_namespaces,
+            **common,
+        ),
+        click.Option(
+            ["--store"],
+            metavar="URL",
+            hidden=not root,
+            help="Where resources are kept: sqlite:///path or postgresql://….",
+            **common,
+        ),
+        click.Option(
+            ["--home"], metavar="DIR", hidden=not root, help="Foliot's own folder.  [default: ~/.foliot]", **common
+        ),
+        click.Option(
+            ["--config"],
+            metavar="FILE",
+            hidden=not root,
+            help="Settings file.  [default: config.toml in Foliot's folder]",
+            **common,
+        ),
+        click.Option(["--no-color"], is_flag=True, hidden=not root, help="Plain text, also on a terminal.", **common),
+        click.Option(
+            ["-v", "--verbose"], is_flag=True, hidden=not root, help="Show tracebacks of unexpected errors.", **common
+        ),
+    ]
+    if root:
+        options.append(
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=_print_version,
+                help="Print the version and exit.",
+            )
+        )
+    return options
+
+
+def _complete_namespaces(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    from foliot.cli.complete import namespaces
+
+    return namespaces(context, incomplete)
+
+
+def is_terminal(stream: Any = None) -> bool:
+    """Whether the stream (standard output when none is given) is a terminal that a person looks at."""
+    stream = stream or sys.stdout
+    return bool(getattr(stream, "isatty", lambda: False)())

@@ -1,0 +1,71 @@
+"""`foliot`: the table of commands, and the way in.
+
+Only names and one-line helps are here. The module behind a name is imported when the name is typed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from foliot.cli.invocation import global_options
+from foliot.cli.lazy import LazyGroup, Verb
+
+_AT: Final = "foliot.cli.commands"
+
+DECLARE: Final = {
+    "init": Verb(f"{_AT}.init:init", "Write a folder of manifests to start from", ("new", "scaffold")),
+    "validate": Verb(f"{_AT}.validate:validate", "Check manifests without a store", ("check", "lint")),
+    "diff": Verb(f"{_AT}.diff:diff", "Show what apply would change", ("compare",)),
+    "apply": Verb(f"{_AT}.apply:apply", "Create or update resources from manifests", ("put", "push", "deploy")),
+    "create": Verb(f"{_AT}.secrets:create", "Create a secret from values, files or env files", ("add",)),
+    "edit": Verb(f"{_AT}.edit:edit", "Change a resource in your editor", ("patch", "set")),
+    "delete": Verb(f"{_AT}.delete:delete", "Delete resources", ("rm", "remove", "del")),
+}
+INSPECT: Final = {
+    "get": Verb(f"{_AT}.get:get", "List resources, or show some by name", ("ls", "list", "show", "watch")),
+    "describe": Verb(f"{_AT}.describe:describe", "One resource and what it is connected to", ("inspect", "info")),
+    "wait": Verb(f"{_AT}.wait:wait", "Wait until resources are gone or say something", ("await",)),
+    "explain": Verb(f"{_AT}.explain:explain", "Fields of a kind: types, defaults, meaning", ("doc", "docs", "man")),
+    "schema": Verb(f"{_AT}.schema:schema", "JSON Schemas of the kinds, for editors", ()),
+}
+OPERATE: Final = {
+    "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
+    "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
+    "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
+    "completion": Verb(f"{_AT}.completion:completion", "Completion script for bash, zsh or fish", ("complete",)),
+    "version": Verb(f"{_AT}.about:version", "Show the version", ("about",)),
+}
+
+cli = LazyGroup(
+    name="foliot",
+    help="Foliot runs agents durably and lets no tool run ungoverned.\n\n"
+    "Declare agents, tools and rules as YAML; look at them, change them, see why.",
+    epilog="Start with `foliot init my-agent`. Each command has its own --help.",
+    sections=(("Declare", DECLARE), ("Inspect", INSPECT), ("Operate", OPERATE)),
+    params=[*global_options(root=True)],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND …",
+    options_metavar="[OPTIONS]",
+)
+
+
+def _help_when_nothing_is_asked() -> None:
+    import click
+
+    context = click.get_current_context()
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+cli.callback = _help_when_nothing_is_asked
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    cli.main(prog_name="foliot")
+    raise AssertionError("main always raises SystemExit")
+
+
+if __name__ == "__main__":
+    main()

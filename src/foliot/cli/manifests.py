@@ -1,0 +1,95 @@
+"""Reading what `-f` names, for every command that takes manifests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from foliot.cli.invocation import current
+from foliot.errors import FoliotError, UsageError
+from foliot.store.base import Requirement
+
+if TYPE_CHECKING:
+    from foliot.resources.problems import Finding
+    from foliot.resources.reader import Bundle, Loaded
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def files_option(*, required: bool = True) -> Callable[[F], F]:
+    """`-f/--filename`, as often as one likes, given to the command as `files`."""
+    return click.option(
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        required=required,
+        metavar="PATH",
+        type=click.Path(),
+        help="A manifest, a folder of them, or - for standard input. Can be repeated.",
+    )
+
+
+def read(files: Sequence[str], *, namespace: str | None) -> Bundle:
+    """Everything in `files`; `namespace` is for those that name none. Problems are findings, nothing is raised.
+
+    When a namespace was typed on this command line, a manifest that names another one is wrong: silently moving it,
+    or silently ignoring what was typed, would both be a surprise.
+    """
+    from foliot.resources.problems import Problem
+    from foliot.resources.reader import read_manifests
+
+    bundle = read_manifests(files, stdin=sys.stdin.buffer, namespace=namespace)
+    typed = current().namespace
+    for loaded in bundle.items:
+        named = loaded.document["metadata"]["namespace"]
+        if typed is not None and named != typed:
+            message = f"the manifest names namespace {named!r}, the command line {typed!r}"
+            hint = "leave out -n, or take the namespace out of the manifest"
+            bundle.findings.append(loaded.place(Problem(("metadata", "namespace"), message, hint)))
+    return bundle
+
+
+def load(files: Sequence[str]) -> list[Loaded]:
+    """All resources in `files`, in the namespace to work in. Raises `ManifestError` with every finding."""
+    from foliot.cli.connect import namespace
+
+    bundle = read(files, namespace=namespace())
+    bundle.raise_for_errors()
+    return bundle.items
+
+
+def located(error: FoliotError, loaded: Sequence[Loaded]) -> FoliotError:
+    """`error`, whose findings were made where no file is known (see catalog), with each at its place in a file."""
+    findings: list[Finding] | None = getattr(error, "findings", None)
+    if findings:
+        by_file = {_handle(item.document): item for item in loaded}
+        findings[:] = [
+            by_file[finding.file].place(finding.problem) if finding.file in by_file else finding for finding in findings
+        ]
+        findings.sort(key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
+    return error
+
+
+def _handle(document: dict[str, Any]) -> str:
+    from foliot.catalog.references import handle_of
+
+    return handle_of(document)
+
+
+def prune_requirements(prune: bool, selector: str | None) -> tuple[Requirement, ...] | None:
+    """What `--prune -l SELECTOR` may delete; None without --prune. Raises `UsageError` for one without the other."""
+    if prune and not selector:
+        raise UsageError(
+            "--prune needs a selector that says what it may delete.", hint="For example `--prune -l app=report`."
+        )
+    if selector and not prune:
+        raise UsageError("-l says what --prune may delete; without --prune it means nothing.")
+    if not prune or not selector:
+        return None
+    from foliot.store.selectors import parse_labels
+
+    return parse_labels(selector)

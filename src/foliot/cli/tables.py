@@ -1,0 +1,144 @@
+"""Tables of resources: what `get` prints. Plain text that also `awk` can read; colours are added only around words."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import click
+
+from foliot.resources.kinds import Kind
+from foliot.store.base import Document
+
+CELL: Final = 60
+"""A longer value is cut in a table; `-o wide` and the other formats show all of it."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_PAINT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("Ready", "Succeeded", "Approved", "Running", "created"), "green"),
+    **dict.fromkeys(("Pending", "Connecting", "Suspended", "WaitingApproval", "updated"), "yellow"),
+    **dict.fromkeys(("Error", "Failed", "DeadLetter", "Denied", "Expired", "NotReady", "deleted"), "red"),
+}
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widths: Sequence[int] | None = None) -> str:
+    """Aligned columns, three spaces apart. With `widths` (see `widths_of`) no heading is printed: rows of a watch."""
+    lines = [*([] if widths else [headings]), *rows]
+    columns = widths or widths_of(headings, rows)
+    return "\n".join(_line(cells, columns, heading=not widths and i == 0) for i, cells in enumerate(lines))
+
+
+def widths_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(headings, *rows, strict=True)]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], *, heading: bool) -> str:
+    last = len(cells) - 1
+    padded = [
+        (click.style(cell, bold=True) if heading else _painted(cell)) + " " * (0 if i == last else width - _width(cell))
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "   ".join(padded).rstrip()
+
+
+def _painted(cell: str) -> str:
+    color = _PAINT.get(cell)
+    return click.style(cell, fg=color) if color else cell
+
+
+def _width(cell: str) -> int:
+    """How many columns of a terminal the text takes."""
+    if cell.isascii():
+        return len(cell)
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in cell)
+    return len(cell) + wide - sum(unicodedata.combining(char) > 0 for char in cell)
+
+
+def clean(text: str) -> str:
+    """One line that cannot move a terminal's cursor or change its colours, whatever somebody stored."""
+    return _CONTROL.sub(" ", text).strip()
+
+
+def at(document: Document, path: str) -> Any:
+    """The value at a dotted path, or None."""
+    value: Any = document
+    for step in path.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = cast("dict[str, Any]", value).get(step)
+    return value
+
+
+def cell(value: Any, *, now: datetime, cut: int | None = CELL, pairs: bool = False) -> str:
+    """A value as the text of a table: lists by their items, mappings by their keys (`pairs`: key=value), times by how
+    long ago they were.
+    """
+    match value:
+        case _ if value in (None, "", [], {}):
+            return "-"
+        case bool():
+            return "true" if value else "false"
+        case str() if _TIME.match(value):
+            return since(value, now=now)
+        case list():
+            text = ",".join(_item(item) for item in cast("list[Any]", value))
+        case dict():
+            items = cast("dict[str, Any]", value).items()
+            text = ",".join(f"{key}={item}" if pairs else str(key) for key, item in items)
+        case _:
+            text = str(value)
+    text = clean(text) or "-"
+    return text[: cut - 1] + "…" if cut and len(text) > cut else text
+
+
+def _item(item: Any) -> str:
+    if isinstance(item, dict):
+        named = cast("dict[str, Any]", item)
+        return str(named.get("name") or named.get("to") or next(iter(named.values()), ""))
+    return str(item)
+
+
+def since(time: object, *, now: datetime) -> str:
+    """How long ago, in the largest unit that says enough: 42s, 17m, 5h, 3d; `in 5m` for what is to come."""
+    if not isinstance(time, str):
+        return "-"
+    try:
+        moment = datetime.fromisoformat(time)
+    except ValueError:
+        return clean(time) or "-"
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    seconds = int((now - moment).total_seconds())
+    size = abs(seconds)
+    if size < 120:
+        text = f"{size}s"
+    elif size < 2 * 3600:
+        text = f"{size // 60}m"
+    elif size < 2 * 86400:
+        text = f"{size // 3600}h"
+    else:
+        text = f"{size // 86400}d"
+    return text if seconds >= 0 else f"in {text}"
+
+
+def headings_of(kind: Kind, *, wide: bool, namespaced: bool) -> list[str]:
+    columns = [heading for heading, _ in (*kind.columns, *(kind.wide if wide else ()))]
+    return [*(["NAMESPACE"] if namespaced else []), *columns, "AGE"]
+
+
+def row_of(
+    kind: Kind, document: Document, *, wide: bool, namespaced: bool, now: datetime, prefix: str = ""
+) -> list[str]:
+    """The cells under `headings_of`; `prefix` goes before the name, where kinds are mixed."""
+    cut = None if wide else CELL
+    values: list[str] = []
+    for _, path in (*kind.columns, *(kind.wide if wide else ())):
+        text = cell(at(document, path), now=now, cut=cut, pairs=path == "metadata.labels")
+        values.append(prefix + text if path == "metadata.name" else text)
+    metadata: Mapping[str, Any] = document.get("metadata", {})
+    age = since(metadata.get("createdAt"), now=now)
+    return [*([clean(str(metadata.get("namespace", "-")))] if namespaced else []), *values, age]

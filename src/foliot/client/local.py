@@ -1,0 +1,101 @@
+"""The client on a store in this process: what `foliot` uses when no server is in between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+from foliot.client.base import Applied, Outcome
+from foliot.errors import Conflict, NotFound
+from foliot.store.base import (
+    Change,
+    Delete,
+    Document,
+    Filter,
+    Key,
+    Page,
+    Put,
+    Requirement,
+    ResourceStore,
+    Rotation,
+)
+
+_LOOKED_AT: Final = 1000
+"""Names compared with a wrong one. More would make a typing mistake in a large namespace slow."""
+
+
+class LocalClient:
+    """Implements `Client`. `close` is called once by `close()`; it should close the store's database."""
+
+    def __init__(self, store: ResourceStore, *, close: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._close = close
+
+    async def get(self, kind: str, name: str, *, namespace: str) -> Document:
+        key = Key(kind, namespace, name)
+        try:
+            return await self._store.get(key)
+        except NotFound:
+            raise await self._not_found(key) from None
+
+    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
+        return await self._store.list(filter, limit=limit, cursor=cursor)
+
+    async def apply(
+        self,
+        documents: Sequence[Document],
+        *,
+        dry_run: bool = False,
+        prune: tuple[Requirement, ...] | None = None,
+        prune_namespace: str = "default",
+    ) -> Applied:
+        from foliot.catalog.apply import apply_documents
+
+        result = await apply_documents(
+            self._store, documents, dry_run=dry_run, prune=prune, prune_namespace=prune_namespace
+        )
+        return Applied([Outcome(step.action, step.document, step.before) for step in result.steps], result.warnings)
+
+    async def replace(self, document: Document) -> Outcome:
+        metadata = document["metadata"]
+        key = Key(document["kind"], metadata["namespace"], metadata["name"])
+        version = str(metadata.get("resourceVersion") or "")
+        if not version:
+            raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
+        before = await self.get(key.kind, key.name, namespace=key.namespace)
+        (written,) = await self._store.write([Put(document, expect=version)])
+        return Outcome(written.action, written.document, before)
+
+    async def delete(self, kind: str, name: str, *, namespace: str, version: str | None = None) -> Document:
+        key = Key(kind, namespace, name)
+        try:
+            (written,) = await self._store.write([Delete(key, expect=version or "present")])
+        except NotFound:
+            raise await self._not_found(key) from None
+        return written.document
+
+    def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
+        return self._store.watch(filter, after=after)
+
+    async def rotate_key(self) -> Rotation:
+        return await self._store.rotate_key()
+
+    async def close(self) -> None:
+        await self._close()
+
+    async def _not_found(self, key: Key) -> NotFound:
+        """Says what is missing, and names what may have been meant: alike here, or the same in another namespace."""
+        import difflib
+
+        here = await self._store.list(Filter(key.kind, key.namespace), limit=_LOOKED_AT)
+        names = [str(document["metadata"]["name"]) for document in here.items]
+        near = difflib.get_close_matches(key.name, names, n=3, cutoff=0.6)
+        near = near or [name for name in names if key.name in name][:3]
+        hint = f"Did you mean {' or '.join(near)}?" if near else await self._elsewhere(key)
+        return NotFound(f"{key} is not there.", hint=hint, kind=key.kind, name=key.name, namespace=key.namespace)
+
+    async def _elsewhere(self, key: Key) -> str | None:
+        by_name = (Requirement("metadata.name", "=", (key.name,)),)
+        page = await self._store.list(Filter(key.kind, None, fields=by_name), limit=3)
+        spaces = [str(document["metadata"]["namespace"]) for document in page.items]
+        return f"There is one in namespace {' and in '.join(spaces)}: add `-n {spaces[0]}`." if spaces else None
