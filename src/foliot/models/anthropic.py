@@ -14,8 +14,8 @@ class AnthropicGateway(HttpGateway):
     """POST {base}/messages with `x-api-key` and `anthropic-version`.
 
     Options: `anthropic_version`, `max_tokens`, `cache` (5m, 1h, off), `thinking` (auto, adaptive, budget, off),
-    `structured_output` (auto, native, tool). Beta headers go into the config's headers. Raises `InvalidInput` for an
-    option that cannot be used.
+    `structured_output` (auto, native, tool), `sampling` (auto, on, off: is a temperature sent). Beta headers go into
+    the config's headers. Raises `InvalidInput` for an option that cannot be used.
     """
 
     def __init__(self, config: GatewayConfig) -> None:

@@ -33,6 +33,9 @@ from foliot.models.wire.tool_names import ToolNames, description_of, ordered_too
 # Models from before adaptive thinking take a budget instead, those from before structured outputs a forced tool.
 _BUDGETED = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[015])?(-\d{8})?$|(opus|sonnet|haiku)-4-[015]\b)")
 _TOOL_ONLY = re.compile(r"claude-(3|(opus|sonnet)-4(-0)?(-\d{8})?$)")
+# Later models refuse a temperature, as does the API version of October 2026 for all models.
+_SAMPLED = re.compile(r"claude-(3|instant|2|(opus|sonnet|haiku)-4(?!-[7-9](?!\d)|-\d\d(?!\d)))")
+_NO_SAMPLING_SINCE: Final = "2026-10-21"
 _BUDGETS: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 _LEAST_BUDGET: Final = 1024
@@ -40,20 +43,23 @@ _LEAST_BUDGET: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class MessagesOptions:
-    """`cache` is "5m", "1h" or "off". `thinking` and `structured` are "auto" (by the model's name) or forced."""
+    """`cache` is "5m", "1h" or "off"; the rest is "auto", which goes by the model's name, or forced."""
 
     max_tokens: int = 8192
     cache: str = "5m"
     thinking: str = "auto"
     structured: str = "auto"
+    sampling: str = "auto"
 
     @classmethod
     def from_config(cls, config: GatewayConfig) -> MessagesOptions:
+        new = config.text("anthropic_version") >= _NO_SAMPLING_SINCE
         return cls(
             max_tokens=config.integer("max_tokens", 8192),
             cache=config.choice("cache", ("5m", "1h", "off"), "5m"),
             thinking=config.choice("thinking", ("auto", "adaptive", "budget", "off"), "auto"),
             structured=config.choice("structured_output", ("auto", "native", "tool"), "auto"),
+            sampling=config.choice("sampling", ("auto", "on", "off"), "off" if new else "auto"),
         )
 
 
@@ -84,12 +90,9 @@ class AnthropicWire:
                 for tool in ordered_tools(request.tools)
             ]
             body["tool_choice"] = {"type": "any" if settings.tool_choice == "required" else settings.tool_choice}
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
-        if settings.top_p is not None:
-            body["top_p"] = settings.top_p
         if settings.stop:
             body["stop_sequences"] = settings.stop
+        self._put_sampling(body, request)
         self._put_schema(body, request)
         self._put_thinking(body, request)
         if self.options.cache != "off":
@@ -105,6 +108,16 @@ class AnthropicWire:
 
     def assembler(self, names: ToolNames, ids: CallIds) -> MessagesAssembler:
         return MessagesAssembler(names, ids)
+
+    def _put_sampling(self, body: dict[str, Any], request: ModelRequest) -> None:
+        settings, how = request.settings, self.options.sampling
+        if how == "off" or (how == "auto" and "claude" in request.model and not _SAMPLED.search(request.model)):
+            return
+        # Since 4.5 the two exclude each other; the temperature is what people set on purpose.
+        if settings.temperature is not None:
+            body["temperature"] = settings.temperature
+        elif settings.top_p is not None:
+            body["top_p"] = settings.top_p
 
     def _put_schema(self, body: dict[str, Any], request: ModelRequest) -> None:
         if request.output_schema is None:

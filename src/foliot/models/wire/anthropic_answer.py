@@ -47,7 +47,7 @@ class _Block(Struct):
     data: str = ""
     id: str | None = None
     name: str = ""
-    input: msgspec.Raw | None = None
+    input: msgspec.Raw = msgspec.Raw()
 
 
 class _OutputDetails(Struct):

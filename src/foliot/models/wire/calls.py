@@ -45,17 +45,15 @@ def arguments_object(arguments: str) -> dict[str, Any]:
     return {"input": value if isinstance(value, str) else arguments}
 
 
-def raw_piece(value: msgspec.Raw | None) -> str:
+def raw_piece(value: msgspec.Raw) -> str:
     """What a provider sent as a string, or as an object where a string was due, as the text the model wrote."""
-    if value is None:
-        return ""
     text = bytes(value).decode()
     if text.startswith('"'):
         return str(_ANY.decode(text))
     return "" if text == "null" else text
 
 
-def raw_arguments(value: msgspec.Raw | None) -> str:
+def raw_arguments(value: msgspec.Raw) -> str:
     """The same for whole arguments, where none means an empty object."""
     return raw_piece(value) or "{}"
 

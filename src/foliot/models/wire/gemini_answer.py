@@ -52,7 +52,7 @@ _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORM
 class _FunctionCall(Struct, rename="camel"):
     id: str | None = None
     name: str = ""
-    args: msgspec.Raw | None = None
+    args: msgspec.Raw = msgspec.Raw()
 
 
 class _Inline(Struct, rename="camel"):

@@ -72,7 +72,7 @@ def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]
 
 def _put_type(made: dict[str, Any], node: dict[str, Any], definitions: dict[str, Any], inside: tuple[str, ...]) -> None:
     given: Any = node.get("type")
-    kinds: list[Any] = given if isinstance(given, list) else [given] if given else []
+    kinds = cast("list[Any]", given) if isinstance(given, list) else [given] if given else []
     alternatives: list[Any] = list(node.get("anyOf") or node.get("oneOf") or ())
     concrete = [kind for kind in kinds if kind != "null"]
     if len(concrete) > 1 and not alternatives:

@@ -41,7 +41,7 @@ _STOPS: dict[str, StopReason] = {"stop": "end", "length": "length"}
 
 @dataclass(frozen=True, slots=True)
 class OllamaOptions:
-    """`keep_alive` says how long the model stays loaded; `knobs` (the context's length) are sent with every question."""
+    """`keep_alive` says how long the model stays loaded; `knobs` (its context's length) go with every question."""
 
     keep_alive: str = ""
     think: str = "auto"
@@ -163,7 +163,7 @@ def _put_media(said: dict[str, Any], parts: Sequence[Part]) -> None:
 
 class _Function(Struct):
     name: str = ""
-    arguments: msgspec.Raw | None = None
+    arguments: msgspec.Raw = msgspec.Raw()
 
 
 class _Call(Struct):

@@ -44,7 +44,7 @@ _STOPS: dict[str, StopReason] = {
 
 class _Function(Struct):
     name: str | None = None
-    arguments: msgspec.Raw | None = None
+    arguments: msgspec.Raw = msgspec.Raw()
 
 
 class _Call(Struct):

@@ -93,7 +93,7 @@ class _Event(Struct):
     output_index: int = 0
     delta: Any = None
     item: _Item | None = None
-    response: msgspec.Raw | None = None
+    response: msgspec.Raw = msgspec.Raw()
     error: Any = None
     message: Any = None
     code: Any = None
@@ -198,7 +198,7 @@ class ResponsesAssembler:
             return self._added(told.output_index, told.item)
         if kind == "response.output_item.done" and told.item is not None:
             self._items[told.output_index] = told.item
-        elif kind in _LAST and told.response is not None:
+        elif kind in _LAST:
             self._last = _BODY.decode(told.response)
         elif kind == "error":
             raise ProviderFault({"error": told.error or {"message": told.message, "code": told.code}})
