@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -306,6 +307,25 @@ class TestReach:
 
         with pytest.raises(ServiceError, match="can reach neither"):
             programs._reachable(home / "bin", User("nobody", 65534, 65534), tmp_path / "copy")
+
+    def test_data_made_by_another_version_is_not_touched(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "PG_VERSION").write_text("12\n")
+
+        with pytest.raises(ServiceError, match="but the data was made by 12"):
+            Postgres(tmp_path).start()
+        assert [path.name for path in (tmp_path / "data").iterdir()] == ["PG_VERSION"]
+
+    @pytest.mark.parametrize(("mode", "expected"), [(0o711, True), (0o700, False), (0o770, False)])
+    def test_whether_a_user_can_enter_depends_on_every_folder_above(self, mode: int, expected: bool) -> None:
+        with tempfile.TemporaryDirectory(prefix="foliot-") as outer:  # not in tmp_path, which is private
+            inner = Path(outer) / "inner"
+            inner.mkdir(mode=0o755)
+            Path(outer).chmod(mode)
+
+            entered = programs.can_enter(User("stranger", 64_000, 64_000), inner / "not-there-yet")
+
+        assert entered is expected
 
 
 class TestNamedServers:

@@ -51,7 +51,9 @@ class Postgres(Service):
     @property
     def programs(self) -> PostgresPrograms:
         if self._programs is None:
-            self._programs = find_postgres(self.user, copy_to=self.folder / "programs")
+            version_file = self._data / "PG_VERSION"
+            made_by = version_file.read_text().strip() if version_file.exists() else None
+            self._programs = find_postgres(self.user, copy_to=self.folder / "programs", made_by=made_by)
         return self._programs
 
     @property
@@ -59,20 +61,10 @@ class Postgres(Service):
         return self.folder / "data"
 
     def _prepare(self) -> None:
-        if (self._data / "PG_VERSION").exists():
-            self._check_version()
-        else:
+        _ = self.programs  # when none will do, nothing has been touched yet
+        if not (self._data / "PG_VERSION").exists():
             self._initialise()
         self._configure()
-
-    def _check_version(self) -> None:
-        made_by = (self._data / "PG_VERSION").read_text().strip()
-        if made_by != str(self.programs.major):
-            raise ServiceError(
-                f"the data in {self._data} was made by PostgreSQL {made_by}, but {self.programs.bin} is "
-                f"{self.programs.version}",
-                hint=f"install PostgreSQL {made_by} again, or delete the data",
-            )
 
     def _initialise(self) -> None:
         """Make the data folder; a half-made one of an earlier try is thrown away."""

@@ -13,6 +13,7 @@ import os
 import pwd
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,10 +35,6 @@ class PostgresPrograms:
     bin: Path
     version: str
 
-    @property
-    def major(self) -> int:
-        return int(self.version.split(".")[0])
-
 
 def unprivileged_user() -> User | None:
     """Whom to run PostgreSQL as: None is the present user, unless that is root."""
@@ -57,12 +54,28 @@ def unprivileged_user() -> User | None:
     )
 
 
-def find_postgres(user: User | None, *, copy_to: Path) -> PostgresPrograms:
-    """The first usable installation. Raises `ServiceError` with every one that was tried, and why it was not used."""
+def can_enter(user: User, folder: Path) -> bool:
+    """Whether `user` can get into the folder, through all those above it. Some of them may not exist yet."""
+    for each in (folder, *folder.parents):
+        try:
+            status = each.stat()
+        except FileNotFoundError:
+            continue
+        shift = 6 if status.st_uid == user.uid else 3 if status.st_gid == user.gid else 0
+        if not status.st_mode >> shift & stat.S_IXOTH:
+            return False
+    return True
+
+
+def find_postgres(user: User | None, *, copy_to: Path, made_by: str | None = None) -> PostgresPrograms:
+    """The first usable installation; `made_by` is the major version that existing data asks for.
+
+    Raises `ServiceError` with every one that was tried, and why it was not used.
+    """
     refused: list[str] = []
     for folder in _candidates():
         try:
-            return _usable(folder, user, copy_to)
+            return _usable(folder, user, copy_to, made_by)
         except ServiceError as error:
             refused.append(f"  - {error.message}")
     tried = "\n".join(refused) or "  - no wheel, nothing on PATH, nothing in /usr/lib/postgresql"
@@ -91,18 +104,20 @@ def _possible_folders() -> Iterator[Path]:
     yield from sorted(installed, key=lambda path: int("0" + re.sub(r"\D", "", path.parent.name)), reverse=True)
 
 
-def _usable(folder: Path, user: User | None, copy_to: Path) -> PostgresPrograms:
+def _usable(folder: Path, user: User | None, copy_to: Path, made_by: str | None) -> PostgresPrograms:
     said = program_version(folder / "postgres")
     match = re.search(r"(\d+)(\.\d+)*", said)
     if match is None:
         raise ServiceError(f"{folder / 'postgres'} does not say its version")
     if int(match[1]) < OLDEST:
         raise ServiceError(f"{folder / 'postgres'} is PostgreSQL {match[0]}, older than {OLDEST}")
+    if made_by is not None and match[1] != made_by:
+        raise ServiceError(f"{folder / 'postgres'} is PostgreSQL {match[0]}, but the data was made by {made_by}")
     if not (folder / "initdb").is_file():
         raise ServiceError(f"{folder} has no initdb beside postgres")
     if not _has_vector(folder):
         raise ServiceError(f"{folder / 'postgres'} (PostgreSQL {match[0]}) has no pgvector extension")
-    return PostgresPrograms(_reachable(folder, user, copy_to), match[0])
+    return PostgresPrograms(_reachable(folder, user, copy_to / match[0]), match[0])
 
 
 def _has_vector(folder: Path) -> bool:
