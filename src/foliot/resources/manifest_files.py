@@ -16,6 +16,7 @@ from foliot.resources.problems import Finding, Problem, Severity
 from foliot.resources.syntax.places import LIMITS
 
 STDIN: Final = "<stdin>"
+_STDIN_ID: Final = (-1, -1)
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 # A shell passes `<(command)` as one of these; they are pipes, but somebody writes to them.
@@ -41,23 +42,23 @@ def read_sources(
     sources: Sequence[str | os.PathLike[str]], *, stdin: BinaryIO | None, recursive: bool
 ) -> Iterator[SourceFile | Finding]:
     """Each file once, in the order given, those of a directory sorted by path."""
-    seen: set[str] = set()
+    seen: set[tuple[int, int]] = set()
     for source in sources:
         name = os.fspath(source)
         if name == "-":
-            if STDIN not in seen:
-                seen.add(STDIN)
+            if _STDIN_ID not in seen:
+                seen.add(_STDIN_ID)
                 yield _read_stdin(stdin)
             continue
         try:
-            mode = os.stat(name).st_mode
+            facts = os.stat(name)
         except (OSError, ValueError) as error:
             yield _cannot_read(name, error)
             continue
-        if stat.S_ISDIR(mode):
+        if stat.S_ISDIR(facts.st_mode):
             yield from _read_directory(name, recursive, seen)
         else:
-            yield from _read_file(name, mode, seen, named=True)
+            yield from _read_file(name, facts, seen, named=True)
 
 
 def shown(name: str) -> str:
@@ -74,35 +75,40 @@ def _read_stdin(stdin: BinaryIO | None) -> SourceFile | Finding:
         return _finding(STDIN, f"cannot be read: {_reason(error)}")
 
 
-def _read_file(name: str, mode: int, seen: set[str], *, named: bool) -> Iterator[SourceFile | Finding]:
-    real = os.path.realpath(name)
-    if real in seen:
+def _read_file(
+    name: str, facts: os.stat_result, seen: set[tuple[int, int]], *, named: bool
+) -> Iterator[SourceFile | Finding]:
+    identity = facts.st_dev, facts.st_ino
+    if identity in seen:
         return
-    seen.add(real)
-    if not stat.S_ISREG(mode) and not name.startswith(_OPEN_PIPES):
-        what = next((words for is_type, words in _TYPES if is_type(mode)), "not a regular file")
+    seen.add(identity)
+    if not stat.S_ISREG(facts.st_mode) and not name.startswith(_OPEN_PIPES):
+        what = next((words for is_type, words in _TYPES if is_type(facts.st_mode)), "not a regular file")
         yield _finding(name, f"this is {what}, not a file with manifests", "to read from a pipe, use '-'")
         return
+    # Asking for the limit makes room for the limit, 4 MiB for each small file; what has no size may still have content.
+    room = min(facts.st_size, LIMITS.bytes) if facts.st_size else LIMITS.bytes
     try:
         with open(name, "rb") as file:
-            yield SourceFile(shown(name), file.read(LIMITS.bytes + 1), named)
+            yield SourceFile(shown(name), file.read(room + 1), named)
     except (OSError, ValueError) as error:
         yield _cannot_read(name, error)
 
 
-def _read_directory(top: str, recursive: bool, seen: set[str]) -> Iterator[SourceFile | Finding]:
+def _read_directory(top: str, recursive: bool, seen: set[tuple[int, int]]) -> Iterator[SourceFile | Finding]:
     found = False
     for name in _walk(top, recursive):
         if isinstance(name, Finding):
+            found = found or name.severity == "error"
             yield name
             continue
         found = True
         try:
-            mode = os.stat(name).st_mode
+            facts = os.stat(name)
         except OSError as error:
             yield _cannot_read(name, error)
             continue
-        yield from _read_file(name, mode, seen, named=False)
+        yield from _read_file(name, facts, seen, named=False)
     if not found:
         hint = "name another directory, or a file" if recursive else "manifests in its sub-directories are not read"
         yield _finding(top, f"there are no manifests ({', '.join(SUFFIXES)}) in this directory", hint)

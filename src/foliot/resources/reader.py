@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, cast
 
 from foliot.resources.manifest_files import STDIN, SourceFile, read_sources, shown
@@ -128,7 +128,7 @@ class _Reading:
             for raw, within, problems in _resources_of(document):
                 told = [_placed(p, file, document.places, within, None, None) for p in problems]
                 if raw is not None:
-                    told += self._take_resource(raw, document.places, within, file, index)
+                    told += self._take_resource(raw, document, within, file, index)
                     index += 1
                 # What is wrong with the text at a place makes what it means there pointless.
                 findings += [finding for finding in told if (finding.line, finding.column) not in broken]
@@ -137,10 +137,13 @@ class _Reading:
         findings.sort(key=lambda finding: (finding.line or 0, finding.column or 0))
         self.bundle.findings += findings
 
-    def _take_resource(self, raw: dict[str, Any], places: Places, within: Path, file: str, index: int) -> list[Finding]:
+    def _take_resource(
+        self, raw: dict[str, Any], source: Document, within: Path, file: str, index: int
+    ) -> list[Finding]:
+        places = source.places
         document, problems = validate_document(_in_namespace(raw, self._namespace))
         findings = [_placed(p, file, places, within, *_identity(raw)) for p in problems] if problems else []
-        if document is None:
+        if document is None or source.flawed:
             return findings
         loaded = Loaded(document, file, places.of_value(within)[0], index, places, within)
         first = self._declared.setdefault(loaded.key, loaded)
@@ -208,8 +211,6 @@ def _identity(raw: dict[str, Any]) -> tuple[str | None, str | None]:
 def _placed(problem: Problem, file: str, places: Places, within: Path, kind: str | None, name: str | None) -> Finding:
     path = places.spelled(within + problem.path, snake)
     line, column = places.of_key(path) if problem.at == "key" else places.of_value(path)
-    if within:
-        problem = replace(problem, path=within + problem.path)
     return Finding(problem, file, line, column, kind, name)
 
 

@@ -60,8 +60,10 @@ class _Scanner:
             if len(self._parsed.documents) >= self._limits.documents:
                 self._stop(f"the file has more than {self._limits.documents:,} documents")
             self._path.clear()
+            flaws_before = len(self._parsed.flaws)
             value, entry = self._value(0)
-            self._parsed.documents.append(Document(value, Places(entry, self._locate)))
+            flawed = len(self._parsed.flaws) > flaws_before
+            self._parsed.documents.append(Document(value, Places(entry, self._locate), flawed))
 
     def _locate(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self._line_starts, offset)

@@ -104,10 +104,14 @@ def _step(entries: Entries | None, step: str | int) -> Entry | None:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a file as plain values: dict, list, str, int, float, bool, None. Dict keys are str."""
+    """One document of a file as plain values: dict, list, str, int, float, bool, None. Dict keys are str.
+
+    `flawed` says that the text was not sound: the value is good enough to look for more problems, not to be used.
+    """
 
     value: Any
     places: Places
+    flawed: bool = False
 
     @property
     def line(self) -> int:
@@ -116,7 +120,7 @@ class Document:
 
 @dataclass(slots=True)
 class Parsed:
-    """What a text holds. A document with a flaw that leaves it readable (a key given twice) is among both."""
+    """What a text holds. A document with a flaw that leaves it readable (a key given twice) is there too."""
 
     documents: list[Document] = field(default_factory=list["Document"])
     flaws: list[Flaw] = field(default_factory=list["Flaw"])

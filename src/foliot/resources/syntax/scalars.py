@@ -23,9 +23,9 @@ WORDS: Final[dict[str, bool | None]] = {
     "False": False,
     "FALSE": False,
 }
-# Everything that begins otherwise is text: one look at a character settles nearly every scalar of a manifest. The `<`
-# is that of the merge key.
-MAYBE_SPECIAL: Final = frozenset("0123456789+-.~nNtTfF<")
+# A word that is not above and begins otherwise is text: one look at a character settles nearly every scalar of a
+# manifest. The `<` is that of the merge key.
+MAYBE_SPECIAL: Final = frozenset("0123456789+-.<")
 
 _INT = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _BASED = re.compile(r"0o([0-7]+)|0x([0-9a-fA-F]+)", re.ASCII)

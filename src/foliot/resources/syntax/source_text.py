@@ -29,11 +29,8 @@ def decode(data: bytes, limits: Limits = LIMITS) -> str:
                 "split it, or keep large content outside the manifest",
             )
         )
-    for mark, encoding in _WIDE_MARKS:
-        if data.startswith(mark):
-            raise Unreadable(Flaw(1, 1, f"the file is {encoding}, but manifests are UTF-8", _SAVE_AS_UTF8))
-    if _looks_wide(data):
-        raise Unreadable(Flaw(1, 1, "the file seems to be UTF-16, but manifests are UTF-8", _SAVE_AS_UTF8))
+    if (encoding := _wide_encoding(data[:64])) is not None:
+        raise Unreadable(Flaw(1, 1, f"the file is {encoding}, but manifests are UTF-8", _SAVE_AS_UTF8))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -72,13 +69,15 @@ def locate_index(text: str, index: int) -> tuple[int, int]:
     return line, index - start + 1
 
 
-def _looks_wide(data: bytes) -> bool:
-    """Every other byte of the beginning is NUL: UTF-16 without a mark."""
-    head = data[:64]
-    if len(head) < 4 or len(head) % 2:
-        head = head[: len(head) // 2 * 2]
-    halves = (head[::2], head[1::2])
-    return bool(head) and any(half.count(0) == len(half) for half in halves) and not all(h.count(0) for h in halves)
+def _wide_encoding(head: bytes) -> str | None:
+    """UTF-16 or UTF-32, by its mark, or because every other byte is NUL."""
+    for mark, encoding in _WIDE_MARKS:
+        if head.startswith(mark):
+            return encoding
+    if 0 not in head or len(head) < 4:
+        return None
+    even, odd = head[::2], head[1::2]
+    return "UTF-16" if (not any(even)) != (not any(odd)) else None
 
 
 def _not_utf8(data: bytes, offset: int) -> Flaw:
@@ -89,5 +88,5 @@ def _not_utf8(data: bytes, offset: int) -> Flaw:
         line,
         column,
         f"the file is not UTF-8: byte 0x{data[offset]:02X} at offset {offset} does not belong there",
-        f"{_SAVE_AS_UTF8} (it may be Latin-1 or Windows-1252)",
+        f"{_SAVE_AS_UTF8}; now it may be Latin-1 or Windows-1252",
     )

@@ -29,7 +29,7 @@ from foliot.resources.syntax.places import (
     Places,
     Unreadable,
 )
-from foliot.resources.syntax.scalars import MAYBE_SPECIAL, BadScalar, check_text, resolve_plain
+from foliot.resources.syntax.scalars import MAYBE_SPECIAL, WORDS, BadScalar, check_text, resolve_plain
 
 NextEvent: TypeAlias = Callable[[], Any]
 
@@ -77,6 +77,7 @@ class Builder:
         self._limits = limits
         self._nodes = 0
         self._repeated = 0
+        self._flaws_before = 0
         self._anchors: dict[str, tuple[Any, Entries | None] | None] = {}
         self._top = _Frame([], [], None, None, False)
         self._stack = [self._top]
@@ -103,7 +104,7 @@ class Builder:
             # Nine of ten scalars are plain words; deciding those here saves a quarter of all time.
             text = event.value
             top = self._top
-            if not event.implicit[0] or event.anchor is not None or not text or text[0] in MAYBE_SPECIAL:
+            if not event.implicit[0] or event.anchor is not None or text in WORDS or text[0] in MAYBE_SPECIAL:
                 self._scalar(event)
             elif not top.is_mapping:
                 self._nodes += 1
@@ -130,6 +131,7 @@ class Builder:
         if len(self._parsed.documents) >= self._limits.documents:
             self._give_up(event.start_mark, f"the file has more than {self._limits.documents:,} documents")
         self._anchors.clear()
+        self._flaws_before = len(self._parsed.flaws)
         self._top = _Frame([], [], event.start_mark, None, False)
         self._stack = [self._top]
 
@@ -137,7 +139,8 @@ class Builder:
         root = self._top
         # An empty document is what a `---` at the end of a file leaves behind: nothing was said.
         if root.value and not (root.value[0] is None and root.key is _Key.DROPPED):
-            self._parsed.documents.append(Document(root.value[0], Places(root.entries[0], self.locate)))
+            flawed = len(self._parsed.flaws) > self._flaws_before
+            self._parsed.documents.append(Document(root.value[0], Places(root.entries[0], self.locate), flawed))
 
     # --- nodes
 
