@@ -7,7 +7,7 @@ CREATE TABLE counter (
 );
 INSERT INTO counter (name, value) VALUES ('revision', 0), ('compacted', 0);
 
--- Store-wide texts, such as the id of the key that seals secrets.
+-- Store-wide texts, such as the id of the key that an unfinished rotation seals with.
 CREATE TABLE setting (
     name  TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -25,7 +25,8 @@ CREATE TABLE resource (
 );
 CREATE INDEX resource_by_namespace ON resource (namespace, key);
 
--- `previous` is the revision that the resource had before, 0 when it was new.
+-- One row for each revision; secret values are masked. `previous` is the revision that the resource had before, 0 when
+-- it was new.
 CREATE TABLE change (
     revision  BIGINT PRIMARY KEY,
     previous  BIGINT NOT NULL,

@@ -12,6 +12,11 @@ SELECT r.value AS revision, c.value AS compacted
   FROM counter AS r, counter AS c
  WHERE r.name = 'revision' AND c.name = 'compacted';
 
+-- name: feed_bounds_lock
+SELECT r.value AS revision, c.value AS compacted
+  FROM counter AS r, counter AS c
+ WHERE r.name = 'revision' AND c.name = 'compacted' /*for_update*/;
+
 -- name: resource_get
 SELECT document FROM resource WHERE key = :key;
 

@@ -1,0 +1,253 @@
+"""The store on PostgreSQL: a pool of connections, and concurrent writes that share a commit.
+
+A body of a transaction is driven on one connection, statement by statement. When several wait, one connection runs them
+one after the other in a single transaction: each then costs only its own statements, not a BEGIN and a COMMIT (with a
+wait for the disk) of its own. If one of them fails, the transaction is rolled back and each is run again alone, which
+bodies must allow anyway.
+
+Belongs to the event loop that opened it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from foliot.errors import Unavailable, UsageError
+from foliot.store import schema
+from foliot.store.postgres_driver import Connection, DriverErrors, Pool, Retryable, connect, make_pool
+from foliot.store.postgres_errors import explain, is_lost, place
+from foliot.store.postgres_signal import CHANNEL, ChangeSignal
+from foliot.store.queries import load_for_postgres
+from foliot.store.transaction import Params, Row, Statement, Tx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+POOL = 10
+WRITERS = 4
+LARGEST_BATCH = 64
+ATTEMPTS = 5
+_MIGRATION_LOCK = 0x464F4C494F54  # "FOLIOT"
+
+
+class _Job(NamedTuple):
+    future: asyncio.Future[Any]
+    body: Callable[..., Tx[Any]]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class _CommitUnknown(Exception):
+    """The connection went away while the COMMIT was on its way."""
+
+
+class PostgresDatabase:
+    """One PostgreSQL database. Make it with `await PostgresDatabase.open(url)`."""
+
+    def __init__(self, url: str, pool: Pool) -> None:
+        """For `open`; the database must have been migrated."""
+        self._place = place(url)
+        self._pool = pool
+        self._pending: deque[_Job] = deque()
+        self._writers: set[asyncio.Task[None]] = set()
+        self._signal = ChangeSignal(lambda: connect(url), self._notify)
+        self._closed = False
+
+    @classmethod
+    async def open(cls, url: str) -> PostgresDatabase:
+        """Connect, and bring the database up to date. Raises `InvalidInput`, `Unavailable`; never shows a password."""
+        where = place(url)
+        try:
+            await _migrate(url, where)
+            pool = await make_pool(url, POOL)
+        except DriverErrors as error:
+            # Not `from error`: the driver may quote the URL.
+            raise explain(error, where) from None
+        except ValueError:
+            raise UsageError(f"the URL of PostgreSQL at {where} has a part that is not understood") from None
+        return cls(url, pool)
+
+    async def read(self, name: str, /, **params: Any) -> list[Row]:
+        self._check_open()
+        text, names = load_for_postgres(name)
+        arguments = [params[each] for each in names]
+        for attempt in (1, 2):
+            try:
+                async with self._pool.acquire(timeout=30) as connection:
+                    return [dict(record) for record in await connection.fetch(text, *arguments)]
+            except DriverErrors as error:
+                # A connection that broke while nobody used it is replaced by the pool.
+                if attempt == 2 or not is_lost(error):
+                    raise explain(error, self._place) from error
+        raise AssertionError("unreachable")
+
+    async def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._check_open()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._pending.append(_Job(future, body, args, kwargs))
+        if len(self._writers) < WRITERS:
+            writer = asyncio.create_task(self._drain())
+            self._writers.add(writer)
+            writer.add_done_callback(self._writers.discard)
+        return await future
+
+    async def wait_for_change(self, *, timeout: float) -> None:
+        self._check_open()
+        await self._signal.wait(timeout)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        while self._writers:
+            await asyncio.wait(set(self._writers))
+        await self._signal.close()
+        try:
+            await asyncio.wait_for(self._pool.close(), 10)
+        except TimeoutError:
+            self._pool.terminate()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable(
+                f"the store on PostgreSQL at {self._place} is closed", hint="open it again", retryable=False
+            )
+
+    async def _drain(self) -> None:
+        """Run what waits until nothing does. Never raises: each outcome goes to its own caller."""
+        while self._pending:
+            batch: list[_Job] = []
+            while self._pending and len(batch) < LARGEST_BATCH:
+                job = self._pending.popleft()
+                if not job.future.done():
+                    batch.append(job)
+            if batch and not await self._run_together(batch):
+                for job in batch:
+                    await self._run_alone(job)
+
+    async def _run_together(self, batch: list[_Job]) -> bool:
+        """Commit all of the batch at once; False when that did not work and nothing of it is stored."""
+        if len(batch) == 1:
+            return False
+        try:
+            results = await self._transact(batch)
+        except _CommitUnknown as error:
+            self._fail(batch, error)
+            return True
+        except Exception:
+            return False  # each of them will meet its own error alone
+        for job, result in zip(batch, results, strict=True):
+            if not job.future.done():
+                job.future.set_result(result)
+        return True
+
+    async def _run_alone(self, job: _Job) -> None:
+        for attempt in range(1, ATTEMPTS + 1):
+            if job.future.done():
+                return  # cancelled
+            try:
+                (result,) = await self._transact([job])
+            except Exception as error:
+                lost_once = is_lost(error) and attempt == 1  # the server may have been restarted long ago
+                if attempt < ATTEMPTS and (isinstance(error, Retryable) or lost_once):
+                    continue
+                self._fail([job], error)
+                return
+            if not job.future.done():
+                job.future.set_result(result)
+            return
+
+    def _fail(self, batch: list[_Job], error: Exception) -> None:
+        if isinstance(error, _CommitUnknown):
+            error = Unavailable(
+                f"PostgreSQL at {self._place} went away during a commit: the change may or may not be stored",
+                hint="read before you write it again",
+            )
+        elif isinstance(error, DriverErrors):
+            error = explain(error, self._place)
+        for job in batch:
+            if not job.future.done():
+                job.future.set_exception(error)
+
+    async def _transact(self, batch: list[_Job]) -> list[Any]:
+        async with self._pool.acquire(timeout=30) as connection:
+            await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            try:
+                results = [await self._drive(connection, job) for job in batch]
+            except BaseException as error:
+                if not is_lost(error):
+                    await connection.execute("ROLLBACK")
+                raise
+            try:
+                await connection.execute("COMMIT")
+            except DriverErrors as error:
+                raise _CommitUnknown from error
+        self._signal.committed()
+        return results
+
+    async def _drive(self, connection: Connection, job: _Job) -> Any:
+        """Drive one body to its end. A failed statement is raised inside the body, which may only translate it."""
+        body = job.body(*job.args, **job.kwargs)
+        try:
+            statement = next(body)
+            while True:
+                try:
+                    result = await _execute(connection, statement)
+                except DriverErrors as error:
+                    if is_lost(error) or isinstance(error, Retryable):
+                        body.close()
+                        raise
+                    told = explain(error, self._place)
+                    told.__cause__ = error
+                    body.throw(told)
+                    body.close()
+                    raise told from error
+                statement = body.send(result)
+        except StopIteration as end:
+            return end.value
+
+    async def _notify(self) -> None:
+        async with self._pool.acquire(timeout=5) as connection:
+            await connection.execute(f"NOTIFY {CHANNEL}")
+
+
+async def _execute(connection: Connection, statement: Statement) -> Any:
+    text, names = load_for_postgres(statement.name)
+    if statement.want == "many":
+        sets: Any = statement.params
+        await connection.executemany(text, [[each[name] for name in names] for each in sets])
+        return None
+    params: Params = statement.params  # type: ignore[assignment]  # only "many" has a sequence
+    arguments = [params[name] for name in names]
+    if statement.want == "rows":
+        return [dict(record) for record in await connection.fetch(text, *arguments)]
+    status = await connection.execute(text, *arguments)  # such as "UPDATE 3"
+    count = status.rpartition(" ")[2]
+    return int(count) if count.isdecimal() else 0
+
+
+async def _migrate(url: str, where: str) -> None:
+    connection = await connect(url)
+    try:
+        if await connection.fetchval("SELECT to_regclass('schema_version')") is not None:
+            version = await connection.fetchval(schema.READ_VERSION)
+            if not schema.pending(version, "postgres", where):
+                return
+        # Held by the session, because each migration is a transaction of its own; let go with the connection.
+        await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
+        await migrate(connection, where)
+    finally:
+        await connection.close()
+
+
+async def migrate(connection: Connection, where: str, *, upto: int | None = None) -> None:
+    """Apply what is pending, up to version `upto`."""
+    await connection.execute(schema.CREATE_VERSIONS)
+    version = await connection.fetchval(schema.READ_VERSION)
+    for migration in schema.pending(version, "postgres", where):
+        if upto is None or migration.version <= upto:
+            async with connection.transaction():
+                await connection.execute(migration.script)

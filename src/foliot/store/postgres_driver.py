@@ -1,0 +1,63 @@
+"""The PostgreSQL driver, an extra, with types for what is used of it (it ships none)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from typing import Any, Protocol
+
+from foliot.errors import UsageError
+
+try:
+    asyncpg: Any = import_module("asyncpg")
+except ImportError:
+    raise UsageError(
+        "PostgreSQL needs the package asyncpg, which is not installed", hint='run: pip install "foliot[postgres]"'
+    ) from None
+
+Retryable: tuple[type[Exception], ...] = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+Lost: tuple[type[Exception], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InternalClientError,
+)
+ServerError: type[Exception] = asyncpg.PostgresError
+DriverErrors: tuple[type[Exception], ...] = (ServerError, *Lost)
+
+
+class Connection(Protocol):
+    async def fetch(self, query: str, /, *arguments: Any) -> Sequence[Mapping[str, Any]]: ...
+    async def fetchval(self, query: str, /, *arguments: Any) -> Any: ...
+    async def execute(self, query: str, /, *arguments: Any) -> str: ...
+    async def executemany(self, query: str, arguments: Iterable[Sequence[Any]], /) -> None: ...
+    async def add_listener(self, channel: str, callback: Callable[..., None], /) -> None: ...
+    def add_termination_listener(self, callback: Callable[[Any], None], /) -> None: ...
+    def transaction(self) -> AbstractAsyncContextManager[Any]: ...
+    def terminate(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Pool(Protocol):
+    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Connection]: ...
+    async def close(self) -> None: ...
+    def terminate(self) -> None: ...
+
+
+async def connect(url: str) -> Connection:
+    return await asyncpg.connect(url, timeout=10)
+
+
+async def make_pool(url: str, size: int) -> Pool:
+    return await asyncpg.create_pool(
+        url, min_size=0, max_size=size, reset=_leave_as_is, statement_cache_size=512, timeout=10
+    )
+
+
+async def _leave_as_is(connection: Connection) -> None:
+    """Instead of the pool's reset, a round trip after every use: no query here changes the state of a session."""

@@ -1,0 +1,193 @@
+"""Declared resources on a database: the `ResourceStore` of both SQLite and PostgreSQL.
+
+Reads go to the last committed state; a write is one transaction whatever its size. What a write means is in
+planning.py, how changes are followed in watch.py, how secret values are kept in secrets.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from foliot.errors import InvalidInput, NotFound, SecretError
+from foliot.store import cursors, secrets
+from foliot.store.base import Change, Database, Delete, Document, Filter, Key, Page, Put, Rotation, Written
+from foliot.store.documents import check_labels, decode, key_of, key_range, key_text, plain, stamp
+from foliot.store.planning import Keyed, apply_changes, keyed
+from foliot.store.selectors import matches
+from foliot.store.transaction import Row, Tx, one, run
+from foliot.store.watch import follow
+
+# Rows read in one query. A list that filters in memory takes as many rounds as it needs to fill its page, and lets
+# other tasks run between them: a page is short only when nothing is left.
+ROUND = 1000
+SECRETS_PER_ROUND = 100
+FORGOTTEN_PER_ROUND = 10_000
+_ROTATING = "secrets.rotating"
+
+
+class SqlResourceStore:
+    """Resources with versions, and every change to them in order. See the protocol for the promises.
+
+    `keyring` is called when the first secret value is sealed or opened, so that a command without secrets never loads
+    cryptography. `now` gives the seconds since 1970.
+    """
+
+    def __init__(
+        self, database: Database, keyring: Callable[[], secrets.Sealer], *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._database = database
+        self._load_keyring = keyring
+        self._ring: secrets.Sealer | None = None
+        self._now = now
+
+    async def get(self, key: Key) -> Document:
+        return secrets.masked(await self._stored(key))
+
+    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
+        if limit < 1:
+            raise InvalidInput(f"a page cannot have {limit} items", hint="ask for at least one")
+        after, before = key_range(filter)
+        if cursor is None:
+            revision = await self.revision()
+        else:
+            after, revision = cursors.resolve(cursor, filter)
+        items: list[Document] = []
+        last = after
+        while True:
+            # Without clauses one row more than the page tells whether it is the last one.
+            count = ROUND if filter.labels or filter.fields else min(ROUND, limit + 1 - len(items))
+            found = await self._candidates(filter, after, before, count)
+            for row in found:
+                document = secrets.masked(decode(row["document"]))
+                if not matches(document, filter):
+                    continue
+                if len(items) == limit:
+                    return Page(items, cursors.issue(cursors.Place(last, revision), filter), revision)
+                items.append(document)
+                last = row["key"]
+            if len(found) < count:
+                return Page(items, None, revision)
+            after = found[-1]["key"]
+            await asyncio.sleep(0)
+
+    async def write(self, changes: Sequence[Put | Delete]) -> list[Written]:
+        prepared = [_prepared(change) for change in changes]
+        if not prepared:
+            return []
+        ring = self._keyring() if any(each.key.kind == secrets.KIND for each in prepared) else None
+        return await self._database.write(apply_changes, prepared, stamp(self._now()), _uids(len(prepared)), ring)
+
+    def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
+        key_range(filter)  # refuses what cannot be a kind or a namespace now, not at the first change
+        return follow(self._database, filter, after)
+
+    async def revision(self) -> int:
+        return (await self._database.read("feed_bounds"))[0]["revision"]
+
+    async def reveal(self, key: Key) -> dict[str, bytes]:
+        document = await self._stored(key)
+        if key.kind != secrets.KIND:
+            raise InvalidInput(f"{key} is not a Secret and has no values to reveal")
+        return secrets.reveal(key, document, self._keyring())
+
+    async def rotate_key(self) -> Rotation:
+        """Make a new key the active one and seal every stored secret value with it, in place.
+
+        Small transactions, so that others can write meanwhile. When it is killed, every value still opens (the old key
+        is given up last), and the next call goes on with the key that the unfinished one had made.
+        """
+        ring = self._keyring()
+        unfinished = await self._database.read("setting_get", name=_ROTATING)
+        if not unfinished or unfinished[0]["value"] != ring.active_id:
+            ring = self._ring = _with_new_key(ring)
+            await self._database.write(run, "setting_put", name=_ROTATING, value=ring.active_id)
+        sealed, values, old = 0, 0, frozenset[str]()
+        last: str | None = ""
+        while last is not None:
+            last, more, its_values, its_keys = await self._database.write(
+                secrets.reseal_page, ring, last, SECRETS_PER_ROUND
+            )
+            sealed, values, old = sealed + more, values + its_values, old | its_keys
+        retired = _retire(ring, old)
+        await self._database.write(run, "setting_delete", name=_ROTATING)
+        return Rotation(ring.active_id, sealed, values, retired)
+
+    async def compact(self, *, keep: int) -> int:
+        if keep < 0:
+            raise InvalidInput(f"cannot keep {keep} changes", hint="keep none or more")
+        forgotten = 0
+        while (more := await self._database.write(_forget_some, keep)) > 0:
+            forgotten += more
+        return forgotten
+
+    async def _stored(self, key: Key) -> Document:
+        found = await self._database.read("resource_get", key=key_text(key))
+        if not found:
+            raise NotFound(f"there is no {key}", key=str(key))
+        return decode(found[0]["document"])
+
+    async def _candidates(self, filter: Filter, after: str, before: str, count: int) -> list[Row]:
+        """The next rows that may match, by the index that leaves out most."""
+        for each in filter.labels:
+            if each.op in ("=", "in") and len(each.values) == 1:
+                place = {"label": each.key, "value": each.values[0], "after": after, "before": before}
+                return await self._database.read("resource_list_label", **place, count=count)
+        if filter.kind is None and filter.namespace is not None:
+            place = {"namespace": filter.namespace, "after": after, "before": before}
+            return await self._database.read("resource_list_namespace", **place, count=count)
+        return await self._database.read("resource_list", after=after, before=before, count=count)
+
+    def _keyring(self) -> secrets.Sealer:
+        if self._ring is None:
+            self._ring = self._load_keyring()
+        return self._ring
+
+
+def _prepared(change: Put | Delete) -> Keyed:
+    if isinstance(change, Delete):
+        if change.expect == "absent":
+            raise InvalidInput(f"{change.key} cannot be deleted on the condition that it is absent")
+        return keyed(change, None, change.key)
+    document = plain(change.document)
+    key = key_of(document)
+    check_labels(document, key)
+    return keyed(change, document, key)
+
+
+def _with_new_key(ring: secrets.Sealer) -> secrets.Sealer:
+    try:
+        return ring.rotate()
+    except SecretError:
+        # Keys from the environment cannot be added to; with several of them the new one was put in front by hand.
+        if len(ring.key_ids) < 2:
+            raise
+        return ring
+
+
+def _retire(ring: secrets.Sealer, old: frozenset[str]) -> tuple[str, ...]:
+    """Give up the keys that sealed something here and no longer do; others in the file may serve another store."""
+    retired = tuple(sorted(old & frozenset(ring.key_ids)))
+    try:
+        if retired:
+            ring.retire(retired)
+    except SecretError:
+        return ()  # keys from the environment are taken out by hand
+    return retired
+
+
+def _uids(count: int) -> list[str]:
+    import uuid  # only writers need it
+
+    return [str(uuid.uuid4()) for _ in range(count)]
+
+
+def _forget_some(keep: int) -> Tx[int]:
+    bounds = yield from one("feed_bounds_lock")
+    assert bounds is not None  # migration 0001 made the row
+    upto = min(bounds["revision"] - keep, bounds["compacted"] + FORGOTTEN_PER_ROUND)
+    if upto <= bounds["compacted"]:
+        return 0
+    yield from run("compacted_set", upto=upto)
+    return (yield from run("change_forget", upto=upto))

@@ -1,0 +1,498 @@
+"""What every resource store must do. Subclass it and give a `database` fixture."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foliot.errors import Conflict, Gone, InvalidInput, NotFound
+from foliot.store.base import Change, Database, Delete, Document, Filter, Key, Put, Requirement, ResourceStore, Written
+from foliot.store.keyring import Keyring, load_keyring
+from foliot.store.resources import SqlResourceStore
+from foliot.store.selectors import parse_fields, parse_labels
+
+EVERYTHING = Filter()
+
+
+def agent(name: str = "a", *, namespace: str = "default", spec: Any = None, **metadata: Any) -> Document:
+    return {
+        "apiVersion": "foliot.dev/v1",
+        "kind": "Agent",
+        "metadata": {"name": name, "namespace": namespace, **metadata},
+        "spec": {"model": "m"} if spec is None else spec,
+    }
+
+
+def key(name: str = "a", *, kind: str = "Agent", namespace: str = "default") -> Key:
+    return Key(kind, namespace, name)
+
+
+async def put(store: ResourceStore, *documents: Document, **how: Any) -> list[Written]:
+    return await store.write([Put(document, **how) for document in documents])
+
+
+async def take(changes: AsyncIterator[Change], count: int) -> list[Change]:
+    """The next `count` changes; fails when they do not come."""
+
+    async def taken() -> list[Change]:
+        return [await anext(changes) for _ in range(count)]
+
+    return await asyncio.wait_for(taken(), 30)
+
+
+async def pages(store: ResourceStore, filter: Filter, limit: int) -> list[list[str]]:
+    found: list[list[str]] = []
+    cursor = None
+    while True:
+        page = await store.list(filter, limit=limit, cursor=cursor)
+        found.append([item["metadata"]["name"] for item in page.items])
+        if (cursor := page.cursor) is None:
+            return found
+
+
+def flat(found: list[list[str]]) -> list[str]:
+    return [name for page in found for name in page]
+
+
+class ResourceStoreConformance:
+    @pytest.fixture
+    def keyring(self, tmp_path: Path) -> Keyring:
+        return load_keyring(SimpleNamespace(secret_key=None, secret_key_file=tmp_path / "keys" / "key"))  # type: ignore[arg-type]
+
+    @pytest.fixture
+    def clock(self) -> list[float]:
+        return [1_700_000_000.5]
+
+    @pytest.fixture
+    def store(self, database: Database, keyring: Keyring, clock: list[float]) -> SqlResourceStore:
+        return SqlResourceStore(database, lambda: keyring, now=lambda: clock[0])
+
+    # What a write does
+
+    async def test_a_created_resource_has_what_the_system_adds(self, store: ResourceStore) -> None:
+        (written,) = await put(store, agent(labels={"app": "x"}, annotations={"note": "y"}))
+        metadata = dict(written.document["metadata"])
+        uid = metadata.pop("uid")
+        assert written.action == "created"
+        assert len(uid) == 36
+        assert metadata == {
+            "name": "a",
+            "namespace": "default",
+            "labels": {"app": "x"},
+            "annotations": {"note": "y"},
+            "resourceVersion": "1",
+            "generation": 1,
+            "createdAt": "2023-11-14T22:13:20.500Z",
+            "updatedAt": "2023-11-14T22:13:20.500Z",
+        }
+        assert written.document == await store.get(key())
+        assert list(written.document) == ["apiVersion", "kind", "metadata", "spec", "status"]
+        assert await store.revision() == 1
+
+    async def test_the_namespace_is_default_when_none_is_given(self, store: ResourceStore) -> None:
+        document = agent()
+        del document["metadata"]["namespace"]
+        (written,) = await put(store, document)
+        assert written.document["metadata"]["namespace"] == "default"
+
+    async def test_only_a_new_spec_makes_a_new_generation(self, store: ResourceStore, clock: list[float]) -> None:
+        (first,) = await put(store, agent())
+        clock[0] += 1
+        (labelled,) = await put(store, agent(labels={"a": "b"}))
+        (changed,) = await put(store, agent(labels={"a": "b"}, spec={"model": "n"}))
+        versions = [
+            (each.document["metadata"]["resourceVersion"], each.document["metadata"]["generation"])
+            for each in (first, labelled, changed)
+        ]
+        assert versions == [("1", 1), ("2", 1), ("3", 2)]
+        assert labelled.action == "updated"
+        assert labelled.document["metadata"]["updatedAt"] == "2023-11-14T22:13:21.500Z"
+        assert labelled.document["metadata"]["createdAt"] == first.document["metadata"]["createdAt"]
+        assert labelled.document["metadata"]["uid"] == first.document["metadata"]["uid"]
+
+    async def test_a_put_that_changes_nothing_makes_no_version(self, store: ResourceStore, clock: list[float]) -> None:
+        (first,) = await put(store, agent(labels={"a": "b"}, spec={"x": 1, "y": [True, None, 2.5]}))
+        clock[0] += 100
+        reordered = agent(labels={"a": "b"}, spec={"y": [True, None, 2.5], "x": 1})
+        reordered["metadata"]["resourceVersion"] = "999"
+        reordered["metadata"]["uid"] = "of no account"
+        (again,) = await put(store, reordered)
+        assert again == Written("unchanged", first.document)
+        assert await store.revision() == 1
+
+    @pytest.mark.parametrize(("before", "after"), [(1, True), (1, 1.0), (0, False), (None, {})])
+    async def test_values_that_python_takes_for_equal_are_still_changes(
+        self, store: ResourceStore, before: Any, after: Any
+    ) -> None:
+        await put(store, agent(spec={"x": before}))
+        (written,) = await put(store, agent(spec={"x": after}))
+        assert written.action == "updated"
+
+    async def test_a_status_in_a_put_of_the_spec_is_not_taken(self, store: ResourceStore) -> None:
+        (created,) = await put(store, {**agent(), "status": {"phase": "Succeeded"}})
+        assert created.document["status"] == {}
+        await put(store, {**agent(), "status": {"phase": "Ready"}}, only="status")
+        (updated,) = await put(store, {**agent(spec={"model": "n"}), "status": {"phase": "Faked"}})
+        assert updated.document["status"] == {"phase": "Ready"}
+
+    async def test_a_put_of_the_status_leaves_everything_else(self, store: ResourceStore) -> None:
+        (created,) = await put(store, agent(labels={"a": "b"}))
+        other = {"kind": "Agent", "metadata": {"name": "a"}, "spec": {"model": "other"}, "status": {"phase": "Ready"}}
+        (written,) = await put(store, other, only="status")
+        assert written.action == "updated"
+        assert written.document["spec"] == created.document["spec"]
+        assert written.document["metadata"]["labels"] == {"a": "b"}
+        assert written.document["metadata"]["generation"] == 1
+        assert written.document["metadata"]["resourceVersion"] == "2"
+        (again,) = await put(store, other, only="status")
+        assert again == Written("unchanged", written.document)
+        with pytest.raises(NotFound):
+            await put(store, {**agent("missing"), "status": {}}, only="status")
+
+    async def test_preconditions_are_kept_and_errors_name_the_key(self, store: ResourceStore) -> None:
+        (created,) = await put(store, agent(), expect="absent")
+        with pytest.raises(Conflict, match="Agent/a in namespace 'default' exists already"):
+            await put(store, agent(), expect="absent")
+        with pytest.raises(NotFound, match="Agent/b"):
+            await put(store, agent("b"), expect="present")
+        with pytest.raises(NotFound, match="Agent/b"):
+            await put(store, agent("b"), expect="7")
+        (updated,) = await put(store, agent(spec={"x": 1}), expect="1")
+        assert updated.document["metadata"]["resourceVersion"] == "2"
+        with pytest.raises(Conflict, match="at version 2, not 1") as caught:
+            await put(store, agent(spec={"x": 2}), expect="1")
+        assert caught.value.details["current"] == "2"
+        with pytest.raises(Conflict):
+            await store.write([Delete(key(), expect="1")])
+        with pytest.raises(NotFound):
+            await store.write([Delete(key("b"))])
+        assert (await store.write([Delete(key("b"), expect="any")]))[0].action == "unchanged"
+        with pytest.raises(InvalidInput):
+            await store.write([Delete(key(), expect="absent")])
+        (deleted,) = await store.write([Delete(key(), expect="2")])
+        assert deleted == Written("deleted", updated.document)
+        with pytest.raises(NotFound, match="Agent/a"):
+            await store.get(key())
+        assert created.document["metadata"]["resourceVersion"] == "1"
+
+    async def test_a_resource_made_again_is_a_new_one(self, store: ResourceStore) -> None:
+        (first,) = await put(store, agent())
+        await put(store, {**agent(), "status": {"phase": "Old"}}, only="status")
+        await store.write([Delete(key())])
+        (second,) = await put(store, agent())
+        assert second.action == "created"
+        assert second.document["metadata"]["uid"] != first.document["metadata"]["uid"]
+        assert second.document["metadata"]["resourceVersion"] == "4"
+        assert second.document["metadata"]["generation"] == 1
+        assert second.document["status"] == {}
+
+    async def test_a_batch_is_stored_whole_or_not_at_all(self, store: ResourceStore) -> None:
+        await put(store, agent("taken"))
+        with pytest.raises(Conflict, match="taken"):
+            await store.write([Put(agent("new")), Put(agent("taken"), expect="absent"), Put(agent("newer"))])
+        assert await pages(store, EVERYTHING, 10) == [["taken"]]
+        assert await store.revision() == 1
+
+    async def test_changes_of_one_batch_build_on_each_other(self, store: ResourceStore) -> None:
+        written = await store.write(
+            [
+                Put(agent(labels={"a": "1"}), expect="absent"),
+                Put(agent(labels={"a": "2"}, spec={"x": 1}), expect="present"),
+                Put({**agent(), "status": {"phase": "Ready"}}, only="status"),
+                Delete(key()),
+                Put(agent(labels={"a": "3"}), expect="absent"),
+                Put(agent("b")),
+                Delete(key("b")),
+            ]
+        )
+        actions = ["created", "updated", "updated", "deleted", "created", "created", "deleted"]
+        assert [each.action for each in written] == actions
+        assert [change.action for change in await take(store.watch(EVERYTHING, after=0), 7)] == actions
+        assert (await store.get(key()))["metadata"]["resourceVersion"] == "5"
+        assert await pages(store, Filter(labels=parse_labels("a=3")), 10) == [["a"]]
+        assert await pages(store, Filter(labels=parse_labels("a=2")), 10) == [[]]
+        assert await pages(store, EVERYTHING, 10) == [["a"]]
+
+    async def test_an_empty_batch_does_nothing(self, store: ResourceStore) -> None:
+        assert await store.write([]) == []
+        assert await store.revision() == 0
+
+    async def test_concurrent_writers_lose_no_update(self, store: ResourceStore) -> None:
+        await put(store, agent(spec={"n": 0}))
+
+        async def increment() -> None:
+            while True:
+                document = await store.get(key())
+                document["spec"]["n"] += 1
+                try:
+                    await put(store, document, expect=document["metadata"]["resourceVersion"])
+                except Conflict:
+                    continue
+                return
+
+        await asyncio.gather(*(increment() for _ in range(12)))
+        document = await store.get(key())
+        assert (document["spec"]["n"], document["metadata"]["generation"]) == (12, 13)
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            {},
+            {"kind": "Agent"},
+            {"kind": "Agent", "metadata": []},
+            {"kind": "Agent", "metadata": {"name": ""}},
+            {"kind": "", "metadata": {"name": "a"}},
+            agent("a/b"),
+            agent("a\x1fb"),
+            agent("a\x00"),
+            agent("\ud800"),
+            agent("a" * 254),
+            agent(namespace=7),  # type: ignore[arg-type]
+            agent(spec=[1]),
+            agent(spec={"x": float("nan")}),
+            agent(spec={"x": {1, 2}}),
+            agent(spec={"x": "\ud800"}),
+            agent(labels=["a"]),
+            agent(labels={"a": 1}),
+            agent(labels={"a": "\x00"}),
+        ],
+    )
+    async def test_what_cannot_be_stored_is_refused_in_words(self, store: ResourceStore, document: Document) -> None:
+        with pytest.raises(InvalidInput):
+            await put(store, document)
+        assert await store.revision() == 0
+
+    async def test_any_text_comes_back_as_it_was(self, store: ResourceStore) -> None:
+        texts = {
+            "nul": "\x00",
+            "quote": "'\"\\",
+            "accents": "ñ é 漢字 🙂",
+            "lines": "a\r\nb\u2028",
+            "big": "x" * 300_000,
+        }
+        await put(store, agent("ö-ñ", spec=texts))
+        assert (await store.get(key("ö-ñ")))["spec"] == texts
+
+    async def test_the_callers_document_stays_his_own(self, store: ResourceStore) -> None:
+        document = agent(spec={"list": [1]})
+        (written,) = await put(store, document)
+        document["spec"]["list"].append(2)
+        written.document["spec"]["list"].append(3)
+        assert (await store.get(key()))["spec"] == {"list": [1]}
+        assert "resourceVersion" not in document["metadata"]
+
+    # Lists
+
+    async def test_lists_are_ordered_and_paged_without_gap_or_repeat(self, store: ResourceStore) -> None:
+        names = ["a", "a-b", "a.c", "ab", "B", "b", "ä", "10", "9"]
+        await put(store, *(agent(name, namespace=space) for space in ("x", "x-y", "x.z") for name in names))
+        await put(store, {"kind": "Tool", "metadata": {"name": "t", "namespace": "x"}, "spec": {}})
+        one_space = [sorted(names)]
+        assert await pages(store, Filter("Agent", "x"), 100) == one_space
+        assert await pages(store, Filter("Agent"), 100) == [sorted(names) * 3]
+        assert await pages(store, Filter(namespace="x"), 100) == [[*sorted(names), "t"]]
+        assert await pages(store, EVERYTHING, 100) == [[*(sorted(names) * 3), "t"]]
+        for filter in (Filter("Agent", "x"), Filter("Agent"), Filter(namespace="x-y"), EVERYTHING):
+            (whole,) = await pages(store, filter, 1000)
+            for limit in (1, 2, 5, len(whole) - 1, len(whole)):
+                cut = await pages(store, filter, limit)
+                assert flat(cut) == whole
+                assert all(len(page) == limit for page in cut[:-1])
+                assert cut[-1] or not whole
+
+    async def test_what_exists_throughout_is_on_exactly_one_page(self, store: ResourceStore) -> None:
+        await put(store, *(agent(f"n{n:02}") for n in range(20)))
+        seen: list[str] = []
+        cursor = None
+        for step in range(100):
+            page = await store.list(Filter("Agent"), limit=3, cursor=cursor)
+            seen += [item["metadata"]["name"] for item in page.items]
+            if (cursor := page.cursor) is None:
+                break
+            # Between two pages: one goes that was seen, one comes before the place and one behind it.
+            await store.write([Delete(key(seen[-1])), Put(agent(f"a{step}")), Put(agent(f"n{step:02}x"))])
+        assert len(seen) == len(set(seen))
+        assert {name for name in seen if len(name) == 3} == {f"n{n:02}" for n in range(20)}
+
+    async def test_every_page_names_the_place_of_the_first_for_a_watch(self, store: ResourceStore) -> None:
+        await put(store, *(agent(f"n{n}") for n in range(4)))
+        first = await store.list(EVERYTHING, limit=2)
+        await put(store, agent("n0", spec={"late": True}))
+        second = await store.list(EVERYTHING, limit=2, cursor=first.cursor)
+        assert (first.revision, second.revision) == (4, 4)
+        (change,) = await take(store.watch(EVERYTHING, after=second.revision), 1)
+        assert change.document["spec"] == {"late": True}
+
+    async def test_a_cursor_of_another_filter_or_a_changed_one_is_refused(self, store: ResourceStore) -> None:
+        await put(store, *(agent(f"n{n}") for n in range(4)))
+        cursor = (await store.list(Filter("Agent"), limit=2)).cursor
+        assert cursor is not None
+        changed = ("A" if cursor[5] != "A" else "B").join((cursor[:5], cursor[6:]))
+        for filter, bad in [
+            (EVERYTHING, cursor),
+            (Filter("Agent", "default"), cursor),
+            (Filter("Agent", labels=parse_labels("a=b")), cursor),
+            (Filter("Agent"), changed),
+            (Filter("Agent"), ""),
+            (Filter("Agent"), "nonsense"),
+            (Filter("Agent"), "ñ"),
+            (Filter("Agent"), "W10"),
+        ]:
+            with pytest.raises(InvalidInput, match="cursor"):
+                await store.list(filter, cursor=bad)
+        with pytest.raises(InvalidInput):
+            await store.list(EVERYTHING, limit=0)
+
+    @pytest.mark.parametrize(
+        ("selector", "expected"),
+        [
+            ("tier=gold", "ad"),
+            ("tier==gold,app=web", "a"),
+            ("tier!=gold", "bce"),
+            ("tier in (gold, silver)", "abd"),
+            ("tier in (silver)", "b"),
+            ("tier notin (gold,silver)", "ce"),
+            ("tier", "abcd"),
+            ("!tier", "e"),
+            ("app=web,!tier", ""),
+            ("tier=", "c"),
+            ("example.com/x=y", "e"),
+            ("tier=none", ""),
+        ],
+    )
+    async def test_label_selectors_choose(self, store: ResourceStore, selector: str, expected: str) -> None:
+        labels = {
+            "a": {"tier": "gold", "app": "web"},
+            "b": {"tier": "silver", "app": "web"},
+            "c": {"tier": ""},
+            "d": {"tier": "gold"},
+            "e": {"example.com/x": "y"},
+        }
+        await put(store, *(agent(name, labels=its) for name, its in labels.items()))
+        for limit in (1, 100):
+            found = await pages(store, Filter("Agent", labels=parse_labels(selector)), limit)
+            assert "".join(flat(found)) == expected
+        found = await pages(store, Filter(namespace="default", labels=parse_labels(selector)), 2)
+        assert "".join(flat(found)) == expected
+        assert await pages(store, Filter(namespace="other", labels=parse_labels(selector)), 2) == [[]]
+
+    async def test_field_selectors_choose_and_fill_their_pages(
+        self, store: ResourceStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("foliot.store.resources.ROUND", 7)
+        await put(store, *(agent(f"n{n:03}", spec={"even": n % 2 == 0, "deep": {"n": n}}) for n in range(60)))
+        assert await pages(store, Filter(fields=parse_fields("metadata.name=n042")), 10) == [["n042"]]
+        assert await pages(store, Filter(fields=parse_fields("spec.deep.n in (3, 50)")), 10) == [["n003", "n050"]]
+        found = await pages(store, Filter("Agent", fields=parse_fields("spec.even=true,metadata.name!=n000")), 10)
+        assert [len(page) for page in found] == [10, 10, 9]
+        assert flat(found) == [f"n{n:03}" for n in range(2, 60, 2)]
+        assert await pages(store, Filter(fields=(Requirement("status.phase", "exists"),)), 10) == [[]]
+
+    # Watching
+
+    async def test_a_watch_gives_what_was_and_what_comes_in_order(self, store: ResourceStore) -> None:
+        await put(store, agent("a"), agent("b"))
+        changes = store.watch(EVERYTHING, after=0)
+        before = await take(changes, 2)
+        coming = asyncio.create_task(take(changes, 3))
+        await asyncio.sleep(0)
+        await put(store, agent("a", spec={"x": 1}))
+        await store.write([Delete(key("b")), Put(agent("c"))])
+        seen = [*before, *await coming]
+        assert [(change.revision, change.action, change.document["metadata"]["name"]) for change in seen] == [
+            (1, "created", "a"),
+            (2, "created", "b"),
+            (3, "updated", "a"),
+            (4, "deleted", "b"),
+            (5, "created", "c"),
+        ]
+        assert seen[2].document == await store.get(key("a"))
+
+    async def test_a_watch_can_go_on_from_any_version(self, store: ResourceStore) -> None:
+        for n in range(6):
+            await put(store, agent(spec={"n": n}))
+        for after in range(6):
+            changes = await take(store.watch(EVERYTHING, after=after), 6 - after)
+            assert [change.revision for change in changes] == list(range(after + 1, 7))
+
+    async def test_many_changes_come_in_order_whatever_the_window(
+        self, store: ResourceStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("foliot.store.watch.WINDOW", 3)
+        writing = asyncio.gather(*(put(store, agent(f"n{n}"), agent(f"m{n}")) for n in range(30)))
+        changes = await take(store.watch(EVERYTHING, after=0), 60)
+        await writing
+        assert [change.revision for change in changes] == list(range(1, 61))
+        assert [int(change.document["metadata"]["resourceVersion"]) for change in changes] == list(range(1, 61))
+
+    async def test_a_watch_shows_only_what_its_filter_lets_through(self, store: ResourceStore) -> None:
+        tool = {"kind": "Tool", "metadata": {"name": "t", "namespace": "other"}, "spec": {}}
+        await put(store, agent("a"), tool, agent("b", namespace="other"), agent("c"))
+        assert [c.revision for c in await take(store.watch(Filter("Agent"), after=0), 3)] == [1, 3, 4]
+        assert [c.revision for c in await take(store.watch(Filter(namespace="other"), after=0), 2)] == [2, 3]
+        assert [c.revision for c in await take(store.watch(Filter("Agent", "other"), after=0), 1)] == [3]
+        with pytest.raises(InvalidInput):
+            store.watch(Filter(kind="a/b"), after=0)
+
+    async def test_what_enters_or_leaves_a_selector_is_told_as_created_or_deleted(self, store: ResourceStore) -> None:
+        await put(store, agent("never"))
+        await put(store, agent("a", labels={"on": "yes"}))
+        await put(store, agent("a", labels={"on": "yes"}, spec={"n": 1}))
+        await put(store, agent("a", labels={"on": "no"}))
+        await put(store, agent("a", labels={"on": "no"}, spec={"n": 2}))
+        await put(store, agent("a", labels={"on": "yes"}))
+        await store.write([Delete(key("never")), Delete(key("a"))])
+        changes = await take(store.watch(Filter(labels=parse_labels("on=yes")), after=0), 5)
+        assert [(change.revision, change.action) for change in changes] == [
+            (2, "created"),
+            (3, "updated"),
+            (4, "deleted"),
+            (6, "created"),
+            (8, "deleted"),
+        ]
+
+    async def test_a_position_that_is_not_kept_is_gone(self, store: ResourceStore) -> None:
+        await put(store, *(agent(f"n{n}") for n in range(10)))
+        assert await store.compact(keep=4) == 6
+        assert await store.compact(keep=4) == 0
+        assert [c.revision for c in await take(store.watch(EVERYTHING, after=6), 4)] == [7, 8, 9, 10]
+        for lost in (0, 5, 11, -1):
+            with pytest.raises(Gone) as caught:
+                await take(store.watch(EVERYTHING, after=lost), 1)
+            assert caught.value.hint
+        assert len((await store.list(EVERYTHING)).items) == 10
+        assert await store.revision() == 10
+        with pytest.raises(InvalidInput):
+            await store.compact(keep=-1)
+        assert await store.compact(keep=0) == 4
+        (written,) = await put(store, agent("later"))
+        assert written.document["metadata"]["resourceVersion"] == "11"
+
+    async def test_a_watch_that_is_overtaken_by_compaction_says_so(self, store: ResourceStore) -> None:
+        await put(store, agent("a"), agent("b"), agent("c"))
+        changes = store.watch(Filter("Agent"), after=0)
+        await take(changes, 3)
+        await put(store, agent("d"), agent("e"))
+        await store.compact(keep=1)
+        with pytest.raises(Gone):
+            await take(changes, 1)
+
+    async def test_compaction_forgets_in_bounded_rounds(
+        self, store: ResourceStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("foliot.store.resources.FORGOTTEN_PER_ROUND", 3)
+        await put(store, *(agent(f"n{n}") for n in range(10)))
+        assert await store.compact(keep=2) == 8
+
+    async def test_a_thousand_puts_are_one_transaction(self, store: ResourceStore) -> None:
+        documents = [agent(f"n{n:04}", labels={"bulk": "yes", "n": str(n)}) for n in range(1000)]
+        assert {each.action for each in await put(store, *documents)} == {"created"}
+        assert {each.action for each in await put(store, *documents)} == {"unchanged"}
+        assert await store.revision() == 1000
+        assert await pages(store, Filter(labels=parse_labels("n=500")), 10) == [["n0500"]]
+        assert len((await store.list(Filter(labels=parse_labels("bulk=yes")), limit=5000)).items) == 1000
