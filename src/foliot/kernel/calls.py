@@ -12,7 +12,7 @@ from foliot.kernel.actions import CallIntent
 from foliot.kernel.contract import examine, settle_twins
 from foliot.kernel.events import ToolFinished
 from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolResult
-from foliot.kernel.state import Answer, Call, CallPhase, State
+from foliot.kernel.state import Answer, Call, State
 
 _object: Final = msgspec.json.Decoder(dict[str, Any])
 # A model that makes one of these mistakes is told, a bounded number of times.
@@ -80,18 +80,6 @@ def _unique(taken: set[str], wanted: str, otherwise: str) -> str:
     return f"{wanted}-{n}"
 
 
-def startable(state: State) -> list[Call]:
-    """The calls that nothing holds back, in call order, as many as may be under way at a time."""
-    running = sum(call.phase is CallPhase.RUNNING for call in state.calls)
-    room = max(1, state.spec.limits.parallel_tools) - running
-    ready = [
-        call
-        for call in state.calls
-        if call.phase is CallPhase.REQUESTED and call.verdict is None and (call.twin is None)
-    ]
-    return ready[:room] if room > 0 else []
-
-
 def intent(state: State, call: Call) -> CallIntent:
     assert call.rule is not None, "a call without a rule has a verdict"
     key = f"{state.run_id}/{call.id}"
@@ -101,13 +89,13 @@ def intent(state: State, call: Call) -> CallIntent:
 def lose_running(state: State) -> None:
     """A new attempt begins: what the last one had started is of unknown outcome. What follows is each tool's rule."""
     for call in state.calls:
-        if call.phase is not CallPhase.RUNNING:
+        if call.phase != "running":
             continue
         assert call.rule is not None, "only a known tool can have been started"
         if call.rule.effect != "once" or call.rule.on_unknown == "retry":
-            call.phase = CallPhase.REQUESTED
+            call.phase = "requested"
             continue
-        call.phase = CallPhase.UNKNOWN
+        call.phase = "unknown"
         if call.rule.on_unknown == "fail":
             message = f"the worker died while {call.name} was under way, and nobody knows whether it took effect"
             state.end("unknown_effect", "tool_effect_unknown", message)
@@ -116,7 +104,7 @@ def lose_running(state: State) -> None:
 def close_call(state: State, call: Call, event: ToolFinished) -> None:
     """Fold the one result of a call; with the last one, the step is complete."""
     result = event.result
-    call.phase = CallPhase.DONE
+    call.phase = "done"
     call.verdict = None
     call.result = feedback.edited(result, call.arguments) if call.edited and event.synthetic is None else result
     call.ends_run = event.ends_run and result.error is None
@@ -138,22 +126,24 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
 
 
 def _close_step(state: State) -> None:
-    calls = state.calls
-    results: tuple[ToolResult, ...] = tuple(call.result for call in calls if call.result is not None)
-    add_message(state, Message("tool", results))
+    results: list[ToolResult] = []
+    first = state.spec.tool_use_behavior == "stop_on_first_tool"
+    bad = False
+    for call in state.calls:  # in the order the model asked, whichever finished first
+        assert call.result is not None
+        results.append(call.result)
+        bad = bad or call.bad
+        if state.answer is None and (first or call.ends_run) and call.result.error is None:
+            state.answer = Answer(call.result.text, tool=True)
     state.calls = []
-    if any(call.bad for call in calls):
+    add_message(state, Message("tool", tuple(results)))
+    if bad:
         state.bad_steps += 1
         if state.bad_steps > state.spec.repairs.calls:
             message = f"{state.bad_steps} steps in a row held tool calls that could not be run as written"
             state.end("invalid_tool_calls", "repairs_exhausted", message)
     else:
         state.bad_steps = 0
-    first = state.spec.tool_use_behavior == "stop_on_first_tool"
-    for call in calls:
-        if call.result is not None and call.succeeded and (call.ends_run or first):
-            state.answer = Answer(call.result.text, tool=True)
-            break
 
 
 def add_message(state: State, message: Message) -> None:

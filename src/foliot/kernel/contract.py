@@ -15,7 +15,7 @@ import msgspec
 
 from foliot.kernel import feedback
 from foliot.kernel.events import ContractRule, ContractViolated, Event, OutputRejected, ToolFinished
-from foliot.kernel.state import Answer, Call, CallPhase, State
+from foliot.kernel.state import Answer, Call, State
 
 _canonical: Final = msgspec.json.Encoder(order="deterministic")
 
@@ -47,7 +47,7 @@ def settle_twins(state: State, call: Call, event: ToolFinished) -> None:
         if other.twin is call:
             other.twin = None
             cached = state.cache.get(call.signature)
-            if call.succeeded and cached is not None and other.phase is CallPhase.REQUESTED:
+            if call.succeeded and cached is not None and other.phase == "requested":
                 _repeat(state, other, feedback.repeated(other.id, cached[0]))
 
 
@@ -74,7 +74,7 @@ def violations(state: State) -> tuple[ContractViolated, ...]:
     observed = contract.on_violation == "observe"
     found: list[ContractViolated] = []
     for call in state.calls:
-        if call.violation is not None and call.phase is not CallPhase.DONE:
+        if call.violation is not None and call.phase != "done":
             if call.violation == "undeclared_tool":
                 message = f"the contract names the tools it allows, and {call.name} is not one of them"
             else:

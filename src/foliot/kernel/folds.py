@@ -11,7 +11,7 @@ from foliot.kernel.calls import add_message, close_call, lose_running, open_call
 from foliot.kernel.contract import fold_violation, release_twins
 from foliot.kernel.messages import Media, ToolResult
 from foliot.kernel.rules import TAKEN_AT_BOUNDARY
-from foliot.kernel.state import Answer, Call, CallPhase, Ending, State
+from foliot.kernel.state import Answer, Call, Ending, State
 
 
 def _created(state: State, event: e.RunCreated) -> None:
@@ -162,7 +162,7 @@ def _tool_started(state: State, event: e.ToolStarted) -> None:
     if call.attempts == 0:
         state.spent.tool_calls += 1
     call.attempts += 1
-    call.phase = CallPhase.RUNNING
+    call.phase = "running"
 
 
 def _tool_finished(state: State, event: e.ToolFinished) -> None:
@@ -172,12 +172,12 @@ def _tool_finished(state: State, event: e.ToolFinished) -> None:
 def _approval_requested(state: State, event: e.ApprovalRequested) -> None:
     call = _call(state, event.call_id)
     call.approval = event
-    call.phase = CallPhase.PARKED
+    call.phase = "parked"
 
 
 def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
     call = _call(state, event.call_id)
-    call.phase = CallPhase.REQUESTED
+    call.phase = "requested"
     if event.decision in ("deny", "expired"):
         expired = event.decision == "expired"
         call.verdict = feedback.denied(call.id, call.name, event.by, event.reason, expired=expired)
@@ -191,7 +191,7 @@ def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
 
 def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
     call = _call(state, event.call_id)
-    call.phase = CallPhase.REQUESTED
+    call.phase = "requested"
     if event.decision == "happened":
         call.verdict = feedback.happened(call.id, call.name, event.by, event.result)
     elif event.decision == "fail":

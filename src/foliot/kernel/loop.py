@@ -28,7 +28,7 @@ from foliot.kernel.actions import (
     Stop,
     Wait,
 )
-from foliot.kernel.calls import intent, startable
+from foliot.kernel.calls import intent
 from foliot.kernel.contract import judge, violations
 from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.events import (
@@ -47,7 +47,7 @@ from foliot.kernel.folds import FOLDS, inputs_due
 from foliot.kernel.messages import Message, ModelRequest
 from foliot.kernel.rules import refusal
 from foliot.kernel.spec import RunSpec
-from foliot.kernel.state import Answer, Call, CallPhase, Phase, State
+from foliot.kernel.state import Answer, Call, State
 
 
 def fold(spec: RunSpec, run_id: str, facts: Iterable[tuple[float, Event]], history: Iterable[Message] = ()) -> State:
@@ -87,15 +87,15 @@ def decide(state: State) -> Action:
 
 
 def _advance(state: State) -> Action:
-    match state.phase:
-        case Phase.ACTING:
-            return _act(state)
-        case Phase.THINKING:
-            return Await(model=True, deadline=state.deadline)
-        case Phase.READY:
-            return _continue(state)
-        case _:  # nobody holds it: not a wait of the run, so nothing is recorded
-            return Wait(RunWaiting("capacity", "capacity", until=state.retried.due if state.retried else None))
+    phase = state.phase
+    if phase == "acting":
+        return _act(state)
+    if phase == "ready":
+        return _continue(state)
+    if phase == "thinking":
+        return Await(model=True, deadline=state.deadline)
+    # Nobody holds it. That is not a wait of the run itself, so nothing is recorded.
+    return Wait(RunWaiting("capacity", "capacity", until=state.retried.due if state.retried else None))
 
 
 # --- ending ------------------------------------------------------------------------------------------------------
@@ -108,14 +108,14 @@ def _settle(state: State) -> Action:
     its outcome is worth knowing; unless nobody holds the run, and so nobody runs the call.
     """
     assert state.ending is not None
-    held = state.phase is not Phase.QUEUED
+    held = state.phase != "queued"
     given: list[Event] = []
     running: list[str] = []
     why = "cancelled" if state.ending.cancelled is not None else "ended"
     for call in state.calls:
-        if call.phase is CallPhase.DONE:
+        if call.phase == "done":
             continue
-        if call.phase is CallPhase.RUNNING and held and call.effect != "read":
+        if call.phase == "running" and held and call.effect != "read":
             running.append(call.id)
         else:
             started = call.attempts > 0
@@ -139,44 +139,46 @@ def _terminal(state: State) -> Terminal:
 
 
 def _act(state: State) -> Action:
-    if broken := violations(state):
+    if state.spec.contract is not None and (broken := violations(state)):
         return Note(broken)
-    if expired := _expired(state):
-        return Note(expired)
-    given = _answered_by_kernel(state)
-    ready = startable(state)
-    if state.interrupted:  # only what a dead attempt may have left half done is still worth doing
-        ready = [call for call in ready if call.attempts > 0]
-    if ready:
-        if (refused := _refuse_calls(state, ready)) is not None:
-            return refused
-        return CallTools(tuple(intent(state, call) for call in ready), given, state.deadline)
-    if given:
-        return Note(given)
-    running = tuple(call.id for call in state.calls if call.phase is CallPhase.RUNNING)
-    if running:
-        return Await(calls=running, deadline=state.deadline)
-    waiting = _wait_for_person(state)
-    return Wait(waiting, (waiting,))
-
-
-def _answered_by_kernel(state: State) -> tuple[Event, ...]:
-    given: list[Event] = []
+    given: list[Event] = []  # what the kernel answers itself
+    ready: list[Call] = []
+    held: list[Call] = []
+    running: list[str] = []
     for call in state.calls:
-        if call.phase in (CallPhase.DONE, CallPhase.RUNNING):
+        phase = call.phase
+        if phase == "done":
             continue
-        if call.verdict is not None:
+        if phase == "running":
+            running.append(call.id)
+        elif call.verdict is not None:
             given.append(call.verdict)
         elif state.interrupted and call.attempts == 0:
             given.append(feedback.not_run(call.id, call.name, "interrupted", started=False))
-    return tuple(given)
+        elif phase != "requested":
+            held.append(call)
+        elif call.twin is None:
+            ready.append(call)
+    if held and (expired := _expired(state, held)):
+        return Note(expired)
+    if ready and (room := max(1, state.spec.limits.parallel_tools) - len(running)) > 0:
+        start = ready[:room]
+        if (refused := _refuse_calls(state, start)) is not None:
+            return refused
+        return CallTools(tuple(intent(state, call) for call in start), tuple(given), state.deadline)
+    if given:
+        return Note(tuple(given))
+    if running:
+        return Await(calls=tuple(running), deadline=state.deadline)
+    waiting = _wait_for_person(held)
+    return Wait(waiting, (waiting,))
 
 
-def _expired(state: State) -> tuple[Event, ...]:
+def _expired(state: State, held: list[Call]) -> tuple[Event, ...]:
     return tuple(
         ApprovalDecided(call.id, "expired", by="timer", approval_id=call.approval.approval_id)
-        for call in state.calls
-        if call.phase is CallPhase.PARKED
+        for call in held
+        if call.phase == "parked"
         and call.approval is not None
         and call.approval.expires_at is not None
         and call.approval.expires_at <= state.now
@@ -207,15 +209,13 @@ def _exceeded(breach: budget.Breach, *, finish: bool = False) -> BudgetExceeded:
     return BudgetExceeded(breach.limit, breach.used, breach.allowed, breach.message, then, told)
 
 
-def _wait_for_person(state: State) -> RunWaiting:
-    unknown = [call for call in state.calls if call.phase is CallPhase.UNKNOWN]
-    parked = [call for call in state.calls if call.phase is CallPhase.PARKED]
-    held = (*unknown, *parked)
-    until = [call.approval.expires_at for call in parked if call.approval and call.approval.expires_at is not None]
+def _wait_for_person(held: list[Call]) -> RunWaiting:
+    unknown = [call for call in held if call.phase == "unknown"]
+    until = [call.approval.expires_at for call in held if call.approval and call.approval.expires_at is not None]
     if unknown:
         message = f"the worker died while {unknown[0].name} was under way: did it take effect?"
     else:
-        message = f"{parked[0].name} needs an approval"
+        message = f"{held[0].name} needs an approval"
     return RunWaiting(
         "unknown_effect" if unknown else "approval",
         "person",
@@ -269,7 +269,9 @@ def _last_answer(state: State) -> Action | None:
 
 def _ask(state: State) -> AskModel:
     spec = state.spec
-    messages = (*state.transcript, *state.notes, *(given.message for given in inputs_due(state)))
+    messages = tuple(state.transcript)
+    if state.notes or state.inputs:
+        messages = (*messages, *state.notes, *(given.message for given in inputs_due(state)))
     settings = spec.settings
     if state.final and state.tools:
         settings = replace(settings, tool_choice="none")  # the tools stay in the request: its prefix must not change

@@ -25,46 +25,46 @@ from foliot.kernel import events as e
 from foliot.kernel.calls import parse_arguments
 from foliot.kernel.state import Call, CallPhase, Phase, State
 
-_LIVE: Final = frozenset({Phase.QUEUED, Phase.READY, Phase.THINKING, Phase.ACTING})
-_HELD: Final = _LIVE - {Phase.QUEUED}
-_SETTLED: Final = _LIVE - {Phase.ACTING}
+_LIVE: Final[frozenset[Phase]] = frozenset({"queued", "ready", "thinking", "acting"})
+_HELD: Final[frozenset[Phase]] = _LIVE - {"queued"}
+_SETTLED: Final[frozenset[Phase]] = _LIVE - {"acting"}
 
 LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
-    e.RunCreated: frozenset({Phase.NEW}),
+    e.RunCreated: frozenset({"new"}),
     e.RunClaimed: _LIVE,
-    e.RunWaiting: frozenset({Phase.READY, Phase.ACTING}),
+    e.RunWaiting: frozenset({"ready", "acting"}),
     e.RunResumed: _LIVE,
     e.RunRetried: _LIVE,
-    e.RunSucceeded: frozenset({Phase.READY}),
+    e.RunSucceeded: frozenset({"ready"}),
     e.RunFailed: _SETTLED,
     e.RunCancelled: _SETTLED,
     e.RunDeadLettered: _LIVE,
     e.CancelRequested: _LIVE,
-    e.StepStarted: frozenset({Phase.READY}),
-    e.ModelResponded: frozenset({Phase.THINKING}),
-    e.ModelFailed: frozenset({Phase.THINKING, Phase.READY}),
-    e.OutputRejected: frozenset({Phase.READY}),
-    e.OutputAccepted: frozenset({Phase.READY}),
-    e.ToolStarted: frozenset({Phase.ACTING}),
+    e.StepStarted: frozenset({"ready"}),
+    e.ModelResponded: frozenset({"thinking"}),
+    e.ModelFailed: frozenset({"thinking", "ready"}),
+    e.OutputRejected: frozenset({"ready"}),
+    e.OutputAccepted: frozenset({"ready"}),
+    e.ToolStarted: frozenset({"acting"}),
     # Without a holder only the kernel's own results: the run is being ended from outside.
-    e.ToolFinished: frozenset({Phase.ACTING, Phase.QUEUED}),
-    e.ApprovalRequested: frozenset({Phase.ACTING}),
+    e.ToolFinished: frozenset({"acting", "queued"}),
+    e.ApprovalRequested: frozenset({"acting"}),
     e.ApprovalDecided: _LIVE,
     e.UnknownDecided: _LIVE,
     e.InputReceived: _LIVE,
     e.MemoryWritten: _HELD,
-    e.SessionCompacted: frozenset({Phase.READY}),
-    e.BudgetExceeded: frozenset({Phase.READY, Phase.ACTING}),
-    e.ContractViolated: frozenset({Phase.READY, Phase.ACTING}),
+    e.SessionCompacted: frozenset({"ready"}),
+    e.BudgetExceeded: frozenset({"ready", "acting"}),
+    e.ContractViolated: frozenset({"ready", "acting"}),
 }
 
 # A fact about a call, and where that call must be. A result that the kernel gives itself fits any open call.
 CALL_LEGAL: Final[Mapping[type[e.Fact], frozenset[CallPhase]]] = {
-    e.ToolStarted: frozenset({CallPhase.REQUESTED}),
-    e.ToolFinished: frozenset({CallPhase.REQUESTED, CallPhase.RUNNING}),
-    e.ApprovalRequested: frozenset({CallPhase.REQUESTED}),
-    e.ApprovalDecided: frozenset({CallPhase.PARKED}),
-    e.UnknownDecided: frozenset({CallPhase.UNKNOWN}),
+    e.ToolStarted: frozenset({"requested"}),
+    e.ToolFinished: frozenset({"requested", "running"}),
+    e.ApprovalRequested: frozenset({"requested"}),
+    e.ApprovalDecided: frozenset({"parked"}),
+    e.UnknownDecided: frozenset({"unknown"}),
 }
 
 # When something said to a live run is taken into its transcript: before the next question to the model, or when the run
@@ -77,47 +77,62 @@ def refusal(state: State, event: e.Event) -> str | None:
     kind = type(event)
     phase = state.phase
     if phase not in LEGAL[kind]:
-        return f"{kind.__name__} while the run is {phase.value}"
-    match event:
-        case e.ToolFinished(result=result):
-            return _about_call(state, result.call_id, event)
-        case e.ToolStarted() | e.ApprovalRequested() | e.ApprovalDecided() | e.UnknownDecided():
-            return _about_call(state, event.call_id, event)
-        case _:
-            guard = _GUARDS.get(kind)
-            return guard(state, event) if guard is not None else None
+        return f"{kind.__name__} while the run is {phase}"
+    guard = _GUARDS.get(kind)
+    return None if guard is None else guard(state, event)
 
 
-def _about_call(state: State, call_id: str, event: e.Event) -> str | None:
-    call = state.call(call_id)
+def _misplaced(call: Call | None, call_id: str, kind: type[e.Fact]) -> str | None:
     if call is None:
-        return f"{type(event).__name__} for the call {call_id!r}, which is not one of the current step"
-    if isinstance(event, e.ToolFinished):
-        if event.synthetic is not None:
-            return f"the call {call_id!r} has its result" if call.phase is CallPhase.DONE else None
-        if not state.held:
-            return "a tool's result while nobody holds the run"
-    if call.phase not in CALL_LEGAL[type(event)]:
-        return f"{type(event).__name__} while the call {call_id!r} is {call.phase.value}"
-    return _details(call, event)
-
-
-def _details(call: Call, event: e.Event) -> str | None:
-    match event:
-        case e.ToolStarted(attempt=attempt):
-            if call.verdict is not None or call.violation is not None or call.twin is not None:
-                return f"the call {call.id!r} must not be run as it stands"
-            return None if attempt == call.attempts + 1 else f"start {attempt} of a call started {call.attempts} times"
-        case e.ApprovalRequested() if call.grant is not None:
-            return f"the call {call.id!r} has been approved already"
-        case e.ApprovalDecided(decision="edit", arguments=arguments):
-            if arguments is None or parse_arguments(arguments)[0] is None:
-                return "edited arguments that are not a JSON object"
-        case e.ApprovalDecided(approval_id=given) if given and call.approval and given != call.approval.approval_id:
-            return f"the decision is about another approval, {given!r}"
-        case _:
-            pass
+        return f"{kind.__name__} for the call {call_id!r}, which is not one of the current step"
+    if call.phase not in CALL_LEGAL[kind]:
+        return f"{kind.__name__} while the call {call_id!r} is {call.phase}"
     return None
+
+
+def _tool_started(state: State, event: e.ToolStarted) -> str | None:
+    call = state.call(event.call_id)
+    if call is None or call.phase != "requested":
+        return _misplaced(call, event.call_id, e.ToolStarted)
+    if call.verdict is not None or call.violation is not None or call.twin is not None:
+        return f"the call {call.id!r} must not be run as it stands"
+    if state.ending is not None:
+        return "the run is ending"
+    if event.attempt != call.attempts + 1:
+        return f"start {event.attempt} of a call that was started {call.attempts} times"
+    return None
+
+
+def _tool_finished(state: State, event: e.ToolFinished) -> str | None:
+    call_id = event.result.call_id
+    call = state.call(call_id)
+    if event.synthetic is not None and call is not None:
+        return f"the call {call_id!r} has its result" if call.phase == "done" else None
+    if not state.held:
+        return "a tool's result while nobody holds the run"
+    return _misplaced(call, call_id, e.ToolFinished)
+
+
+def _approval_requested(state: State, event: e.ApprovalRequested) -> str | None:
+    call = state.call(event.call_id)
+    if call is not None and call.grant is not None:
+        return f"the call {call.id!r} has been approved already"
+    return _misplaced(call, event.call_id, e.ApprovalRequested)
+
+
+def _approval_decided(state: State, event: e.ApprovalDecided) -> str | None:
+    call = state.call(event.call_id)
+    if call is None or call.phase != "parked" or call.approval is None:
+        return _misplaced(call, event.call_id, e.ApprovalDecided)
+    if event.approval_id and event.approval_id != call.approval.approval_id:
+        return f"the decision is about another approval, {event.approval_id!r}"
+    if event.decision == "edit" and (event.arguments is None or parse_arguments(event.arguments)[0] is None):
+        return "edited arguments that are not a JSON object"
+    return None
+
+
+def _unknown_decided(state: State, event: e.UnknownDecided) -> str | None:
+    return _misplaced(state.call(event.call_id), event.call_id, e.UnknownDecided)
 
 
 def _created(state: State, event: e.RunCreated) -> str | None:
@@ -187,5 +202,10 @@ _GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.ModelFailed: _failed,
     e.OutputRejected: _examined,
     e.OutputAccepted: _examined,
+    e.ToolStarted: _tool_started,
+    e.ToolFinished: _tool_finished,
+    e.ApprovalRequested: _approval_requested,
+    e.ApprovalDecided: _approval_decided,
+    e.UnknownDecided: _unknown_decided,
     e.SessionCompacted: _compacted,
 }

@@ -8,7 +8,6 @@ and nothing but `loop.apply` changes it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -29,26 +28,27 @@ from foliot.kernel.events import (
 from foliot.kernel.messages import Message, ToolCall, ToolResult
 from foliot.kernel.spec import RunSpec, ToolRule
 
+# Phases are plain strings and not an Enum: they are compared several times for every fact, and an Enum member costs
+# 0.1 µs to name and as much to hash.
 
-class Phase(Enum):
-    """Where a run is. Derived from the data, so it cannot drift from it. Waiting and ending lie across these."""
+# Where a run is. Derived from the data, so it cannot drift from it. Waiting and ending lie across these.
+Phase: TypeAlias = Literal[
+    "new",  # before run.created
+    "queued",  # no worker holds it
+    "ready",  # next: ask the model, or finish
+    "thinking",  # the model was asked
+    "acting",  # calls of this step have no result yet
+    "ended",
+]
 
-    NEW = "new"  # before run.created
-    QUEUED = "queued"  # no worker holds it
-    READY = "ready"  # next: ask the model, or finish
-    THINKING = "thinking"  # the model was asked
-    ACTING = "acting"  # calls of this step have no result yet
-    ENDED = "ended"
-
-
-class CallPhase(Enum):
-    """Where a call is. The moves are in rules.py."""
-
-    REQUESTED = "requested"  # to be started, or answered by the kernel
-    PARKED = "parked"  # waits for an approval
-    RUNNING = "running"  # started by the attempt that holds the run
-    UNKNOWN = "unknown"  # a `once` call that a dead attempt had started: a person must say
-    DONE = "done"
+# Where a call is. The moves are in rules.py.
+CallPhase: TypeAlias = Literal[
+    "requested",  # to be started, or answered by the kernel
+    "parked",  # waits for an approval
+    "running",  # started by the attempt that holds the run
+    "unknown",  # a `once` call that a dead attempt had started: a person must say
+    "done",
+]
 
 
 class Call:
@@ -58,42 +58,24 @@ class Call:
     with the same arguments, whose outcome decides about this one.
     """
 
-    __slots__ = (
-        "approval",
-        "arguments",
-        "attempts",
-        "bad",
-        "edited",
-        "ends_run",
-        "grant",
-        "id",
-        "name",
-        "phase",
-        "result",
-        "rule",
-        "signature",
-        "twin",
-        "verdict",
-        "violation",
-    )
+    phase: CallPhase = "requested"
+    attempts = 0  # how often it was started
+    bad = False  # the model must write it differently
+    edited = False
+    ends_run = False
+    approval: ApprovalRequested | None = None
+    grant: ApprovalDecided | None = None
+    result: ToolResult | None = None
+    verdict: ToolFinished | None = None
+    violation: ContractRule | None = None
+    signature: tuple[str, bytes] | None = None
+    twin: Call | None = None
 
     def __init__(self, call: ToolCall, rule: ToolRule | None) -> None:
         self.id = call.id
         self.name = call.name
         self.arguments = call.arguments
         self.rule = rule
-        self.phase = CallPhase.REQUESTED
-        self.attempts = 0
-        self.bad = False
-        self.edited = False
-        self.ends_run = False
-        self.approval: ApprovalRequested | None = None
-        self.grant: ApprovalDecided | None = None
-        self.result: ToolResult | None = None
-        self.verdict: ToolFinished | None = None
-        self.violation: ContractRule | None = None
-        self.signature: tuple[str, bytes] | None = None
-        self.twin: Call | None = None
 
     @property
     def effect(self) -> str:
@@ -176,12 +158,12 @@ class State:
     @property
     def phase(self) -> Phase:
         if self.ended is not None:
-            return Phase.ENDED
+            return "ended"
         if not self.held:
-            return Phase.QUEUED if self.created is not None else Phase.NEW
+            return "queued" if self.created is not None else "new"
         if self.asking:
-            return Phase.THINKING
-        return Phase.ACTING if self.calls else Phase.READY
+            return "thinking"
+        return "acting" if self.calls else "ready"
 
     @property
     def step(self) -> int:
@@ -225,16 +207,16 @@ class Owner(Struct, frozen=True):
 def owner_of(state: State) -> Owner:
     """There is always one, unless the run has ended: no state without a worker, a timer or a person."""
     match state.phase:
-        case Phase.ENDED:
+        case "ended":
             return Owner("nobody", "ended")
-        case Phase.NEW:
+        case "new":
             return Owner("nobody", "not created")
-        case Phase.QUEUED if state.retried is not None and state.retried.due is not None:
+        case "queued" if state.retried is not None and state.retried.due is not None:
             return Owner("timer", "retry", state.retried.due)
-        case Phase.QUEUED:
+        case "queued":
             return Owner("capacity", "claim")
         case phase if state.waiting is None:
-            return Owner("worker", phase.value)
+            return Owner("worker", phase)
         case _:
             waiting = state.waiting
             assert waiting is not None

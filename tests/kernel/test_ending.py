@@ -1,0 +1,360 @@
+"""Cancellation, failures of the model, limits: how a run ends when it does not simply answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from foliot.kernel.actions import AskModel, Await, CallTools, Compact, End, Wait
+from foliot.kernel.budget import Limits
+from foliot.kernel.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    BudgetExceeded,
+    CancelRequested,
+    ModelFailed,
+    ModelResponded,
+    OutputRejected,
+    RunCancelled,
+    RunClaimed,
+    RunFailed,
+    RunResumed,
+    RunRetried,
+    RunSucceeded,
+    RunWaiting,
+    SessionCompacted,
+    StepStarted,
+    ToolFinished,
+)
+from foliot.kernel.messages import ModelSettings, Usage
+from foliot.kernel.spec import Repairs
+from foliot.kernel.state import owner_of
+from tests.kernel.play import Play, asks, failure, result, says, spec, user
+
+# --- cancellation
+
+
+def test_a_cancelled_run_does_not_wait_for_the_model():
+    play = Play(spec())
+    assert isinstance(play.next(), AskModel)
+    play.record(CancelRequested("ann", "enough"))
+    end = play.next()
+    assert isinstance(end, End)
+    assert play.state.ended == RunCancelled("ann", "enough", usage=Usage(cost_usd=0.0))
+
+
+def test_a_cancelled_run_gives_each_call_a_result_and_waits_only_for_what_may_have_an_effect():
+    play = Play(spec(limits=Limits(parallel_tools=2)))
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "look"), ("b", "pay"), ("c", "save"))))
+    action = play.next()
+    assert isinstance(action, CallTools)
+    play.record(*(call.started() for call in action.calls))
+    play.record(CancelRequested("ann"))
+    waiting = play.next()
+    assert isinstance(waiting, Await)
+    assert (waiting.calls, waiting.stop) == (("b",), True)
+    assert play.next() == Await(calls=("b",), stop=True)
+    play.record(ToolFinished(failure(action.calls[1], "cancelled")))
+    assert isinstance(play.next(), End)
+    assert isinstance(play.state.ended, RunCancelled)
+    texts = [r.text for r in play.results()]
+    assert "may have taken effect" in texts[0]
+    assert texts[1] == "it broke"
+    assert "it was not run" in texts[2]
+
+
+def test_a_cancelled_run_drops_calls_that_wait_for_an_approval():
+    play = Play(spec(), [asks(("a", "pay"))], tool=lambda c: ApprovalRequested(c.call_id, "ap", "pay", "d"))
+    assert isinstance(play.run(), Wait)
+    play.record(CancelRequested())
+    play.run()
+    assert isinstance(play.state.ended, RunCancelled)
+    assert [r.error.code for r in play.results()] == ["cancelled"]
+
+
+def test_a_run_that_nobody_holds_can_be_cancelled():
+    play = Play(spec())
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "pay"))))
+    action = play.next()
+    assert isinstance(action, CallTools)
+    play.record(action.calls[0].started(), RunRetried(1, "worker_lost", due=5000.0))
+    assert owner_of(play.state).kind == "timer"
+    play.record(CancelRequested())
+    assert isinstance(play.next(), End)
+    assert "may have taken effect" in play.results()[0].text
+
+
+def test_a_cancelled_once_call_whose_worker_died_is_not_waited_for():
+    play = Play(spec())
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "pay"))))
+    action = play.next()
+    assert isinstance(action, CallTools)
+    play.record(action.calls[0].started(), CancelRequested())
+    assert isinstance(play.next(), Await)
+    play.crash()
+    assert isinstance(play.next(), End)
+
+
+# --- the model fails
+
+
+def failing(**changes) -> ModelFailed:
+    return ModelFailed(**{"step": 1, "kind": "overloaded", "message": "busy", "retryable": True, **changes})
+
+
+def test_a_model_that_fails_for_good_ends_the_run():
+    play = Play(spec(), [failing(kind="auth", message="bad key", retryable=False)])
+    play.run()
+    assert play.state.ended == RunFailed("model_failed", "auth", "bad key", usage=Usage(cost_usd=0.0))
+
+
+def test_a_model_in_trouble_is_asked_again_after_a_growing_delay():
+    play = Play(spec(repairs=Repairs(model=2)), [failing(), failing(), failing()])
+    for delay in (2.0, 4.0):
+        action = play.run()
+        assert isinstance(action, Wait)
+        failed_at = max(at for at, event in play.facts if isinstance(event, ModelFailed))
+        assert (action.waiting.owner, action.waiting.until) == ("timer", failed_at + delay)
+        assert isinstance(play.run(), Wait)
+        play.record(RunResumed("timer"))
+    play.run()
+    assert play.state.ended.reason == "overloaded"
+    assert [step.attempt for step in play.all(StepStarted)] == [1, 2, 3]
+
+
+def test_the_delay_a_provider_asks_for_is_kept():
+    play = Play(spec(), [failing(retry_after=30.0), says("done")])
+    action = play.run()
+    assert isinstance(action, Wait)
+    assert action.waiting.until == play.facts[-2][0] + 30.0
+    play.now += 30.0
+    play.crash()
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_an_answer_starts_the_count_of_failures_again():
+    play = Play(
+        spec(repairs=Repairs(model=1, model_delay=0.0)), [failing(), asks(("a", "look")), failing(step=2), says("done")]
+    )
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_a_crash_while_the_model_thinks_asks_again():
+    play = Play(spec(), [says("done")])
+    assert isinstance(play.next(), AskModel)
+    play.crash()
+    play.run()
+    assert [step.attempt for step in play.all(StepStarted)] == [1, 2]
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_a_refusal_ends_the_run_with_the_words_of_the_model():
+    play = Play(spec(), [says("I will not", stop="refusal")])
+    play.run()
+    assert play.state.ended.code == "refused"
+    assert play.state.ended.message == "I will not"
+
+
+def test_an_empty_answer_is_sent_back_and_then_fails_the_run():
+    play = Play(spec(repairs=Repairs(outputs=1)), [says(" "), says("")])
+    play.run()
+    assert play.state.ended.code == "empty_answer"
+    assert [message.role for message in play.asked[1].request.messages] == ["user", "user"]
+
+
+def test_an_answer_that_was_cut_off_is_sent_back_and_then_fails_the_run():
+    play = Play(spec(repairs=Repairs(outputs=1)), [says("half an ans", stop="length"), says("still", stop="length")])
+    play.run()
+    assert play.state.ended.code == "truncated"
+    assert [rejected.reason for rejected in play.all(OutputRejected)] == ["truncated", "truncated"]
+
+
+def test_a_transcript_that_is_too_long_is_compacted_once():
+    overflow = failing(kind="context_overflow", retryable=False)
+    play = Play(spec(compaction=True), [overflow, says("done")])
+    action = play.run()
+    assert action == Compact(1, (user("go"),))
+    play.record(SessionCompacted(1, user("short"), Usage(5, 5, cost_usd=0.5)))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.spent.cost_usd == 0.51
+
+
+def test_a_transcript_that_stays_too_long_ends_the_run():
+    overflow = failing(kind="context_overflow", retryable=False)
+    play = Play(spec(compaction=True), [overflow, overflow])
+    play.run()
+    play.record(SessionCompacted(1, user("short")))
+    play.run()
+    assert play.state.ended.reason == "context_overflow"
+
+
+def test_a_shell_that_cannot_compact_ends_the_run():
+    overflow = failing(kind="context_overflow", retryable=False)
+    play = Play(spec(compaction=True), [overflow])
+    play.run()
+    play.record(overflow)
+    assert isinstance(play.run(), End)
+
+
+# --- limits
+
+
+def test_the_step_limit_is_checked_before_the_model_is_asked():
+    play = Play(spec(limits=Limits(max_steps=2)), [asks(("a", "look"))] * 3)
+    play.run()
+    assert len(play.asked) == 2
+    assert play.all(BudgetExceeded) == [BudgetExceeded("steps", 2, 2, "the limit of 2 steps is reached")]
+    assert (play.state.ended.code, play.state.ended.reason) == ("budget_exceeded", "steps")
+
+
+def test_an_answer_in_the_last_step_is_a_success():
+    play = Play(spec(limits=Limits(max_steps=1)), [says("done")])
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_with_finish_the_last_step_is_asked_for_without_tools():
+    play = Play(spec(limits=Limits(max_steps=2), on_limit="finish"), [asks(("a", "look")), says("so far: 1")])
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    first, last = (action.request for action in play.asked)
+    assert (first.settings.tool_choice, last.settings.tool_choice) == ("auto", "none")
+    assert last.tools == first.tools, "the prefix of the prompt stays as it was"
+    assert "final answer" in last.messages[-1].text
+
+
+def test_a_last_answer_that_still_asks_for_tools_fails():
+    play = Play(spec(limits=Limits(max_steps=2), on_limit="finish"), [asks(("a", "look")), asks(("b", "pay"))])
+    play.run()
+    assert [call.call_id for call in play.started] == ["a"]
+    assert play.state.ended.code == "budget_exceeded"
+    assert play.results()[-1].error.code == "budget_exceeded"
+
+
+def test_the_token_limit_counts_the_next_request():
+    play = Play(spec(limits=Limits(max_tokens=150)), [asks(("a", "look"), usage=Usage(60, 20)), says("x")])
+    play.run()
+    assert len(play.asked) == 1, "80 are used, and the next request takes at least as many"
+    assert play.state.ended.reason == "tokens"
+
+
+def test_the_output_limit_is_lowered_to_what_the_token_limit_leaves():
+    play = Play(spec(limits=Limits(max_tokens=1000), settings=ModelSettings(max_output_tokens=5000)), [says("x")])
+    play.run()
+    assert 900 < play.asked[0].request.settings.max_output_tokens < 1000
+
+
+def test_without_counts_of_the_provider_the_estimate_goes_by_characters():
+    long = Play(spec(limits=Limits(max_tokens=100)), says="x" * 800)
+    long.run()
+    assert long.state.ended.reason == "tokens"
+    assert long.asked == []
+
+
+def test_the_money_limit_ends_the_run_before_the_next_question():
+    play = Play(spec(limits=Limits(max_cost_usd=0.02)), [asks(("a", "look"))] * 5)
+    play.run()
+    assert len(play.asked) == 2
+    assert play.state.ended.reason == "cost_usd"
+
+
+def test_an_answer_without_a_price_breaks_a_money_limit():
+    play = Play(spec(limits=Limits(max_cost_usd=5.0)), [says("", usage=Usage(1, 1)), says("x")])
+    play.run()
+    assert len(play.asked) == 1
+    assert "not known" in play.state.ended.message
+
+
+def test_the_time_limit_is_kept_for_questions_and_for_calls():
+    play = Play(spec(limits=Limits(max_seconds=60.0)), [asks(("a", "look"))])
+    claimed = play.now
+    asking = play.next()
+    assert isinstance(asking, AskModel)
+    assert asking.deadline == claimed + 60.0
+    play.now = claimed + 60.0
+    play.ask(asking)
+    play.run()
+    assert play.started == []
+    assert play.state.ended.reason == "seconds"
+
+
+def test_a_model_that_was_cut_off_by_the_time_limit_is_not_blamed():
+    play = Play(spec(limits=Limits(max_seconds=60.0)), [failing(kind="timeout", retryable=False)])
+    asking = play.next()
+    assert isinstance(asking, AskModel)
+    play.now += 60.0
+    play.ask(asking)
+    play.run()
+    assert play.state.ended.code == "budget_exceeded"
+
+
+def test_waiting_for_a_person_does_not_use_up_the_time_limit():
+    play = Play(
+        spec(limits=Limits(max_seconds=60.0)),
+        [asks(("a", "pay")), says("done")],
+        tool=lambda c: ToolFinished(result(c)) if c.grant else ApprovalRequested(c.call_id, "ap", "pay", "d"),
+    )
+    play.run()
+    play.now += 86400.0
+    play.record(ApprovalDecided("a", "approve"))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_the_limit_on_calls_refuses_all_of_a_step_that_would_pass_it():
+    play = Play(spec(limits=Limits(max_tool_calls=2)), [asks(("a", "look")), asks(("b", "look"), ("c", "look"))])
+    play.run()
+    assert [call.call_id for call in play.started] == ["a"]
+    assert play.state.ended.reason == "tool_calls"
+    assert len(play.results()) == 3
+
+
+def test_with_finish_the_limit_on_calls_lets_through_what_fits_and_asks_for_an_answer():
+    play = Play(
+        spec(limits=Limits(max_tool_calls=2), on_limit="finish"),
+        [asks(("a", "look")), asks(("b", "look"), ("c", "look")), says("done")],
+    )
+    play.run()
+    assert [call.call_id for call in play.started] == ["a", "b"]
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.asked[-1].request.settings.tool_choice == "none"
+    assert len(play.all(BudgetExceeded)) == 1
+
+
+def test_a_call_that_is_repeated_after_a_crash_counts_once():
+    play = Play(spec(limits=Limits(max_tool_calls=1)), [asks(("a", "look")), says("done")])
+    play.ask(play.next())
+    action = play.next()
+    play.record(action.calls[0].started())
+    play.crash()
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+# --- owners
+
+
+def test_every_state_has_an_owner():
+    play = Play(spec(), [asks(("a", "look")), says("done")])
+    assert owner_of(play.state).kind == "worker"
+    play.record(RunRetried(1, "worker_lost"))
+    assert owner_of(play.state).kind == "capacity"
+    assert isinstance(play.next(), Wait)
+    play.record(RunClaimed(2), RunWaiting("capacity", "capacity", until=9.0))
+    assert (owner_of(play.state).kind, owner_of(play.state).until) == ("capacity", 9.0)
+    play.run()
+    assert owner_of(play.state).kind == "nobody"
+
+
+@pytest.mark.parametrize("by", ["cancel", "fail"])
+def test_the_first_reason_to_end_stands(by: str):
+    play = Play(spec())
+    play.record(StepStarted(1))
+    if by == "cancel":
+        play.record(CancelRequested("ann"), failing(kind="auth", retryable=False))
+    else:
+        play.record(failing(kind="auth", retryable=False))
+    play.run()
+    assert isinstance(play.state.ended, RunCancelled if by == "cancel" else RunFailed)

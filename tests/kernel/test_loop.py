@@ -1,0 +1,260 @@
+"""The plain way of a run: questions, calls, results, an answer."""
+
+from __future__ import annotations
+
+from foliot.kernel.actions import AskModel, Await, CallTools, End, Stop
+from foliot.kernel.budget import Limits
+from foliot.kernel.events import (
+    InputReceived,
+    ModelResponded,
+    RunCreated,
+    RunSucceeded,
+    SessionCompacted,
+    StepStarted,
+    ToolFinished,
+)
+from foliot.kernel.loop import decide
+from foliot.kernel.messages import Media, Message, ModelResponse, Text, ToolCall, ToolResult, Usage
+from foliot.kernel.state import State
+from tests.kernel.play import Play, asks, failure, result, rule, says, spec, user
+
+
+def test_a_run_with_one_tool_call_writes_this_journal():
+    play = Play(spec(), [asks(("c1", "look", '{"q":1}')), says("42")])
+
+    end = play.run()
+
+    assert isinstance(end, End)
+    assert play.journal == [
+        "run.created",
+        "run.claimed",
+        "step.started",
+        "model.responded",
+        "tool.started",
+        "tool.finished",
+        "step.started",
+        "model.responded",
+        "run.succeeded",
+    ]
+    assert play.state.ended == RunSucceeded("42", None, 2, 1, Usage(20, 10, cost_usd=0.02))
+    assert decide(play.state) == Stop(play.state.ended)
+
+
+def test_the_transcript_is_what_was_said_in_order():
+    play = Play(spec(), [asks(("c1", "look"), text="let me see"), says("42")])
+    play.run()
+    assert play.state.transcript == [
+        user("go"),
+        Message("assistant", (Text("let me see"), ToolCall("c1", "look", "{}"))),
+        Message("tool", (ToolResult("c1", "look", (Text("ok"),)),)),
+        Message("assistant", (Text("42"),)),
+    ]
+
+
+def test_requests_share_their_prefix_and_list_tools_by_name():
+    shuffled = (rule("zebra"), rule("apple"), rule("mango"))
+    play = Play(spec(tools=shuffled), [asks(("c1", "mango")), asks(("c2", "apple")), says("done")])
+    play.run()
+    first, second, third = (action.request for action in play.asked)
+    assert [tool.name for tool in first.tools] == ["apple", "mango", "zebra"]
+    assert first.system == second.system == "Be brief."
+    assert first.tools == second.tools == third.tools
+    assert second.messages[: len(first.messages)] == first.messages
+    assert third.messages[: len(second.messages)] == second.messages
+
+
+def test_calls_of_one_step_start_together():
+    play = Play(spec())
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "look"), ("b", "save"), ("c", "pay"))))
+    action = play.next()
+    assert isinstance(action, CallTools)
+    assert [call.call_id for call in action.calls] == ["a", "b", "c"]
+    assert [call.key for call in action.calls] == ["r1/a", "r1/b", "r1/c"]
+
+
+def test_results_stand_in_call_order_whichever_finishes_first():
+    play = Play(spec(), [says("done")])
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "look"), ("b", "save"), ("c", "pay"))))
+    action = play.next()
+    assert isinstance(action, CallTools)
+    play.record(*(call.started() for call in action.calls))
+    for call in reversed(action.calls):
+        play.record(ToolFinished(result(call, f"by {call.call_id}")))
+    play.run()
+    assert [r.text for r in play.results()] == ["by a", "by b", "by c"]
+
+
+def test_no_more_calls_are_under_way_than_allowed():
+    play = Play(spec(limits=Limits(parallel_tools=2)))
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "look"), ("b", "look"), ("c", "look"))))
+    action = play.next()
+    assert isinstance(action, CallTools)
+    assert [call.call_id for call in action.calls] == ["a", "b"]
+    play.record(*(call.started() for call in action.calls))
+    assert play.next() == Await(calls=("a", "b"))
+    play.record(ToolFinished(result(action.calls[1])))
+    following = play.next()
+    assert isinstance(following, CallTools)
+    assert [call.call_id for call in following.calls] == ["c"]
+
+
+def test_while_the_model_thinks_the_kernel_waits_for_it():
+    play = Play(spec())
+    assert isinstance(play.next(), AskModel)
+    assert play.next() == Await(model=True)
+
+
+def test_a_failed_tool_is_told_to_the_model_and_the_run_goes_on():
+    play = Play(spec(), [asks(("c1", "look")), says("sorry")], tool=lambda call: ToolFinished(failure(call)))
+    play.run()
+    assert play.results()[0].error is not None
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_the_first_tool_result_is_the_answer_when_the_agent_stops_on_it():
+    behaviour = spec(tool_use_behavior="stop_on_first_tool")
+    play = Play(behaviour, [asks(("c1", "look"), text="I look")], tool=lambda c: ToolFinished(result(c, "found it")))
+    play.run()
+    assert play.state.ended == RunSucceeded("found it", None, 1, 1, Usage(10, 5, cost_usd=0.01))
+
+
+def test_a_failed_tool_is_no_answer_for_an_agent_that_stops_on_the_first():
+    behaviour = spec(tool_use_behavior="stop_on_first_tool")
+    play = Play(behaviour, [asks(("c1", "look")), says("no luck")], tool=lambda call: ToolFinished(failure(call)))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.output == "no luck"
+
+
+def test_a_tool_can_end_the_run_with_its_result():
+    play = Play(
+        spec(),
+        [asks(("a", "look"), ("b", "save"))],
+        tool=lambda c: ToolFinished(result(c, c.name), ends_run=c.name == "save"),
+    )
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.output == "save"
+
+
+def test_what_a_delegated_run_spent_counts_for_this_one():
+    play = Play(
+        spec(),
+        [asks(("a", "look")), says("x")],
+        tool=lambda c: ToolFinished(result(c), usage=Usage(100, 50, cost_usd=1.0)),
+    )
+    play.run()
+    assert play.state.spent.tokens == 150 + 30
+    assert play.state.spent.cost_usd == 1.02
+
+
+def test_an_answer_that_is_a_picture_is_an_answer():
+    picture = ModelResponse(Message("assistant", (Media("image/png", data="aGk="),)))
+    play = Play(spec(), [picture])
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+# --- inputs
+
+
+def test_a_steering_input_is_taken_after_the_results_of_the_step():
+    play = Play(spec(), [says("done")])
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "look"))))
+    play.record(InputReceived("i1", user("rather use the blue one")))
+    play.run()
+    assert [message.role for message in play.asked[0].request.messages] == ["user", "assistant", "tool", "user"]
+    assert play.asked[0].request.messages == tuple(play.state.transcript[:-1])
+
+
+def test_an_input_that_comes_before_the_run_finishes_is_answered():
+    play = Play(spec(), [says("second answer")])
+    play.record(StepStarted(1))
+    play.record(InputReceived("i1", user("one more thing")))
+    play.record(ModelResponded(1, says("first answer")))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.output == "second answer"
+    assert play.state.transcript[-2] == user("one more thing")
+
+
+def test_a_followup_waits_until_the_run_would_finish():
+    play = Play(spec(), [asks(("a", "look")), says("first"), says("second")])
+    play.record(InputReceived("i1", user("and then?"), "followup"))
+    play.run()
+    assert [user("and then?") in action.request.messages for action in play.asked] == [False, False, True]
+
+
+def test_an_input_is_not_answered_beyond_the_budget_and_the_answer_stands():
+    play = Play(spec(limits=Limits(max_steps=1)))
+    play.record(StepStarted(1), InputReceived("i1", user("late")), ModelResponded(1, says("answer")))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert [given.input_id for given in play.state.inputs] == ["i1"]
+
+
+def test_an_interrupt_skips_what_has_not_started_and_waits_for_what_has():
+    play = Play(spec(limits=Limits(parallel_tools=1)), [says("done")])
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "save"), ("b", "pay"))))
+    action = play.next()
+    assert isinstance(action, CallTools)
+    play.record(action.calls[0].started())
+    play.record(InputReceived("i1", user("stop that"), "interrupt"))
+    assert play.next() == Await(calls=("a",))
+    play.record(ToolFinished(result(action.calls[0])))
+    play.run()
+    assert [r.error.code if r.error else "ok" for r in play.results()] == ["ok", "interrupted"]
+    assert [finished.synthetic for finished in play.all(ToolFinished)] == ["interrupted", None]
+    assert play.asked[0].request.messages[-1] == user("stop that")
+
+
+def test_an_interrupt_while_the_model_thinks_skips_the_calls_it_asks_for():
+    play = Play(spec(), [says("done")])
+    play.record(StepStarted(1), InputReceived("i1", user("no"), "interrupt"), ModelResponded(1, asks(("a", "pay"))))
+    play.run()
+    assert play.started == []
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+# --- history, fork, compaction
+
+
+def test_a_run_goes_on_from_the_history_it_is_given():
+    past = (
+        user("before"),
+        Message("assistant", (ToolCall("c1", "look"),)),
+        Message("tool", (result("c1", name="look"),)),
+    )
+    play = Play(spec(), [asks(("c1", "look")), says("x")], history=past)
+    play.run()
+    assert play.asked[0].request.messages == (*past, user("go"))
+    assert play.started[0].call_id == "c1-2"
+
+
+def test_a_fork_starts_from_messages_in_which_every_call_is_answered():
+    play = Play(spec())
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "look"))))
+    assert play.state.settled_messages() == (user("go"),)
+    action = play.next()
+    assert isinstance(action, CallTools)
+    play.call(action)
+    assert len(play.state.settled_messages()) == 3
+
+
+def test_a_compaction_replaces_what_is_sent_and_keeps_the_rest():
+    play = Play(spec(), [asks(("a", "look")), says("done")])
+    play.ask(play.next())
+    play.call(play.next())
+    play.record(SessionCompacted(1, user("summary")))
+    play.run()
+    assert play.asked[1].request.messages[0] == user("summary")
+    assert [message.role for message in play.asked[1].request.messages] == ["user", "assistant", "tool"]
+
+
+def test_a_new_state_has_nothing_of_the_old_one():
+    one, two = State(spec(), "a"), State(spec(), "b")
+    one.transcript.append(user("x"))
+    one.call_ids.add("c")
+    assert two.transcript == []
+    assert two.call_ids == set()
+    assert RunCreated("a", "b").definitions == {}
