@@ -133,13 +133,14 @@ def test_status_shows_no_password(home: Path) -> None:
 
 def test_missing_programs_are_told_with_what_to_install(home: Path, tmp_path: Path) -> None:
     code = (
-        "from foliot.testing.services import programs; programs.WHEEL = 'no_such_wheel'\n"
-        "import sys; sys.argv = ['foliot', 'dev', 'services', 'up']\n"
+        "import pathlib, sys; from foliot.testing.services import programs\n"
+        "programs.WHEEL, programs.SYSTEM = 'no_such_wheel', pathlib.Path('/nowhere')\n"
+        "sys.argv = ['foliot', 'dev', 'services', 'up']\n"
         "from foliot.cli.main import main; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={"FOLIOT_HOME": str(home), "PATH": str(tmp_path)},
+        env={**os.environ, "FOLIOT_HOME": str(home), "PATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

