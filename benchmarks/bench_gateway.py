@@ -86,7 +86,8 @@ async def measure(url: str, calls: int, rounds: int) -> dict[str, dict[str, list
     async def ours_streamed() -> None:
         pieces: list[Any] = []
         got = await gateway.respond(request, on_delta=pieces.append)
-        assert got.message.text == WORDS and len(pieces) == 100
+        assert got.message.text == WORDS
+        assert len(pieces) == 100
 
     async def theirs_streamed() -> None:
         pieces: list[str] = []
