@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from foliot.kernel.messages import Usage
+from foliot.kernel.messages import Number, Usage
 
 N = TypeVar("N", int, float)
 LimitName: TypeAlias = Literal["steps", "tokens", "cost_usd", "seconds", "tool_calls"]
@@ -21,8 +21,8 @@ class Limits(Struct, frozen=True, omit_defaults=True):
 
     max_steps: int | None = 10
     max_tokens: int | None = None
-    max_cost_usd: float | None = None
-    max_seconds: float | None = None
+    max_cost_usd: Number | None = None
+    max_seconds: Number | None = None
     max_tool_calls: int | None = None
     parallel_tools: int = 8
 
@@ -75,8 +75,8 @@ class Breach(Struct, frozen=True):
     """The limit that the next act would pass: `used` so far, and `allowed`. `message` is for people."""
 
     limit: LimitName
-    used: float
-    allowed: float
+    used: Number
+    allowed: Number
     message: str
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from foliot.kernel.budget import LimitName
-from foliot.kernel.messages import Message, ModelResponse, ToolResult, Usage
+from foliot.kernel.messages import Message, ModelResponse, Number, ToolResult, Usage
 
 WaitReason: TypeAlias = Literal["approval", "unknown_effect", "model_retry", "input", "capacity"]
 WaitOwner: TypeAlias = Literal["person", "timer", "input", "capacity"]
@@ -74,7 +74,7 @@ class RunWaiting(Fact, frozen=True, tag="run.waiting"):
     reason: WaitReason
     owner: WaitOwner
     calls: tuple[str, ...] = ()
-    until: float | None = None
+    until: Number | None = None
     message: str = ""
 
 
@@ -90,7 +90,7 @@ class RunRetried(Fact, frozen=True, tag="run.retried"):
     attempt: int
     reason: str
     message: str = ""
-    due: float | None = None
+    due: Number | None = None
 
 
 class RunSucceeded(Fact, frozen=True, tag="run.succeeded"):
@@ -149,7 +149,7 @@ class ModelResponded(Fact, frozen=True, tag="model.responded"):
 
     step: int
     response: ModelResponse
-    seconds: float | None = None
+    seconds: Number | None = None
 
 
 class ModelFailed(Fact, frozen=True, tag="model.failed"):
@@ -163,7 +163,7 @@ class ModelFailed(Fact, frozen=True, tag="model.failed"):
     kind: str
     message: str
     retryable: bool = False
-    retry_after: float | None = None
+    retry_after: Number | None = None
     status: int | None = None
     provider: str = ""
     usage: Usage = Usage()
@@ -199,7 +199,7 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     """
 
     result: ToolResult
-    seconds: float | None = None
+    seconds: Number | None = None
     synthetic: Synthetic | None = None
     ends_run: bool = False
     usage: Usage | None = None
@@ -214,7 +214,7 @@ class ApprovalRequested(Fact, frozen=True, tag="approval.requested"):
     digest: str
     reason: str = ""
     approvers: tuple[str, ...] = ()
-    expires_at: float | None = None
+    expires_at: Number | None = None
 
 
 class ApprovalDecided(Fact, frozen=True, tag="approval.decided"):
@@ -269,8 +269,8 @@ class BudgetExceeded(Fact, frozen=True, tag="budget.exceeded"):
     """Recorded before the act that would have passed the limit. `feedback` is what the model is told, if it goes on."""
 
     limit: LimitName
-    used: float
-    allowed: float
+    used: Number
+    allowed: Number
     message: str
     then: Literal["fail", "finish"] = "fail"
     feedback: str = ""

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+# A whole number stays whole: 1 and 1.0 are other bytes, and what is decoded and encoded again must not change.
+Number: TypeAlias = int | float
 StopReason: TypeAlias = Literal["end", "tool_calls", "length", "refusal", "other"]
 
 
@@ -101,7 +103,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
-    cost_usd: float | None = None
+    cost_usd: Number | None = None
     source: Literal["provider", "estimated"] = "provider"
 
     @property
@@ -121,8 +123,8 @@ class ModelSettings(Struct, frozen=True, omit_defaults=True):
     """Knobs that providers share. `extra` goes into the provider's request body as it is."""
 
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
     reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None

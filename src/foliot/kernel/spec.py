@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from foliot.kernel.budget import Limits
 from foliot.kernel.errors import UnknownEvent
-from foliot.kernel.messages import ModelSettings, ToolSpec
+from foliot.kernel.messages import ModelSettings, Number, ToolSpec
 
 VERSION = 1
 
@@ -59,8 +59,8 @@ class Repairs(Struct, frozen=True, omit_defaults=True):
     calls: int = 3
     outputs: int = 2
     model: int = 3
-    model_delay: float = 2.0
-    model_delay_max: float = 60.0
+    model_delay: Number = 2.0
+    model_delay_max: Number = 60.0
 
 
 class RunSpec(Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,68 @@
+"""One event of every type, with every field set. Their bytes are kept in golden/ for ever."""
+
+from __future__ import annotations
+
+from foliot.kernel import events as e
+from foliot.kernel.messages import (
+    Media,
+    Message,
+    ModelResponse,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolFailure,
+    ToolResult,
+    Usage,
+)
+
+USAGE = Usage(120, 30, 80, 10, 5, 0.0123, "estimated")
+RESULT = ToolResult(
+    "c1",
+    "search",
+    (Text("nothing \u2013 \U0001f50e"), Media("image/png", data="aGk=", name="a.png")),
+    ToolFailure("timeout", "tool_execution_timeout", "too slow", True, "timeout", {"z": 1, "a": [None, 1.5]}),
+)
+ANSWER = Message(
+    "assistant",
+    (Reasoning("hm", "sig", "opaque"), Text("I look"), ToolCall("c1", "search", '{"q": "x"}', "thought")),
+)
+INPUT = Message("user", (Text("hi"), Media("application/pdf", blob="sha256:aa", url=None, name="b.pdf")))
+
+SAMPLES: tuple[e.Event, ...] = (
+    e.RunCreated(
+        "clerk",
+        "sha256:00",
+        (INPUT,),
+        "acme",
+        {"Tool/b": "sha256:2", "Agent/a": "sha256:1"},
+        "sha256:03",
+        e.Fork("run-0", 7),
+        "task-1",
+        "run-p",
+        2,
+    ),
+    e.RunClaimed(2, "worker-1", 9),
+    e.RunWaiting("approval", "person", ("c1", "c2"), 1234.5, "pay needs an approval"),
+    e.RunResumed("approval"),
+    e.RunRetried(2, "worker_lost", "gone", 99.25),
+    e.RunSucceeded("42", {"b": [1, 2.5, None, True], "a": "x"}, 3, 2, USAGE),
+    e.RunFailed("budget_exceeded", "steps", "no more steps", 10, 4, USAGE),
+    e.RunCancelled("ann", "enough", 1, 1, USAGE),
+    e.RunDeadLettered("attempts_exhausted", "five workers died"),
+    e.CancelRequested("ann", "enough"),
+    e.StepStarted(3, 2),
+    e.ModelResponded(3, ModelResponse(ANSWER, USAGE, "tool_calls", "m-1", "openai", "resp-1"), 0.75),
+    e.ModelFailed(3, "rate_limit", "slow down", True, 2.5, 429, "openai", USAGE),
+    e.OutputRejected("schema", "answer with JSON", ("$.a is missing",)),
+    e.OutputAccepted({"b": 1, "a": [1]}),
+    e.ToolStarted("c1", "search", "r1/c1", 2),
+    e.ToolFinished(RESULT, 1.5, "duplicate", True, USAGE),
+    e.ApprovalRequested("c1", "ap-1", "pay", "sha256:04", "over 100", ("ann", "bob"), 999.0),
+    e.ApprovalDecided("c1", "edit", "ann", "less", '{"amount": 1}', "ap-1"),
+    e.UnknownDecided("c1", "happened", "ann", "saw it", RESULT),
+    e.InputReceived("i1", INPUT, "interrupt", "ann"),
+    e.MemoryWritten("plan", "session", "sha256:05", 17),
+    e.SessionCompacted(4, INPUT, USAGE),
+    e.BudgetExceeded("tool_calls", 3, 2, "too many", "finish", "answer now"),
+    e.ContractViolated("duplicate_call", "again", True, "c1", "pay"),
+)
