@@ -7,8 +7,8 @@ all of them at once. The format itself is described in `scripted.py`.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast, get_args
 
@@ -18,6 +18,7 @@ from foliot.errors import InvalidInput
 from foliot.kernel.messages import StopReason, Usage
 from foliot.models.script import Scene, Script, ScriptedCall, Turn, has_names
 from foliot.models.script_conditions import read_condition
+from foliot.resources.durations import seconds
 
 Problem: TypeAlias = tuple[str, str]
 
@@ -29,8 +30,6 @@ _TURN: Final = (
 _SCENE: Final = ("match", "turns", "otherwise", "loop", "count", "after", "chunk", "pace")
 _USAGE: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 _REPEAT_MOST: Final = 10_000
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
 def validate_script(script: Any) -> list[Problem]:
@@ -239,10 +238,10 @@ class _Reader:
         value = data.get(key)
         if value is None:
             return None
-        if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
-            return float(found[1]) * _SECONDS[found[2]]
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
             return float(value)
+        with suppress(ValueError):
+            return seconds(value if isinstance(value, str) else "")
         self.problem(f"{place}.{key}", f"must be a duration such as 200ms, 1.5s or 2m, not {value!r}")
         return None
 

@@ -1,0 +1,152 @@
+"""What the router knows of an endpoint, and the gateways it keeps open for them.
+
+A gateway holds connections, so it is built once per endpoint and used until the endpoint changes: its definition, its
+key, or the version of the secret the key came from. The old one is then closed as soon as the last call through it
+has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from secrets import token_bytes
+from typing import Final
+
+from foliot.models.base import Gateway
+from foliot.models.config import GatewayConfig
+from foliot.models.limits import NO_LIMITS, Limits
+from foliot.models.pricing import Pricing
+from foliot.models.retry import DEFAULT, RetryPolicy
+
+_log: Final = logging.getLogger(__name__)
+FALL_BACK_ON: Final = frozenset({"rate_limit", "overloaded", "timeout", "garbage"})
+_OPEN_MOST: Final = 256
+# Drawn anew in each process, so a fingerprint says nothing about the key to anybody who reads it in a dump.
+_SALT: Final = token_bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointConfig:
+    """One endpoint, ready to use. `name` is its identity, with the namespace; `version` changes with its definition.
+
+    `fallbacks` are references of other endpoints, tried in order when this one fails with a kind in `fall_back_on`.
+    Kinds are those of `ModelError`; add "auth" or "request" to fall back on these too.
+    """
+
+    name: str
+    gateway: GatewayConfig
+    version: str = ""
+    secret_version: str = ""
+    limits: Limits = NO_LIMITS
+    retry: RetryPolicy = DEFAULT
+    pricing: Pricing | None = None
+    fallbacks: tuple[str, ...] = ()
+    fall_back_on: frozenset[str] = FALL_BACK_ON
+
+    @property
+    def key_fingerprint(self) -> str:
+        """Stands for the key where keys are compared; the same only within one process."""
+        return blake2b(self.gateway.api_key.encode(), digest_size=12, key=_SALT).hexdigest()
+
+    def same_gateway(self, other: EndpointConfig) -> bool:
+        """Whether a gateway opened for `other` can serve this one too."""
+        return (
+            self.version == other.version
+            and self.secret_version == other.secret_version
+            and self.gateway == other.gateway
+        )
+
+
+class OpenGateway:
+    """A gateway in use. `retired` when another took its place: it is closed after its last call."""
+
+    __slots__ = ("calls", "endpoint", "gateway", "limiter_key", "provider", "retired")
+
+    def __init__(self, endpoint: EndpointConfig, gateway: Gateway, provider: str) -> None:
+        self.endpoint = endpoint
+        self.gateway = gateway
+        self.provider = provider
+        self.calls = 0
+        self.retired = False
+        # Without a key the provider counts by address or not at all, so such endpoints do not share a line.
+        owner = endpoint.key_fingerprint if endpoint.gateway.api_key else endpoint.name
+        self.limiter_key = f"{provider} {endpoint.gateway.base_url} {owner}"
+
+
+class GatewayCache:
+    """Open gateways by endpoint name. Belongs to one event loop.
+
+    `on_unused` hears of a retired gateway whose place in a rate limiter's line nobody took over.
+    """
+
+    def __init__(
+        self,
+        open_gateway: Callable[[EndpointConfig], OpenGateway],
+        *,
+        on_unused: Callable[[OpenGateway], None],
+        most: int = _OPEN_MOST,
+    ) -> None:
+        self._open_gateway = open_gateway
+        self._on_unused = on_unused
+        self._most = most
+        self._open: OrderedDict[str, OpenGateway] = OrderedDict()
+        self._retired: set[OpenGateway] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def enter(self, endpoint: EndpointConfig) -> OpenGateway:
+        """The gateway of `endpoint`, opened or replaced if need be, and counted as in use until `leave`."""
+        entry = self._open.get(endpoint.name)
+        if entry is None or (entry.endpoint is not endpoint and not endpoint.same_gateway(entry.endpoint)):
+            fresh = self._open[endpoint.name] = self._open_gateway(endpoint)  # may raise: then the old one stays
+            if entry is not None:
+                self._retire(entry)
+            entry = fresh
+            if len(self._open) > self._most:
+                self._retire(self._open.popitem(last=False)[1])
+        elif entry.endpoint is not endpoint:
+            entry.endpoint = endpoint  # limits, prices and fallbacks may differ without a new gateway
+        self._open.move_to_end(endpoint.name)
+        entry.calls += 1
+        return entry
+
+    def leave(self, entry: OpenGateway) -> None:
+        entry.calls -= 1
+        if entry.retired and entry.calls == 0:
+            self._close_soon(entry)
+
+    async def close(self) -> None:
+        """Close every gateway, whether in use or not, and wait until all are closed."""
+        entries = [*self._open.values(), *self._retired]
+        self._open.clear()
+        self._retired.clear()
+        waiting = list(self._closing)
+        results = await asyncio.gather(*(entry.gateway.close() for entry in entries), *waiting, return_exceptions=True)
+        for failure in (each for each in results if isinstance(each, BaseException)):
+            raise failure
+
+    def _retire(self, entry: OpenGateway) -> None:
+        entry.retired = True
+        if entry.calls == 0:
+            self._close_soon(entry)
+        else:
+            self._retired.add(entry)
+
+    def _close_soon(self, entry: OpenGateway) -> None:
+        self._retired.discard(entry)
+        current = self._open.get(entry.endpoint.name)
+        if current is None or current.limiter_key != entry.limiter_key:
+            self._on_unused(entry)
+        task = asyncio.get_running_loop().create_task(_close(entry))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _close(entry: OpenGateway) -> None:
+    try:
+        await entry.gateway.close()
+    except Exception:  # nobody waits for it: the answers are in, and the next gateway is open
+        _log.warning("closing the old gateway of model endpoint %s failed", entry.endpoint.name, exc_info=True)

@@ -1,0 +1,208 @@
+"""Which model providers there are, by name and alias. Built-in ones and strangers' come in by the same door.
+
+A provider is a name and a factory from `GatewayConfig` to `Gateway`. A package offers its own by an entry point:
+
+    [project.entry-points."foliot.models"]
+    acme = "acme_models:provider"        # a Provider, a list of them, or a function that returns either
+
+Entry points are read when a name is asked for that is not built in, so a start without plug-ins costs nothing; a
+plug-in that does not load takes nothing else down with it, and its trouble is told to whoever asks for that name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final, TypeAlias, cast
+
+from foliot.errors import Conflict, FoliotError, InvalidInput
+from foliot.models.base import Gateway
+from foliot.models.config import GatewayConfig
+
+Factory: TypeAlias = Callable[[GatewayConfig], Gateway]
+ENTRY_POINTS: Final = "foliot.models"
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """`factory` is a function or class, or the text "module:attribute", imported when first needed.
+
+    `base_url` is the address when the endpoint gives none; `options` are defaults under the endpoint's own.
+    A provider with `takes_model` may be written `name:model`.
+    """
+
+    name: str
+    factory: Factory | str
+    aliases: tuple[str, ...] = ()
+    requires_api_key: bool = True
+    requires_base_url: bool = False
+    base_url: str = ""
+    options: Mapping[str, Any] | None = None
+    takes_model: bool = False
+
+
+def _openai(name: str, base_url: str, *aliases: str, key: bool = True) -> Provider:
+    return Provider(name, "foliot.models.openai_chat:OpenAIChatGateway", aliases, key, base_url=base_url)
+
+
+BUILT_IN: Final = (
+    _openai("openai", ""),
+    Provider("openai-responses", "foliot.models.openai_responses:OpenAIResponsesGateway", ("openai_responses",)),
+    Provider(
+        "azure-openai",
+        "foliot.models.openai_chat:AzureOpenAIGateway",
+        ("azure_openai", "azure"),
+        requires_base_url=True,
+    ),
+    Provider(
+        "openai-compatible",
+        "foliot.models.openai_chat:OpenAIChatGateway",
+        ("openai_compatible",),
+        requires_api_key=False,
+        requires_base_url=True,
+    ),
+    _openai("vllm", "http://127.0.0.1:8000/v1", key=False),
+    _openai("lmstudio", "http://127.0.0.1:1234/v1", "lm-studio", key=False),
+    _openai("openrouter", "https://openrouter.ai/api/v1"),
+    _openai("groq", "https://api.groq.com/openai/v1"),
+    _openai("mistral", "https://api.mistral.ai/v1"),
+    _openai("deepseek", "https://api.deepseek.com/v1"),
+    _openai("together", "https://api.together.xyz/v1"),
+    _openai("fireworks", "https://api.fireworks.ai/inference/v1"),
+    _openai("x-ai", "https://api.x.ai/v1", "xai"),
+    _openai("cerebras", "https://api.cerebras.ai/v1"),
+    Provider("anthropic", "foliot.models.anthropic:AnthropicGateway", ("claude",)),
+    Provider("gemini", "foliot.models.gemini:GeminiGateway", ("google",)),
+    Provider("ollama", "foliot.models.ollama:OllamaGateway", requires_api_key=False),
+    Provider("scripted", "foliot.models.scripted:build", ("mock",), requires_api_key=False),
+    Provider(
+        "pydantic-ai",
+        "foliot.models.pydantic_ai:build",
+        ("pydantic_ai",),
+        requires_api_key=False,
+        takes_model=True,
+    ),
+)
+
+
+def normal(name: str) -> str:
+    return name.strip().lower()
+
+
+class Registry:
+    """Providers by name. `plugins` brings further ones in when a name is not found; see `load_entry_points`."""
+
+    def __init__(
+        self, providers: Iterable[Provider] = BUILT_IN, *, plugins: Callable[[Registry], list[str]] | None = None
+    ) -> None:
+        self._by_name: dict[str, Provider] = {}
+        self._plugins = plugins
+        self._troubles: list[str] = []
+        for provider in providers:
+            self.register(provider)
+
+    def register(self, *providers: Provider) -> None:
+        """Add providers, all or none. Raises `Conflict` for a name or alias that is taken."""
+        added: dict[str, Provider] = {}
+        for provider in providers:
+            for name in dict.fromkeys(normal(each) for each in (provider.name, *provider.aliases)):
+                if not name or ":" in name:
+                    raise InvalidInput(f"{name!r} cannot name a model provider", hint="use letters, digits and dashes")
+                taken = self._by_name.get(name) or added.get(name)
+                if taken is not None:
+                    raise Conflict(f"the model provider name {name!r} is taken by {taken.name!r}")
+                added[name] = replace(provider, name=normal(provider.name))
+        self._by_name.update(added)
+
+    def names(self) -> list[str]:
+        """The names of all providers, without aliases, sorted; plug-ins are loaded for it."""
+        self._load_plugins()
+        return sorted({provider.name for provider in self._by_name.values()})
+
+    def find(self, name: str) -> Provider:
+        """The provider of a name, an alias or `name:model`. Raises `InvalidInput` with the nearest known name."""
+        wanted = normal(name)
+        found = self._match(wanted)
+        if found is None:
+            self._load_plugins()
+            found = self._match(wanted)
+        if found is None:
+            raise self._unknown(name, wanted)
+        return found
+
+    def build(self, config: GatewayConfig) -> Gateway:
+        """A gateway for `config`. Raises `InvalidInput` when it lacks something or names what is not there."""
+        provider = self.find(config.provider)
+        if provider.requires_api_key and not config.api_key:
+            raise InvalidInput(
+                f"model provider {provider.name!r} needs an API key",
+                hint="put the key in a Secret and name it in the endpoint's auth.secretRef",
+            )
+        base_url = config.base_url or provider.base_url
+        if provider.requires_base_url and not base_url:
+            raise InvalidInput(
+                f"model provider {provider.name!r} needs a base URL", hint="set base_url on the endpoint"
+            )
+        options = {**(provider.options or {}), **config.options}
+        config = replace(config, base_url=base_url, options=options)
+        return _factory(provider)(config)
+
+    def _match(self, wanted: str) -> Provider | None:
+        found = self._by_name.get(wanted)
+        if found is None and ":" in wanted:
+            found = self._by_name.get(wanted.partition(":")[0].strip())
+            return found if found is not None and found.takes_model else None
+        return found
+
+    def _load_plugins(self) -> None:
+        plugins, self._plugins = self._plugins, None
+        if plugins is not None:
+            self._troubles = plugins(self)
+
+    def _unknown(self, name: str, wanted: str) -> InvalidInput:
+        if not wanted:
+            return InvalidInput("the model endpoint names no provider", hint=f"known: {', '.join(self.names())}")
+        close = difflib.get_close_matches(wanted, list(self._by_name), 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(self.names())}"
+        if self._troubles:
+            hint += "; plug-ins that did not load: " + "; ".join(self._troubles)
+        return InvalidInput(f"unknown model provider {name!r}", hint=hint)
+
+
+def _factory(provider: Provider) -> Factory:
+    if not isinstance(provider.factory, str):
+        return provider.factory
+    module, _, attribute = provider.factory.partition(":")
+    try:
+        return cast("Factory", getattr(import_module(module), attribute))
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(f"model provider {provider.name!r} cannot be loaded: {error}") from error
+
+
+def load_entry_points(registry: Registry) -> list[str]:
+    """Register what installed packages offer; return one line for each that could not be."""
+    troubles: list[str] = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            offered: Any = entry.load()
+            if callable(offered):
+                offered = offered()
+            providers = [offered] if isinstance(offered, Provider) else list(cast("Iterable[Any]", offered))
+            if not all(isinstance(each, Provider) for each in providers):
+                raise InvalidInput("it does not give a Provider")
+            registry.register(*cast("list[Provider]", providers))
+        except FoliotError as error:
+            troubles.append(f"{entry.name}: {error.message}")
+        except Exception as error:  # a stranger's code may raise anything, and must not stop the others
+            troubles.append(f"{entry.name}: {type(error).__name__}: {error}")
+    return troubles
+
+
+@cache
+def default_registry() -> Registry:
+    """The registry of this process: the built-in providers, and installed plug-ins when they are needed."""
+    return Registry(plugins=load_entry_points)

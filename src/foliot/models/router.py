@@ -1,0 +1,267 @@
+"""From the name of a model endpoint to an answer, by way of all that makes it dependable.
+
+    fallback chain ( retry ( rate limit of the key ( gateway ) ) )   then: cost, and what can be learned from the count
+
+Each layer is its own module; this one puts them in order. The router knows no store: `resolve` turns a reference into
+an `EndpointConfig` and is asked at every call, so a changed endpoint or a rotated key is used from the next call on.
+
+About streams: pieces are for show, the finished message is what counts. When an answer breaks off after pieces were
+shown and is asked for again, at the same or at another endpoint, a `RestartDelta` is sent first, and whoever shows the
+pieces starts with an empty screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from inspect import isawaitable
+from random import Random
+from typing import Final, TypeAlias
+
+from msgspec.structs import replace
+
+from foliot.errors import FoliotError
+from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, RestartDelta
+from foliot.models.base import Gateway, ModelError, ModelOverloaded, ModelRequestError, OnDelta
+from foliot.models.endpoints import EndpointConfig, GatewayCache, OpenGateway
+from foliot.models.limits import LimiterPool
+from foliot.models.pricing import PriceBook
+from foliot.models.registry import Registry, default_registry
+from foliot.models.retry import Attempt, Clock, Sleep, with_retry
+from foliot.models.tokens import TokenCounter, estimate_request
+
+Resolve: TypeAlias = Callable[[str], EndpointConfig | Awaitable[EndpointConfig]]
+_LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
+_UNPRICED: Final = frozenset({"scripted"})
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedAttempt:
+    """One try at one endpoint, for the journal. `next_endpoint` is set when the chain goes on there."""
+
+    endpoint: str
+    provider: str
+    attempt: Attempt
+    next_endpoint: str | None = None
+
+
+OnRoutedAttempt: TypeAlias = Callable[[RoutedAttempt], None]
+
+
+class Router:
+    """Answers through whatever endpoint a reference names. Safe for any number of concurrent runs of one event loop."""
+
+    def __init__(
+        self,
+        resolve: Resolve,
+        *,
+        registry: Registry | None = None,
+        limiters: LimiterPool | None = None,
+        prices: PriceBook | None = None,
+        tokens: TokenCounter | None = None,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+        random: Random | None = None,
+    ) -> None:
+        self._resolve = resolve
+        self._registry = registry or default_registry()
+        self._limiters = limiters or LimiterPool(clock=clock, sleep=sleep)
+        self._prices = prices or PriceBook()
+        self.tokens = tokens or TokenCounter()
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random or Random()
+        self._gateways = GatewayCache(self._open, on_unused=self._forget)
+
+    def gateway(self, ref: str, *, on_attempt: OnRoutedAttempt | None = None) -> Gateway:
+        """The endpoint `ref` as a plain `Gateway`. Closing it does nothing: the router keeps the connections."""
+        return _Bound(self, ref, on_attempt)
+
+    async def respond(
+        self,
+        ref: str,
+        request: ModelRequest,
+        *,
+        on_delta: OnDelta | None = None,
+        on_attempt: OnRoutedAttempt | None = None,
+    ) -> ModelResponse:
+        """Ask the endpoint `ref`, then its fallbacks. The answer carries its cost and the endpoint that gave it.
+
+        A fallback is asked for its own default model. Raises the last `ModelError` when nobody answered; its
+        `details["tried"]` lists the others. An endpoint that cannot be found or built counts as a request error.
+        """
+        first = await self._find(ref)
+        chain = list(dict.fromkeys((first.name, *first.fallbacks)))
+        watch = None if on_delta is None else _Watched(on_delta)
+        tried: list[dict[str, str]] = []
+        for position, name in enumerate(chain):
+            after = chain[position + 1] if position + 1 < len(chain) else None
+            try:
+                endpoint = first if position == 0 else await self._find(name)
+                asked = request if position == 0 else _for_fallback(request, endpoint)
+                return await self._ask(endpoint, asked, watch, on_attempt, first.fall_back_on, after)
+            except ModelError as error:
+                tried.append({"endpoint": name, "kind": error.kind, "message": error.message})
+                # A broken fallback must not hide that the next one may work; a broken first one follows its own rule.
+                if after is None or (position == 0 and error.kind not in first.fall_back_on):
+                    error.details["tried"] = tried
+                    raise
+                if watch is not None:
+                    watch.restart(f"{name} failed ({error.kind}); asking {after}")
+        raise AssertionError("a chain is never empty")
+
+    async def close(self) -> None:
+        """Close every gateway. Calls still in progress fail."""
+        await self._gateways.close()
+
+    async def _find(self, ref: str) -> EndpointConfig:
+        try:
+            found = self._resolve(ref)
+            return await found if isawaitable(found) else found
+        except ModelError:
+            raise
+        except FoliotError as error:
+            raise _as_model_error(error) from error
+
+    def _open(self, endpoint: EndpointConfig) -> OpenGateway:
+        provider = self._registry.find(endpoint.gateway.provider).name
+        return OpenGateway(endpoint, self._registry.build(endpoint.gateway), provider)
+
+    def _forget(self, entry: OpenGateway) -> None:
+        self._limiters.forget(entry.limiter_key, entry.endpoint.name)
+
+    async def _ask(
+        self,
+        endpoint: EndpointConfig,
+        request: ModelRequest,
+        watch: _Watched | None,
+        on_attempt: OnRoutedAttempt | None,
+        fall_back_on: frozenset[str],
+        after: str | None,
+    ) -> ModelResponse:
+        """One endpoint, with retries."""
+        try:
+            entry = self._gateways.enter(endpoint)
+        except FoliotError as error:
+            raise _as_model_error(error) from error
+
+        def report(attempt: Attempt) -> None:
+            if watch is not None and attempt.wait is not None and attempt.error is not None:
+                watch.restart(f"{endpoint.name} failed ({attempt.error.kind}); asking again")
+            if on_attempt is not None:
+                goes_on = attempt.error is not None and attempt.wait is None and attempt.error.kind in fall_back_on
+                on_attempt(RoutedAttempt(endpoint.name, entry.provider, attempt, after if goes_on else None))
+
+        try:
+            response = await with_retry(
+                lambda: self._call(entry, endpoint, request, watch),
+                endpoint.retry,
+                on_attempt=report,
+                clock=self._clock,
+                sleep=self._sleep,
+                random=self._random,
+            )
+            return await self._finish(entry, endpoint, request, response)
+        finally:
+            self._gateways.leave(entry)
+
+    async def _call(
+        self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, watch: _Watched | None
+    ) -> ModelResponse:
+        """One call, in its turn."""
+        limiter = self._limiters.limiter(entry.limiter_key, endpoint.name, endpoint.limits)
+        expected = 0
+        if endpoint.limits.tokens_per_minute is not None:
+            expected = self.tokens.estimate(request, model=_counted_as(entry, request.model or endpoint.gateway.model))
+            expected += request.settings.max_output_tokens or 0
+        permit = await limiter.acquire(expected, max_wait=endpoint.retry.patience)
+        used: int | None = None
+        try:
+            response = await entry.gateway.respond(request, on_delta=watch)
+            used = response.usage.total_tokens
+            return response
+        except ModelError as error:
+            used = 0 if error.kind in ("rate_limit", "auth", "request") else None  # refused: nothing was counted
+            if error.kind == "rate_limit" and error.retry_after is not None:
+                limiter.pause(min(error.retry_after, _LONGEST_PAUSE))
+            raise
+        finally:
+            permit.release(used)
+
+    async def _finish(
+        self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, response: ModelResponse
+    ) -> ModelResponse:
+        usage = response.usage
+        model = response.model or request.model or endpoint.gateway.model
+        if usage.source == "provider" and usage.input_tokens:
+            key = _counted_as(entry, request.model or endpoint.gateway.model)
+            self.tokens.observe(key, estimated=estimate_request(request), counted=usage.input_tokens)
+        if usage.cost_usd is None:
+            cost: float | None = None
+            if endpoint.pricing is not None:
+                cost = endpoint.pricing.cost(usage)
+            elif entry.provider not in _UNPRICED:
+                await self._prices.load()
+                cost = self._prices.cost(entry.provider, model, usage, base_url=endpoint.gateway.base_url)
+            if cost is not None:
+                usage = replace(usage, cost_usd=cost)
+        return replace(
+            response,
+            usage=usage,
+            model=model,
+            provider=response.provider or entry.provider,
+            endpoint=endpoint.name,
+        )
+
+
+class _Watched:
+    """Passes pieces on, and remembers whether any were shown, so that a new start can be announced."""
+
+    __slots__ = ("_on_delta", "_shown")
+
+    def __init__(self, on_delta: OnDelta) -> None:
+        self._on_delta = on_delta
+        self._shown = False
+
+    def __call__(self, delta: Delta) -> None:
+        self._shown = True
+        self._on_delta(delta)
+
+    def restart(self, reason: str) -> None:
+        if self._shown:
+            self._shown = False
+            self._on_delta(RestartDelta(reason))
+
+
+class _Bound:
+    """One endpoint of a router, as a gateway."""
+
+    def __init__(self, router: Router, ref: str, on_attempt: OnRoutedAttempt | None) -> None:
+        self._router = router
+        self._ref = ref
+        self._on_attempt = on_attempt
+
+    async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
+        return await self._router.respond(self._ref, request, on_delta=on_delta, on_attempt=self._on_attempt)
+
+    async def close(self) -> None:
+        return None
+
+
+def _for_fallback(request: ModelRequest, endpoint: EndpointConfig) -> ModelRequest:
+    """The model's name means something at the first endpoint only."""
+    return replace(request, model=endpoint.gateway.model or request.model)
+
+
+def _counted_as(entry: OpenGateway, model: str) -> str:
+    return f"{entry.provider}:{model}"
+
+
+def _as_model_error(error: FoliotError) -> ModelError:
+    """Gateways raise nothing but model errors; what cannot be set up is refused, what does not answer may recover."""
+    if isinstance(error, ModelError):
+        return error
+    kind = ModelOverloaded if error.retryable else ModelRequestError
+    return kind(error.message, hint=error.hint)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from foliot.errors import Conflict, InvalidInput
+from foliot.models import registry as registry_module
+from foliot.models.config import GatewayConfig
+from foliot.models.registry import BUILT_IN, Provider, Registry, load_entry_points
+from foliot.models.scripted import ScriptedModel
+
+
+def build(config: GatewayConfig) -> ScriptedModel:
+    return ScriptedModel("echo", model=config.model or "acme")
+
+
+acme = Provider("acme", build, ("ac-me",), requires_api_key=False)
+
+
+def two_providers() -> list[Provider]:
+    return [Provider("one", build), Provider("two", build)]
+
+
+def broken() -> Provider:
+    raise RuntimeError("no licence")
+
+
+def test_a_name_an_alias_and_any_spelling_of_case_find_the_same_provider():
+    registry = Registry()
+    assert registry.find(" Azure_OpenAI ").name == "azure-openai"
+    assert registry.find("MOCK").name == "scripted"
+    assert registry.find("google").name == "gemini"
+    assert registry.find("pydantic-ai:openai:gpt-4o").name == "pydantic-ai"
+
+
+def test_an_unknown_provider_gets_the_nearest_name():
+    with pytest.raises(InvalidInput, match="unknown model provider 'antropic'") as caught:
+        Registry().find("antropic")
+    assert caught.value.hint == "did you mean 'anthropic'?"
+    with pytest.raises(InvalidInput) as caught:
+        Registry().find("zzzz")
+    assert "ollama" in (caught.value.hint or "")
+    with pytest.raises(InvalidInput, match="names no provider"):
+        Registry().find("  ")
+    with pytest.raises(InvalidInput):
+        Registry().find("openai:gpt-4o")  # only some take a model behind the colon
+
+
+def test_registration_is_all_or_nothing():
+    registry = Registry()
+    with pytest.raises(Conflict, match="'mock' is taken by 'scripted'"):
+        registry.register(Provider("fresh", build, ("Mock ",)))
+    with pytest.raises(InvalidInput):
+        registry.find("fresh")
+    with pytest.raises(Conflict, match="'b' is taken by 'a'"):
+        registry.register(Provider("a", build, ("b",)), Provider("b", build))
+    with pytest.raises(InvalidInput):
+        registry.register(Provider(" ", build))
+
+
+def test_a_missing_key_or_address_is_told_before_any_call():
+    with pytest.raises(InvalidInput, match="'openai' needs an API key") as caught:
+        Registry().build(GatewayConfig("openai"))
+    assert "secretRef" in (caught.value.hint or "")
+    with pytest.raises(InvalidInput, match="needs a base URL"):
+        Registry().build(GatewayConfig("openai-compatible"))
+
+
+async def test_defaults_of_the_provider_stand_under_those_of_the_endpoint():
+    seen: list[GatewayConfig] = []
+
+    def factory(config: GatewayConfig) -> ScriptedModel:
+        seen.append(config)
+        return build(config)
+
+    registry = Registry([Provider("x", factory, base_url="http://x.example", options={"a": 1, "b": 1})])
+    registry.build(GatewayConfig("X", api_key="k", options={"b": 2}))
+    registry.build(GatewayConfig("x", api_key="k", base_url="http://mine.example"))
+
+    assert (seen[0].base_url, seen[0].options) == ("http://x.example", {"a": 1, "b": 2})
+    assert seen[1].base_url == "http://mine.example"
+
+
+@pytest.mark.parametrize("name", [p.name for p in BUILT_IN if p.name != "pydantic-ai"])
+async def test_every_built_in_provider_can_be_built(name: str):
+    config = GatewayConfig(
+        name, base_url="http://127.0.0.1:9" if name in ("azure-openai", "openai-compatible") else "", api_key="k"
+    )
+    if name == "scripted":
+        config = GatewayConfig(name, options={"script": ["hi"]})
+    gateway = Registry().build(config)
+    await gateway.close()
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, **entries: str) -> None:
+    points = [EntryPoint(name, f"{__name__}:{attr}", "foliot.models") for name, attr in entries.items()]
+    here = {"acme": acme, "two_providers": two_providers, "broken": broken, "clash": BUILT_IN[0], "nonsense": [42]}
+
+    def load(self: EntryPoint) -> Any:
+        return here[self.attr]
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
+
+
+async def test_an_installed_package_brings_its_providers(monkeypatch: pytest.MonkeyPatch):
+    offer(monkeypatch, acme="acme", more="two_providers")
+    registry = Registry(plugins=load_entry_points)
+
+    gateway = registry.build(GatewayConfig("AC-ME"))
+
+    assert isinstance(gateway, ScriptedModel)
+    assert {"acme", "one", "two"} <= set(registry.names())
+
+
+def test_a_plug_in_that_does_not_load_takes_nothing_down_and_is_named(monkeypatch: pytest.MonkeyPatch):
+    offer(monkeypatch, bad="broken", taken="clash", odd="nonsense", acme="acme")
+    registry = Registry(plugins=load_entry_points)
+
+    assert registry.find("acme").name == "acme"
+    with pytest.raises(InvalidInput) as caught:
+        registry.find("bad-one")
+    for word in ("no licence", "is taken", "does not give a Provider"):
+        assert word in (caught.value.hint or "")
+
+
+def test_plug_ins_are_not_read_for_a_built_in_name():
+    def never(_: Registry) -> list[str]:
+        raise AssertionError("read too early")
+
+    assert Registry(plugins=never).find("openai").name == "openai"
+
+
+def test_a_factory_that_cannot_be_imported_is_explained():
+    registry = Registry([Provider("x", "foliot.models.nowhere:build", requires_api_key=False)])
+    with pytest.raises(InvalidInput, match="'x' cannot be loaded"):
+        registry.build(GatewayConfig("x"))

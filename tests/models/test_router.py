@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from foliot.errors import NotFound, Unavailable
+from foliot.kernel.messages import (
+    Delta,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    RestartDelta,
+    Text,
+    TextDelta,
+    Usage,
+)
+from foliot.models.base import (
+    ModelAuthError,
+    ModelError,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
+    OnDelta,
+)
+from foliot.models.config import GatewayConfig
+from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
+from foliot.models.limits import Limits
+from foliot.models.pricing import Pricing
+from foliot.models.registry import Provider, Registry
+from foliot.models.retry import RetryPolicy
+from foliot.models.router import RoutedAttempt, Router
+from foliot.models.scripted import ScriptedModel
+from foliot.models.tokens import estimate_request
+
+ASK = ModelRequest("", (Message("user", (Text("hello"),)),))
+
+
+class Recorded:
+    """The scripted model of an endpoint, and what happened to it."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self.config = config
+        self.requests: list[ModelRequest] = []
+        self.closed = 0
+        self._model = ScriptedModel(config.options["script"])
+
+    async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
+        self.requests.append(request)
+        return await self._model.respond(request, on_delta=on_delta)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
+class World:
+    """Endpoints by name, simulated time, and a router over them."""
+
+    endpoints: dict[str, EndpointConfig] = field(default_factory=dict[str, EndpointConfig])
+    built: list[Recorded] = field(default_factory=list[Recorded])
+    attempts: list[RoutedAttempt] = field(default_factory=list[RoutedAttempt])
+    waits: list[float] = field(default_factory=list[float])
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        registry = Registry([Provider("fake", self.build, requires_api_key=False), Provider("openai", self.build)])
+        self.router = Router(
+            self.resolve, registry=registry, clock=lambda: self.now, sleep=self.sleep, random=Random(1)
+        )
+
+    def build(self, config: GatewayConfig) -> Recorded:
+        self.built.append(Recorded(config))
+        return self.built[-1]
+
+    def add(
+        self, name: str, script: Any, *, model: str = "", provider: str = "fake", key: str = "", **more: Any
+    ) -> None:
+        gateway = GatewayConfig(provider, model=model, api_key=key, options={"script": script})
+        self.endpoints[name] = EndpointConfig(name, gateway, **more)
+
+    async def resolve(self, ref: str) -> EndpointConfig:
+        if ref not in self.endpoints:
+            raise NotFound(f"no ModelEndpoint {ref!r}", hint="create it")
+        return self.endpoints[ref]
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    async def ask(self, ref: str, request: ModelRequest = ASK, on_delta: OnDelta | None = None) -> ModelResponse:
+        return await self.router.respond(ref, request, on_delta=on_delta, on_attempt=self.attempts.append)
+
+
+@pytest.fixture
+async def world():
+    made = World()
+    yield made
+    await made.router.close()
+
+
+async def test_an_answer_names_the_endpoint_that_gave_it_and_the_gateway_is_built_once(world: World):
+    world.add("main", {"turns": ["hi"], "loop": True}, model="big")
+
+    answers = [await world.ask("main") for _ in range(3)]
+
+    assert {a.message.text for a in answers} == {"hi"}
+    assert (answers[0].endpoint, answers[0].provider) == ("main", "scripted")
+    assert len(world.built) == 1
+    assert [(a.endpoint, a.attempt.number, a.attempt.error) for a in world.attempts] == [("main", 1, None)] * 3
+
+
+async def test_a_passing_trouble_is_retried_and_every_attempt_is_reported(world: World):
+    world.add("main", [{"fail": "overloaded", "times": 2, "say": "ok"}])
+
+    assert (await world.ask("main")).message.text == "ok"
+
+    assert [a.attempt.error and a.attempt.error.kind for a in world.attempts] == ["overloaded", "overloaded", None]
+    assert len(world.waits) == 2
+
+
+async def test_the_chain_goes_on_at_the_next_endpoint_with_its_own_model(world: World):
+    retry = RetryPolicy(attempts=2)
+    world.add("main", [{"fail": "overloaded"}], model="big", fallbacks=("second", "third"), retry=retry)
+    world.add("second", [{"fail": "timeout"}], model="middle", retry=retry)
+    world.add("third", ["saved"], model="small")
+
+    answer = await world.ask("main", replace_model(ASK, "special"))
+
+    assert (answer.message.text, answer.endpoint, answer.model) == ("saved", "third", "small")
+    assert [recorded.requests[-1].model for recorded in world.built] == ["special", "middle", "small"]
+    assert [(a.endpoint, a.attempt.number, a.next_endpoint) for a in world.attempts] == [
+        ("main", 1, None),
+        ("main", 2, "second"),
+        ("second", 1, None),
+        ("second", 2, "third"),
+        ("third", 1, None),
+    ]
+
+
+def replace_model(request: ModelRequest, model: str) -> ModelRequest:
+    return ModelRequest(model, request.messages)
+
+
+@pytest.mark.parametrize("kind", ["auth", "request"])
+async def test_an_error_of_ones_own_making_falls_back_only_when_asked_for(world: World, kind: str):
+    world.add("main", [{"fail": kind}], fallbacks=("second",))
+    world.add("second", {"turns": ["saved"], "loop": True})
+    with pytest.raises(ModelError) as caught:
+        await world.ask("main")
+    assert caught.value.kind == kind
+
+    world.endpoints["main"] = replace(world.endpoints["main"], fall_back_on=FALL_BACK_ON | {kind})
+    assert (await world.ask("main")).endpoint == "second"
+
+
+async def test_when_nobody_answers_the_last_error_lists_all_that_were_tried(world: World):
+    world.add("main", [{"fail": "overloaded"}], fallbacks=("second", "main"), retry=RetryPolicy(attempts=1))
+    world.add("second", [{"fail": "auth"}])
+
+    with pytest.raises(ModelAuthError) as caught:
+        await world.ask("main")
+
+    assert [(t["endpoint"], t["kind"]) for t in caught.value.details["tried"]] == [
+        ("main", "overloaded"),
+        ("second", "auth"),
+    ]
+
+
+async def test_a_missing_endpoint_is_a_request_error_and_a_missing_fallback_is_passed_over(world: World):
+    with pytest.raises(ModelRequestError, match="no ModelEndpoint 'nope'") as caught:
+        await world.ask("nope")
+    assert caught.value.hint == "create it"
+
+    world.add("main", [{"fail": "overloaded"}], fallbacks=("gone", "third"), retry=RetryPolicy(attempts=1))
+    world.add("third", ["saved"])
+    assert (await world.ask("main")).endpoint == "third"
+
+
+async def test_an_endpoint_that_cannot_be_built_says_why(world: World):
+    world.add("main", ["x"], provider="opnai")
+    with pytest.raises(ModelRequestError, match="unknown model provider 'opnai'") as caught:
+        await world.ask("main")
+    assert caught.value.hint == "did you mean 'openai'?"
+    world.add("main", ["x"], provider="openai")
+    with pytest.raises(ModelRequestError, match="needs an API key"):
+        await world.ask("main")
+
+
+async def test_a_store_that_does_not_answer_is_a_passing_trouble():
+    def resolve(ref: str) -> EndpointConfig:
+        raise Unavailable("the database is away")
+
+    with pytest.raises(ModelOverloaded, match="database"):
+        await Router(resolve).respond("main", ASK)
+
+
+async def test_pieces_that_were_shown_are_withdrawn_before_the_answer_starts_anew(world: World):
+    broken = {"say": "abcdefgh", "fail": "garbage", "fail_at": 4, "chunk": 4}
+    world.add("main", [{**broken, "times": 1}], fallbacks=("second",))
+    deltas: list[Delta] = []
+    await world.ask("main", on_delta=deltas.append)
+    kinds = [type(delta) for delta in deltas]
+    assert kinds == [TextDelta, RestartDelta, TextDelta, TextDelta]
+
+    world.add("main", [broken], fallbacks=("second",), retry=RetryPolicy(attempts=1))
+    world.add("second", ["saved"])
+    deltas.clear()
+    answer = await world.ask("main", on_delta=deltas.append)
+    last = max(n for n, delta in enumerate(deltas) if isinstance(delta, RestartDelta))
+    assert "".join(d.text for d in deltas[last + 1 :] if isinstance(d, TextDelta)) == answer.message.text == "saved"
+
+
+async def test_nothing_is_withdrawn_when_nothing_was_shown(world: World):
+    world.add("main", [{"fail": "overloaded", "times": 1, "say": "ok"}])
+    deltas: list[Delta] = []
+    await world.ask("main", on_delta=deltas.append)
+    assert deltas == [TextDelta("ok")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: replace(e, version="2"),
+        lambda e: replace(e, secret_version="2"),
+        lambda e: replace(e, gateway=replace(e.gateway, api_key="rotated")),
+    ],
+)
+async def test_a_changed_endpoint_or_key_gets_a_new_gateway_and_the_old_one_is_closed_after_its_last_call(
+    world: World, change: Callable[[EndpointConfig], EndpointConfig]
+):
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: ModelRequest) -> str:
+        begun.set()
+        await go_on.wait()
+        return "old"
+
+    world.add("main", slow, key="first")
+    call = asyncio.create_task(world.ask("main"))
+    await begun.wait()
+
+    world.endpoints["main"] = change(world.endpoints["main"])
+    go_on_second = asyncio.create_task(world.ask("main"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(world.built) == 2
+    assert world.built[0].closed == 0
+
+    go_on.set()
+    assert (await call).message.text == "old"
+    await go_on_second
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [recorded.closed for recorded in world.built] == [1, 0]
+
+    await world.router.close()
+    assert [recorded.closed for recorded in world.built] == [1, 1]
+
+
+async def test_new_limits_alone_need_no_new_gateway(world: World):
+    world.add("main", {"turns": ["x"], "loop": True})
+    await world.ask("main")
+    world.endpoints["main"] = replace(world.endpoints["main"], limits=Limits(concurrency=1), pricing=Pricing(1, 1))
+    assert (await world.ask("main")).usage.cost_usd is not None
+    assert len(world.built) == 1
+
+
+async def test_endpoints_with_the_same_key_wait_in_one_line(world: World):
+    running = most = 0
+
+    async def busy(request: ModelRequest) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return "ok"
+
+    limits = Limits(concurrency=2)
+    world.add("a", busy, provider="openai", key="k", limits=limits)
+    world.add("b", busy, provider="openai", key="k")
+
+    await world.ask("a")
+    await asyncio.gather(*(world.ask("ab"[n % 2]) for n in range(40)))
+
+    assert most == 2
+
+
+async def test_retry_after_holds_every_run_on_that_key(world: World):
+    world.add("a", [{"fail": "rate_limit", "retry_after": "100s"}], provider="openai", key="k")
+    world.add("b", {"turns": ["ok"], "loop": True}, provider="openai", key="k")
+    with pytest.raises(ModelRateLimited):
+        await world.ask("a")
+
+    with pytest.raises(
+        ModelRateLimited
+    ) as caught:  # longer than the patience of its policy: a fallback could take over
+        await world.ask("b")
+    assert caught.value.retry_after == pytest.approx(100)
+    assert world.built[1].requests == []
+
+    world.now = 70.0
+    assert (await world.ask("b")).message.text == "ok"
+    assert world.now == pytest.approx(100)
+
+
+async def test_tokens_are_reserved_by_estimate_and_settled_by_what_was_used(world: World):
+    world.add(
+        "main",
+        {"turns": [{"say": "x", "usage": {"input_tokens": 50, "output_tokens": 50}}], "loop": True},
+        limits=Limits(tokens_per_minute=6000),
+    )
+    request = ModelRequest("", ASK.messages, settings=ModelSettings(max_output_tokens=900))
+    for _ in range(10):
+        await world.ask("main", request)
+    assert 5 < world.now < 10  # at a hundred tokens a second; without settling it would take eighty seconds
+
+
+async def test_costs_are_filled_in_from_the_endpoints_prices_or_the_tables_and_unknown_stays_none(world: World):
+    turn = {"say": "x", "usage": {"input_tokens": 1_000_000, "output_tokens": 0}}
+    world.add("own", [turn], pricing=Pricing(7, 7))
+    world.add("table", [turn], provider="openai", key="k", model="gpt-4o")
+    world.add("unknown", [turn])
+
+    assert (await world.ask("own")).usage.cost_usd == 7.0
+    assert (await world.ask("table", replace_model(ASK, "gpt-4o"))).usage.cost_usd == pytest.approx(2.5)
+    assert (await world.ask("unknown")).usage.cost_usd is None
+
+
+async def test_the_providers_count_corrects_later_estimates(world: World):
+    raw = estimate_request(ASK)
+    world.add("main", [{"say": "x", "usage": {"input_tokens": raw * 2, "output_tokens": 1}}], model="m")
+    await world.ask("main")
+    assert world.router.tokens.estimate(ASK, model="fake:m") == raw * 2
+
+
+async def test_a_bound_gateway_is_a_gateway_like_any_other(world: World):
+    world.add("main", ["hi"])
+    gateway = world.router.gateway("main", on_attempt=world.attempts.append)
+    answer = await gateway.respond(ASK)
+    await gateway.close()
+    assert (answer.message.text, answer.endpoint) == ("hi", "main")
+    assert len(world.attempts) == 1
+    assert world.built[0].closed == 0
+
+
+async def test_a_cancelled_call_gives_its_place_back(world: World):
+    async def hang(request: ModelRequest) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    world.add("main", hang, limits=Limits(concurrency=1))
+    call = asyncio.create_task(world.ask("main"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    world.add("main", ["free"], limits=Limits(concurrency=1))
+    assert (await world.ask("main")).message.text == "free"
+
+
+def test_the_key_shows_in_no_representation():
+    endpoint = EndpointConfig("e", GatewayConfig("openai", api_key="sk-very-secret"))
+    assert "sk-very-secret" not in repr(endpoint)
+    assert "sk-very-secret" not in endpoint.key_fingerprint
+
+
+def test_usage_that_a_gateway_priced_itself_is_believed():
+    async def scenario() -> ModelResponse:
+        made = World()
+        priced = ModelResponse(Message("assistant", (Text("x"),)), Usage(5, 5, cost_usd=0.25))
+        made.add("main", lambda request: priced, pricing=Pricing(1000, 1000))
+        answer = await made.ask("main")
+        await made.router.close()
+        return answer
+
+    assert asyncio.run(scenario()).usage.cost_usd == 0.25
