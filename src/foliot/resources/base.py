@@ -92,13 +92,18 @@ class Model(BaseModel):
         if not isinstance(data, dict):
             return data
         given = cast("dict[Any, Any]", data)
-        blank = [key for key, value in given.items() if _is_blank(value) and key in cls._keys]
+        # Written out, because this runs for every mapping of every manifest.
+        blank = [
+            key
+            for key, value in given.items()
+            if (value is None or (value.__class__ is str and (not value or value.isspace()))) and key in cls._keys
+        ]
         return {key: value for key, value in given.items() if key not in blank} if blank else given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         self.complete()
-        problems = [*self._missing(), *self.problems()]
+        problems = [*(self._missing() if self.required else ()), *self.problems()]
         if problems:
             raise PydanticCustomError("rules", "{summary}", {"summary": _summary(problems), "problems": problems})
         return self
@@ -205,19 +210,16 @@ class ReadyResource(Resource[SpecT, StatusT]):
 
 def check_api_version(value: object) -> Problem | None:
     """None when documents of this version can be read."""
-    if value == API_VERSION or value in API_VERSION_ALIASES:
+    text = value.strip() if isinstance(value, str) else None
+    if text is not None and (text == API_VERSION or text in API_VERSION_ALIASES):
         return None
-    said = f' "{value}"' if isinstance(value, str) else ""
+    said = f' "{text[:80]}"' if text is not None else ""
     return Problem(("apiVersion",), f"unsupported apiVersion{said}", expected=API_VERSION)
 
 
 def problem(*path: str | int, message: str, expected: str | None = None, hint: str | None = None) -> Problem:
     """A rule that does not hold; `{field}` in the message becomes the full path of the field."""
     return Problem(path, message, hint, expected)
-
-
-def _is_blank(value: object) -> bool:
-    return value is None or (isinstance(value, str) and (not value or value.isspace()))
 
 
 def _summary(problems: Iterable[Problem]) -> str:

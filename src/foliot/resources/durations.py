@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 _UNITS: Final = {
@@ -55,6 +56,7 @@ def seconds(text: str) -> float:
     return nanoseconds(text) / _SECOND
 
 
+@lru_cache(maxsize=1024)
 def canonical(text: str) -> str:
     """The one text of this length: `90m` -> `1h30m`, `1500ms` -> `1.5s`, `2d` -> `48h`. Raises `ValueError`."""
     total = nanoseconds(text)

@@ -91,7 +91,7 @@ class Node(Model):
     """What follows an agent, and what must come before it."""
 
     next: Name = Field(default="", description="The one agent that follows; short for one edge.")
-    edges: list[Annotated[Edge, BeforeValidator(_edge)]] = Field(
+    edges: list[Annotated[Edge, BeforeValidator(_edge, json_schema_input_type=Edge | Name)]] = Field(
         default_factory=list[Edge], description="The agents that follow."
     )
     join: Join | None = Field(default=None, description="When this node starts, if several ways lead to it.")

@@ -92,7 +92,7 @@ class TaskStatus(Status):
     started_at: str = Field(default="", description="When the first attempt began.")
     completed_at: str = Field(default="", description="When it ended.")
     next_attempt_at: str = Field(default="", description="When it is tried again.")
-    attempts: int = Field(default=0, description="Attempts so far.")
+    attempts: int | None = Field(default=None, description="Attempts so far.")
     output: dict[str, Any] = Field(default_factory=dict[str, Any], description="What came out.")
     assigned_worker: str = Field(default="", description="The worker it was given to.")
     claimed_by: str = Field(default="", description="The worker that has it.")

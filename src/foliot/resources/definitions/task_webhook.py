@@ -83,9 +83,9 @@ class TaskWebhookStatus(Status):
     last_delivery_time: str = Field(default="", description="When it was last called.")
     last_event_id: str = Field(default="", serialization_alias="lastEventID", description="The last event.")
     last_triggered_task: str = Field(default="", description="The last task it made.")
-    accepted_count: int = Field(default=0, description="Calls that made a task.")
-    duplicate_count: int = Field(default=0, description="Calls that were repetitions.")
-    rejected_count: int = Field(default=0, description="Calls that were refused.")
+    accepted_count: int | None = Field(default=None, description="Calls that made a task.")
+    duplicate_count: int | None = Field(default=None, description="Calls that were repetitions.")
+    rejected_count: int | None = Field(default=None, description="Calls that were refused.")
 
 
 class TaskWebhook(Resource[TaskWebhookSpec, TaskWebhookStatus]):

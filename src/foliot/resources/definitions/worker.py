@@ -30,7 +30,7 @@ class WorkerStatus(Status):
     """How the worker is."""
 
     last_heartbeat: str = Field(default="", description="Its last sign of life.")
-    current_tasks: int = Field(default=0, description="Tasks it has now.")
+    current_tasks: int | None = Field(default=None, description="Tasks it has now.")
 
 
 class Worker(Resource[WorkerSpec, WorkerStatus]):

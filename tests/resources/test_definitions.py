@@ -1,0 +1,480 @@
+"""Defaults and rules of every kind, as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foliot.resources.validate import validate_document
+
+DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "Agent",
+        {"model_ref": "m"},
+        {
+            "model_ref": "m",
+            "execution": {
+                "profile": "dynamic",
+                "duplicate_tool_call_policy": "short_circuit",
+                "on_contract_violation": "non_retryable_error",
+                "tool_use_behavior": "run_llm_again",
+            },
+            "limits": {"max_steps": 10},
+        },
+    ),
+    ("AgentSystem", {"agents": ["a"]}, {"agents": ["a"]}),
+    (
+        "ModelEndpoint",
+        {"default_model": "m"},
+        {"provider": "openai", "base_url": "https://api.openai.com/v1", "default_model": "m"},
+    ),
+    (
+        "ModelEndpoint",
+        {"provider": "Anthropic", "default_model": "m"},
+        {"provider": "anthropic", "base_url": "https://api.anthropic.com/v1", "default_model": "m"},
+    ),
+    (
+        "ModelEndpoint",
+        {"provider": "ollama", "default_model": "m"},
+        {"provider": "ollama", "base_url": "http://127.0.0.1:11434", "default_model": "m"},
+    ),
+    (
+        "ModelEndpoint",
+        {"provider": "scripted", "script": [{"say": " kept "}]},
+        {"provider": "scripted", "default_model": "scripted", "script": [{"say": " kept "}]},
+    ),
+    ("ModelEndpoint", {"provider": "mock"}, {"provider": "mock", "default_model": "mock"}),
+    (
+        "Tool",
+        {},
+        {
+            "type": "http",
+            "version": "0.1.0",
+            "category": "uncategorised",
+            "effect": "once",
+            "on_unknown": "ask",
+            "operation_classes": ["read"],
+            "risk_level": "low",
+            "runtime": {
+                "timeout": "30s",
+                "isolation_mode": "none",
+                "retry": {"max_attempts": 1, "backoff": "0s", "max_backoff": "30s", "jitter": "none"},
+            },
+        },
+    ),
+    ("Secret", {"stringData": {"value": "x y"}}, {"data": {"value": "eCB5"}}),
+    ("Memory", {}, {"provider": "in-memory"}),
+    (
+        "McpServer",
+        {"transport": "http", "endpoint": "https://mcp.example.com"},
+        {
+            "transport": "http",
+            "endpoint": "https://mcp.example.com",
+            "reconnect": {"max_attempts": 3, "backoff": "2s"},
+        },
+    ),
+    ("AgentPolicy", {}, {"max_tokens_per_run": 0, "apply_mode": "scoped"}),
+    ("AgentRole", {"permissions": [" a ", "A", "", "b"]}, {"permissions": ["a", "b"]}),
+    ("ToolPermission", {}, {"tool_ref": "it", "action": "invoke", "match_mode": "all", "apply_mode": "global"}),
+    ("ToolApproval", {"task_ref": "t", "tool": "x"}, {"task_ref": "t", "tool": "x", "ttl": "10m"}),
+    (
+        "Task",
+        {"system": "s", "retry": {"max_attempts": 3, "backoff": "90s"}},
+        {
+            "system": "s",
+            "mode": "run",
+            "priority": "normal",
+            "max_turns": 0,
+            "retry": {"max_attempts": 3, "backoff": "1m30s"},
+            "message_retry": {"max_attempts": 3, "backoff": "1m30s", "max_backoff": "24h", "jitter": "full"},
+            "requirements": {"gpu": False},
+        },
+    ),
+    (
+        "TaskSchedule",
+        {"task_ref": "t", "schedule": "@daily", "starting_deadline_seconds": 0},
+        {
+            "task_ref": "t",
+            "schedule": "@daily",
+            "time_zone": "UTC",
+            "suspend": False,
+            "starting_deadline_seconds": 300,
+            "concurrency_policy": "forbid",
+            "successful_history_limit": 10,
+            "failed_history_limit": 3,
+        },
+    ),
+    (
+        "TaskWebhook",
+        {"task_ref": "t", "auth": {"secret_ref": "s"}},
+        {
+            "task_ref": "t",
+            "suspend": False,
+            "auth": {
+                "profile": "generic",
+                "secret_ref": "s",
+                "signature_header": "X-Signature",
+                "signature_prefix": "sha256=",
+                "timestamp_header": "X-Timestamp",
+                "max_skew_seconds": 300,
+            },
+            "idempotency": {"event_id_header": "X-Event-Id", "dedupe_window_seconds": 86400},
+            "payload": {"mode": "raw", "input_key": "webhook_payload"},
+        },
+    ),
+    ("Worker", {}, {"capabilities": {"gpu": False}, "max_concurrent_tasks": 1}),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "expected"), DEFAULTS)
+def test_defaults_are_filled_in(kind: str, given: dict[str, Any], expected: dict[str, Any]) -> None:
+    document, problems = validate_document({"kind": kind, "metadata": {"name": "it"}, "spec": given})
+    assert problems == []
+    assert document is not None
+    assert document["spec"] == expected
+
+
+GITHUB = {"profile": "GitHub", "secretRef": "s"}
+NORMALISED: list[tuple[str, dict[str, Any], str, Any]] = [
+    ("Agent", {"model_ref": "m", "tools": ["a", "b", "a"]}, "tools", ["a", "b"]),
+    ("Agent", {"model_ref": "m", "allowed_tools": ["Search", "search"]}, "allowed_tools", ["Search"]),
+    ("Agent", {"model_ref": "m", "roles": "reader"}, "roles", ["reader"]),
+    ("Agent", {"model_ref": "m", "prompt": "  kept \n"}, "prompt", "  kept \n"),
+    ("Agent", {"model_ref": "m", "memory": {"ref": "n", "allow": ["memory.READ", "read"]}}, "memory.allow", ["read"]),
+    ("Agent", {"model_ref": "m", "limits": {"max_steps": 0}}, "limits.max_steps", 10),
+    ("Agent", {"model_ref": "m", "limits": {"max_tool_calls": 0}}, "limits.max_tool_calls", 0),
+    ("Agent", {"model_ref": "m", "limits": {"max_cost_usd": 1}}, "limits.max_cost_usd", 1.0),
+    ("AgentSystem", {"graph": {"a": {"edges": ["b"]}}}, "graph.a.edges", [{"to": "b"}]),
+    ("AgentSystem", {"graph": {"a": {"edges": [{"next": "b"}]}}}, "graph.a.edges", [{"to": "b"}]),
+    ("AgentSystem", {"graph": {"a": {"edges": [{"to": " "}, {"to": "b"}]}}}, "graph.a.edges", [{"to": "b"}]),
+    ("AgentSystem", {"graph": {"a": {"edges": [{"to": "b", "when": {"n": 1}}]}}}, "graph.a.edges.0.when", {"n": "1"}),
+    (
+        "AgentSystem",
+        {"graph": {"a": {"edges": [{"to": "b", "when": "Otherwise"}]}}},
+        "graph.a.edges.0.when",
+        "otherwise",
+    ),
+    ("AgentSystem", {"graph": {"a": {"join": {}}}}, "graph.a.join.mode", "wait_for_all"),
+    ("AgentSystem", {"graph": {"a": {"join": {"onFailure": "SKIP"}}}}, "graph.a.join.on_failure", "skip"),
+    ("ModelEndpoint", {"default_model": "m", "options": {" Max_Tokens ": 100}}, "options", {"max_tokens": "100"}),
+    ("Tool", {"risk_level": "High"}, "operation_classes", ["write"]),
+    ("Tool", {"risk_level": "critical"}, "runtime.isolation_mode", "sandboxed"),
+    ("Tool", {"risk_level": "critical", "runtime": {"isolationMode": "none"}}, "runtime.isolation_mode", "none"),
+    ("Tool", {"auth": {"secret_ref": "k"}}, "auth", {"profile": "bearer", "secretRef": "k"}),
+    ("Tool", {"operation_classes": ["READ", "read", "admin"]}, "operation_classes", ["read", "admin"]),
+    ("Tool", {"runtime": {"timeouts": {"total": "2m"}}}, "runtime.timeout", "2m"),
+    ("Tool", {"type": "function", "function": "shop.tools:refund"}, "function", "shop.tools:refund"),
+    ("Tool", {"type": "grpc", "endpoint": "localhost:50051"}, "endpoint", "localhost:50051"),
+    ("Secret", {"data": {"k": "YQ=="}, "string_data": {"k": "b", "p": "***"}}, "data", {"k": "Yg==", "p": "***"}),
+    ("Secret", {"data": {"k": "YWFh\nYWFh\n"}}, "data.k", "YWFhYWFh"),
+    ("McpServer", {"transport": "STDIO", "command": "x", "args": [1, "b", True]}, "args", ["1", "b", "true"]),
+    ("AgentPolicy", {"apply_mode": "Global"}, "apply_mode", "global"),
+    ("ToolPermission", {"operation_rules": [{}]}, "operation_rules", [{"operation_class": "*", "verdict": "allow"}]),
+    ("Task", {"agent": "a", "input": {"n": 3, "on": True}}, "input", {"n": "3", "on": "true"}),
+    ("Task", {"system": "s", "priority": "Urgent"}, "priority", "critical"),
+    (
+        "Task",
+        {"system": "s", "message_retry": {"non_retryable": ["No Such", "no such"]}},
+        "message_retry.non_retryable",
+        ["no such"],
+    ),
+    (
+        "TaskSchedule",
+        {"task_ref": "t", "schedule": "0 9 * * MON", "concurrency_policy": "Allow"},
+        "concurrency_policy",
+        "allow",
+    ),
+    ("TaskWebhook", {"task_ref": "t", "auth": GITHUB}, "auth.signature_header", "X-Hub-Signature-256"),
+    ("TaskWebhook", {"task_ref": "t", "auth": GITHUB}, "idempotency.event_id_header", "X-GitHub-Delivery"),
+    ("TaskWebhook", {"task_ref": "t", "auth": GITHUB}, "idempotency.dedupe_window_seconds", 259200),
+    ("Worker", {"max_concurrent_tasks": 0}, "max_concurrent_tasks", 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "place", "expected"), NORMALISED)
+def test_values_are_brought_into_one_form(kind: str, given: dict[str, Any], place: str, expected: Any) -> None:
+    document, problems = validate_document({"kind": kind, "metadata": {"name": "it"}, "spec": given})
+    assert problems == []
+    assert document is not None
+    value: Any = document["spec"]
+    for step in place.split("."):
+        value = value[int(step)] if isinstance(value, list) else value[step]
+    assert value == expected
+
+
+def test_github_has_no_timestamp_header() -> None:
+    document, _ = validate_document(
+        {"kind": "TaskWebhook", "metadata": {"name": "it"}, "spec": {"task_ref": "t", "auth": GITHUB}}
+    )
+    assert document is not None
+    assert "timestamp_header" not in document["spec"]["auth"]
+
+
+@pytest.mark.parametrize("kind", ["AgentPolicy", "AgentRole", "ToolPermission"])
+@pytest.mark.parametrize("phase", [None, "", "Pending"])
+def test_what_needs_no_work_is_ready_at_once(kind: str, phase: str | None) -> None:
+    document, _ = validate_document({"kind": kind, "metadata": {"name": "it"}, "status": {"phase": phase}})
+    assert document is not None
+    assert document["status"] == {"phase": "Ready"}
+
+
+def test_an_approval_begins_pending_and_keeps_its_fields_in_snake_case() -> None:
+    raw: dict[str, Any] = {"kind": "ToolApproval", "metadata": {"name": "it"}, "spec": {"task_ref": "t", "tool": "x"}}
+    document, _ = validate_document(raw)
+    assert document is not None
+    assert document["status"] == {"phase": "Pending"}
+    document, _ = validate_document({**raw, "status": {"phase": "Approved", "decidedBy": "ann", "expires_at": "z"}})
+    assert document is not None
+    assert document["status"] == {"phase": "Approved", "decided_by": "ann", "expires_at": "z"}
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("Agent", {}, "spec.model_ref is required"),
+    ("Agent", {"model_ref": "m", "model": "x"}, "spec.model has been removed; use spec.model_ref"),
+    ("Agent", {"model_ref": "a/b/c"}, 'invalid spec.model_ref "a/b/c": expected name or namespace/name'),
+    (
+        "Agent",
+        {"model_ref": "m", "memory": {"ref": "n", "allow": ["x"]}},
+        'invalid spec.memory.allow: invalid memory operation "x": expected read, write, search, list, or ingest',
+    ),
+    (
+        "Agent",
+        {"model_ref": "m", "memory": {"allow": ["read"]}},
+        "spec.memory.ref is required when spec.memory.allow is set",
+    ),
+    (
+        "Agent",
+        {"model_ref": "m", "execution": {"profile": "x"}},
+        'invalid spec.execution.profile "x": expected dynamic or contract',
+    ),
+    (
+        "Agent",
+        {"model_ref": "m", "execution": {"profile": "contract"}},
+        "spec.execution.tool_sequence is required when spec.execution.profile=contract",
+    ),
+    ("Agent", {"model_ref": "m", "limits": {"max_steps": -1}}, "invalid spec.limits.max_steps -1: expected >= 0"),
+    ("Agent", {"model_ref": "m", "limits": {"max_cost_usd": 0}}, "invalid spec.limits.max_cost_usd 0: expected > 0"),
+    ("Agent", {"model_ref": "m", "limits": {"timeout": "0s"}}, "spec.limits.timeout must be longer than 0s"),
+    (
+        "Agent",
+        {"model_ref": "m", "limits": {"timeout": 30}},
+        'invalid spec.limits.timeout "30": a duration needs a unit',
+    ),
+    ("Agent", {"model_ref": "m", "tools": ["a b"]}, 'invalid spec.tools[0] "a b"'),
+    (
+        "Agent",
+        {"model_ref": "m", "output_schema": {"type": "objekt"}},
+        "spec.output_schema.type is not a valid JSON Schema",
+    ),
+    ("Agent", {"model_ref": "m", "output_schema": {"$schema": "urn:x"}}, "the value of $schema is not a known draft"),
+    ("Agent", {"model_ref": "m", "model_settings": {"top_p": 2}}, "invalid spec.model_settings.top_p 2: expected <= 1"),
+    ("AgentSystem", {"agents": ["a", ""]}, 'invalid spec.agents[1] ""'),
+    (
+        "AgentSystem",
+        {"graph": {"a": {"join": {"mode": "x"}}}},
+        'invalid spec.graph.a.join.mode "x": expected wait_for_all or quorum',
+    ),
+    (
+        "AgentSystem",
+        {"graph": {"a": {"join": {"quorum_percent": 101}}}},
+        "invalid spec.graph.a.join.quorum_percent 101: expected <= 100",
+    ),
+    (
+        "AgentSystem",
+        {"graph": {"a": {"join": {"quorum_count": -1}}}},
+        "invalid spec.graph.a.join.quorum_count -1: expected >= 0",
+    ),
+    (
+        "AgentSystem",
+        {"graph": {"a": {"edges": [{"to": "b", "when": 3}]}}},
+        "spec.graph.a.edges[0].when is no condition",
+    ),
+    ("AgentSystem", {"graph": {"a": {"edges": ["b c"]}}}, 'invalid spec.graph.a.edges[0] "b c"'),
+    ("AgentSystem", {"max_turns": 0}, "invalid spec.max_turns 0: expected >= 1"),
+    ("ModelEndpoint", {}, "spec.default_model is required"),
+    ("ModelEndpoint", {"provider": "opnai", "default_model": "m"}, 'invalid spec.provider "opnai": expected openai'),
+    (
+        "ModelEndpoint",
+        {"provider": "azure-openai", "default_model": "m"},
+        "spec.base_url is required when spec.provider is azure-openai",
+    ),
+    (
+        "ModelEndpoint",
+        {"default_model": "m", "base_url": "ftp://x"},
+        "spec.base_url must be a URL: expected http://… or https://…",
+    ),
+    ("ModelEndpoint", {"default_model": "m", "script": []}, "spec.script is only for spec.provider scripted"),
+    ("ModelEndpoint", {"provider": "scripted"}, "spec.script is required when spec.provider is scripted"),
+    (
+        "ModelEndpoint",
+        {"default_model": "m", "pricing": {"input": 1}},
+        "spec.pricing.output is required (0 means free)",
+    ),
+    (
+        "ModelEndpoint",
+        {"default_model": "m", "rate_limit": {"burst": 1}},
+        "spec.rate_limit.requests is required when burst is set",
+    ),
+    (
+        "Tool",
+        {"type": "x"},
+        'invalid spec.type "x": expected http, external, grpc, queue, webhook-callback, mcp, wasm, or function',
+    ),
+    ("Tool", {"type": "mcp", "mcp_tool_name": "x"}, "spec.mcp_server_ref is required when spec.type=mcp"),
+    ("Tool", {"type": "mcp", "mcp_server_ref": "x"}, "spec.mcp_tool_name is required when spec.type=mcp"),
+    ("Tool", {"type": "function"}, "spec.function is required when spec.type=function"),
+    (
+        "Tool",
+        {"type": "function", "function": "no colon"},
+        'invalid spec.function "no colon": expected package.module:name',
+    ),
+    ("Tool", {"function": "a:b"}, "spec.function is only for spec.type=function"),
+    ("Tool", {"endpoint": "tools.example.com"}, "spec.endpoint must be a URL: expected http://… or https://…"),
+    ("Tool", {"type": "grpc", "endpoint": "http://x"}, "spec.endpoint must be host:port when spec.type=grpc"),
+    ("Tool", {"version": "1.0"}, 'invalid spec.version "1.0": expected a version such as 1.4.0'),
+    ("Tool", {"category": "Two Words"}, 'invalid spec.category "two words"'),
+    ("Tool", {"effect": "twice"}, 'invalid spec.effect "twice": expected read, idempotent, or once'),
+    ("Tool", {"on_unknown": "x"}, 'invalid spec.on_unknown "x": expected ask, fail, or retry'),
+    ("Tool", {"risk_level": "x"}, 'invalid spec.risk_level "x": expected low, medium, high, or critical'),
+    (
+        "Tool",
+        {"operation_classes": ["x"]},
+        'invalid spec.operation_classes[0] "x": expected read, write, delete, or admin',
+    ),
+    ("Tool", {"input_schema": {"type": "array"}}, "spec.input_schema.type must be object: arguments have names"),
+    ("Tool", {"requires": ["disk:big"]}, "spec.requires[0] does not say what is required"),
+    ("Tool", {"after": ["it"]}, "a tool cannot wait for itself"),
+    ("Tool", {"runtime": {"timeout": "soon"}}, 'invalid spec.runtime.timeout "soon": not a duration'),
+    (
+        "Tool",
+        {"runtime": {"timeouts": {"attempt": "31s"}}},
+        "spec.runtime.timeouts.attempt is longer than runtime.timeout (30s)",
+    ),
+    (
+        "Tool",
+        {"runtime": {"timeout": "5s", "timeouts": {"total": "6s"}}},
+        "spec.runtime.timeouts.total says something else than runtime.timeout",
+    ),
+    (
+        "Tool",
+        {"runtime": {"retry": {"jitter": "x"}}},
+        'invalid spec.runtime.retry.jitter "x": expected none, full, or equal',
+    ),
+    ("Tool", {"auth": {"profile": "bearer"}}, "spec.auth.secretRef is required when auth.profile is set"),
+    (
+        "Tool",
+        {"auth": {"profile": "api_key_header", "secretRef": "k"}},
+        "spec.auth.headerName is required when auth.profile is api_key_header",
+    ),
+    (
+        "Tool",
+        {"auth": {"profile": "oauth2_client_credentials", "secretRef": "k"}},
+        "spec.auth.tokenURL is required when auth.profile is oauth2_client_credentials",
+    ),
+    ("Secret", {"data": {"k": ""}}, "spec.data.k is empty"),
+    ("Secret", {"data": {"k": "not base64!"}}, "spec.data.k must be valid base64"),
+    ("Secret", {"data": {"k": "YQ"}}, "spec.data.k must be valid base64"),
+    ("Secret", {"stringData": {"k": ""}}, "spec.stringData.k is empty"),
+    ("Memory", {"provider": "redis"}, 'invalid spec.provider "redis": expected in-memory, pgvector, or http'),
+    ("Memory", {"provider": "http"}, "spec.endpoint is required when spec.provider is http"),
+    (
+        "Memory",
+        {"provider": "pgvector", "endpoint": "postgres://h/d"},
+        "spec.embedding_model is required when spec.provider is pgvector",
+    ),
+    ("Memory", {"provider": "http", "endpoint": "h:80"}, "spec.endpoint must be a URL"),
+    ("McpServer", {}, "spec.transport is required (stdio or http)"),
+    ("McpServer", {"transport": "stdio"}, "spec.command is required when spec.transport=stdio"),
+    ("McpServer", {"transport": "http"}, "spec.endpoint is required when spec.transport=http"),
+    (
+        "McpServer",
+        {"transport": "stdio", "command": "x", "env": [{"name": "A", "value": "v", "secretRef": "s"}]},
+        "value and secretRef exclude each other",
+    ),
+    ("McpServer", {"transport": "stdio", "command": "x", "env": [{"value": "v"}]}, "spec.env[0].name is required"),
+    (
+        "McpServer",
+        {"transport": "stdio", "command": "x", "env": [{"name": "A"}, {"name": "A"}]},
+        'the variable "A" is given twice',
+    ),
+    ("AgentPolicy", {"apply_mode": "x"}, 'unsupported spec.apply_mode "x": expected scoped or global'),
+    ("AgentPolicy", {"max_tokens_per_run": -1}, "invalid spec.max_tokens_per_run -1: expected >= 0"),
+    ("ToolPermission", {"apply_mode": "scoped"}, "spec.target_agents is required when spec.apply_mode=scoped"),
+    ("ToolPermission", {"match_mode": "x"}, 'invalid spec.match_mode "x": expected all or any'),
+    (
+        "ToolPermission",
+        {"operation_rules": [{"verdict": "x"}]},
+        'invalid spec.operation_rules[0].verdict "x": expected allow, deny, or approval_required',
+    ),
+    ("ToolApproval", {"tool": "x"}, "spec.task_ref is required"),
+    ("ToolApproval", {"task_ref": "x"}, "spec.tool is required"),
+    ("Task", {}, "spec.system is required"),
+    ("Task", {"system": "s", "agent": "a"}, "spec.agent and spec.system exclude each other"),
+    ("Task", {"system": "s", "mode": "x"}, 'invalid spec.mode "x": expected run or template'),
+    ("Task", {"system": "s", "max_turns": -1}, "invalid spec.max_turns -1: expected >= 0"),
+    ("Task", {"system": "s", "retry": {"backoff": "x"}}, 'invalid spec.retry.backoff "x"'),
+    ("Task", {"system": "s", "priority": "x"}, 'invalid spec.priority "x": expected low, normal, high, or critical'),
+    ("Task", {"system": "s", "input": {"a": {"b": 1}}}, "spec.input.a must be a string, not a mapping"),
+    ("TaskSchedule", {"schedule": "@daily"}, "spec.task_ref is required"),
+    ("TaskSchedule", {"task_ref": "t"}, "spec.schedule is required"),
+    (
+        "TaskSchedule",
+        {"task_ref": "/t", "schedule": "@daily"},
+        'invalid spec.task_ref "/t": expected name or namespace/name',
+    ),
+    ("TaskSchedule", {"task_ref": "t", "schedule": "61 * * * *"}, 'invalid spec.schedule "61 * * * *": the minute 61'),
+    (
+        "TaskSchedule",
+        {"task_ref": "t", "schedule": "@daily", "time_zone": "Mars"},
+        'invalid spec.time_zone "Mars": unknown time zone',
+    ),
+    (
+        "TaskSchedule",
+        {"task_ref": "t", "schedule": "@daily", "failed_history_limit": -1},
+        "invalid spec.failed_history_limit -1: expected >= 0",
+    ),
+    ("TaskWebhook", {"auth": {"secret_ref": "s"}}, "spec.task_ref is required"),
+    ("TaskWebhook", {"task_ref": "t"}, "spec.auth.secret_ref is required"),
+    (
+        "TaskWebhook",
+        {"task_ref": "t", "auth": {"profile": "x", "secret_ref": "s"}},
+        'invalid spec.auth.profile "x": expected generic or github',
+    ),
+    (
+        "TaskWebhook",
+        {"task_ref": "t", "auth": {"secret_ref": "s", "max_skew_seconds": -1}},
+        "invalid spec.auth.max_skew_seconds -1: expected >= 0",
+    ),
+    (
+        "TaskWebhook",
+        {"task_ref": "t", "auth": {"secret_ref": "s", "signature_header": "a b"}},
+        "spec.auth.signature_header is not the name of an HTTP header",
+    ),
+    (
+        "TaskWebhook",
+        {"task_ref": "t", "auth": {"secret_ref": "s"}, "payload": {"mode": "xml"}},
+        'invalid spec.payload.mode "xml": expected raw or json',
+    ),
+    ("Worker", {"max_concurrent_tasks": -1}, "invalid spec.max_concurrent_tasks -1: expected >= 0"),
+    ("Worker", {"capabilities": {"gpu": "yes"}}, "spec.capabilities.gpu must be true or false, not text"),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "message"), REFUSED)
+def test_what_breaks_a_rule_is_refused_in_these_words(kind: str, given: dict[str, Any], message: str) -> None:
+    document, problems = validate_document({"kind": kind, "metadata": {"name": "it"}, "spec": given})
+    assert document is None
+    assert len(problems) == 1, problems
+    assert message in problems[0].message
+
+
+def test_an_approval_in_an_unknown_phase_is_refused() -> None:
+    raw = {
+        "kind": "ToolApproval",
+        "metadata": {"name": "a"},
+        "spec": {"task_ref": "t", "tool": "x"},
+        "status": {"phase": "approved"},
+    }
+    _, (problem,) = validate_document(raw)
+    assert problem.message == 'invalid status.phase "approved": expected Pending, Approved, Denied, or Expired'
