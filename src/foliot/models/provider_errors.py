@@ -80,7 +80,7 @@ def read_payload(payload: Any) -> Said:
 
 
 def _is_status(value: Any) -> bool:
-    return not isinstance(value, bool) and str(value).isdigit() and 400 <= int(value) <= 599
+    return isinstance(value, (int, str)) and re.fullmatch(r"[45]\d\d", str(value), re.ASCII) is not None
 
 
 def _retry_info(details: Any) -> float | None:

@@ -139,7 +139,9 @@ def _texts(content: str | list[dict[str, Any]] | None) -> tuple[str, str]:
     for piece in content:
         if piece.get("type") == "thinking":
             inner: Any = piece.get("thinking")
-            thought.append(inner if isinstance(inner, str) else _texts(cast("list[dict[str, Any]]", inner or []))[0])
+            pieces = cast("list[Any]", inner) if isinstance(inner, list) else []
+            nested = _texts([one for one in pieces if isinstance(one, dict)])[0]
+            thought.append(inner if isinstance(inner, str) else nested)
         elif isinstance(found := piece.get("text"), str):
             text.append(found)
     return "".join(text), "".join(thought)
@@ -198,7 +200,7 @@ class ChatAssembler:
         self._ids = ids
         self._text: list[str] = []
         self._thought: list[str] = []
-        self._details: dict[tuple[Any, Any], dict[str, Any]] = {}
+        self._details: dict[tuple[str, str], dict[str, Any]] = {}
         self._images: list[Part] = []
         self._calls: list[_OpenCall] = []
         self._by_index: dict[int, int] = {}
@@ -230,8 +232,8 @@ class ChatAssembler:
         if said is None:
             return NO_DELTAS
         content = said.content
-        if type(content) is str and content and said.tool_calls is None and said.reasoning_details is None:
-            self._text.append(content)  # nearly every chunk is this one
+        if type(content) is str and content and said == _Said(content):
+            self._text.append(content)  # nearly every chunk is text and nothing else
             return (TextDelta(content),)
         return self._take(said)
 
@@ -256,7 +258,7 @@ class ChatAssembler:
 
     def _merge(self, detail: dict[str, Any]) -> None:
         """Join the pieces of one detail, which share kind and index, by appending their texts."""
-        whole = self._details.setdefault((detail.get("type"), detail.get("index")), {})
+        whole = self._details.setdefault((str(detail.get("type")), str(detail.get("index"))), {})
         for key, value in detail.items():
             if key in ("text", "summary", "data") and isinstance(value, str) and isinstance(whole.get(key), str):
                 whole[key] += value

@@ -1,0 +1,240 @@
+"""What holds for every format: streamed or whole, however the network cuts it, the answer is the same."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foliot.kernel.messages import (
+    Message,
+    ModelRequest,
+    ModelResponse,
+    Part,
+    Reasoning,
+    ReasoningDelta,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
+from foliot.models.wire.anthropic import AnthropicWire
+from foliot.models.wire.base import ProviderFault, Wire, WireError
+from foliot.models.wire.calls import CallIds
+from foliot.models.wire.gemini import GeminiWire
+from foliot.models.wire.lines import JsonLines, SseLines
+from foliot.models.wire.ollama import OllamaWire
+from foliot.models.wire.openai_chat import OpenAIChatWire
+from foliot.models.wire.openai_responses import OpenAIResponsesWire
+from foliot.testing.wire_formats import format_of
+
+WIRES: dict[str, Wire] = {
+    "/chat/completions": OpenAIChatWire(),
+    "/responses": OpenAIResponsesWire(),
+    "/messages": AnthropicWire(),
+    ":generateContent": GeminiWire(),
+    "/api/chat": OllamaWire(),
+}
+every_format = pytest.mark.parametrize("path", WIRES)
+TOOLS = (ToolSpec("memory.write"), ToolSpec("search"))
+
+words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | words, lambda x: st.lists(x, max_size=3), max_leaves=4
+)
+calls = st.lists(
+    st.tuples(st.sampled_from(["memory.write", "search"]), st.dictionaries(words, values, max_size=3)), max_size=3
+)
+tokens = st.integers(0, 10_000)
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> ModelResponse:
+    parts: list[Part] = []
+    if thought := draw(st.one_of(st.just(""), words)):
+        parts.append(Reasoning(thought, signature="c2ln"))
+    if text := draw(st.one_of(st.just(""), words)):
+        parts.append(Text(text))
+    for number, (name, arguments) in enumerate(draw(calls)):
+        parts.append(ToolCall(f"call_{number}", name, msgspec.json.encode(arguments).decode()))
+    reasoning = draw(tokens)
+    read, wrote = draw(tokens), draw(tokens)
+    usage = Usage(draw(tokens) + read + wrote, draw(tokens) + reasoning, read, wrote, reasoning)
+    stop: Any = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "end"
+    return ModelResponse(Message("assistant", tuple(parts)), usage, stop, "model-1", "", "id-1")
+
+
+def request(**changes: Any) -> ModelRequest:
+    return msgspec.structs.replace(ModelRequest("m", (Message("user", (Text("hi"),)),), tools=TOOLS), **changes)
+
+
+def reader(wire: Wire) -> tuple[Any, CallIds]:
+    asked = request()
+    return wire.names(asked), CallIds(asked, lambda: b"seed")
+
+
+def chunks(data: bytes, cuts: list[int]) -> list[bytes]:
+    marks = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in pairwise(marks)]
+
+
+@every_format
+@settings(max_examples=60)
+@given(response=responses(), pieces=st.integers(1, 9), cuts=st.lists(st.integers(0, 10_000), max_size=8))
+def test_a_stream_and_a_body_of_one_answer_say_the_same(
+    path: str, response: ModelResponse, pieces: int, cuts: list[int]
+) -> None:
+    wire, format = WIRES[path], format_of(path)
+    assert format is not None
+    whole = wire.parse(msgspec.json.encode(format.body(response)), *reader(wire))
+
+    lines = JsonLines() if path == "/api/chat" else SseLines()
+    assembler = wire.assembler(*reader(wire))
+    deltas: list[Any] = []
+    for chunk in chunks(b"".join(format.frames(response, pieces)), cuts):
+        for event in lines.feed(chunk):
+            deltas.extend(assembler.feed(event))
+    for event in lines.flush():
+        deltas.extend(assembler.feed(event))
+    streamed = assembler.finish()
+
+    assert streamed == whole
+    assert streamed.message.text == response.message.text
+    assert "".join(d.text for d in deltas if isinstance(d, TextDelta)) == response.message.text
+    thought = "".join(part.text for part in response.message.parts if isinstance(part, Reasoning))
+    assert "".join(d.text for d in deltas if isinstance(d, ReasoningDelta)) == thought
+    assert [call.name for call in streamed.message.calls] == [call.name for call in response.message.calls]
+    for index, call in enumerate(streamed.message.calls):
+        mine = [d for d in deltas if isinstance(d, ToolCallDelta) and d.index == index]
+        assert {(d.id, d.name) for d in mine} == {(call.id, call.name)}
+        assert ("".join(d.arguments for d in mine) or "{}") == call.arguments
+        assert msgspec.json.decode(call.arguments) == msgspec.json.decode(response.message.calls[index].arguments)
+    assert (streamed.usage.input_tokens, streamed.usage.output_tokens) == (
+        response.usage.input_tokens,
+        response.usage.output_tokens,
+    )
+    assert streamed.stop == response.stop
+
+
+@every_format
+@settings(max_examples=30)
+@given(response=responses(), data=st.data())
+def test_a_stream_that_stops_early_is_never_taken_for_an_answer(path: str, response: ModelResponse, data: Any) -> None:
+    wire, format = WIRES[path], format_of(path)
+    assert format is not None
+    frames = format.frames(response, 3)
+    # The last frames of a chat stream are the usage and [DONE]: the answer itself is finished before them.
+    needed = len(frames) - (2 if path == "/chat/completions" else 0)
+    kept = data.draw(st.integers(0, needed - 1))
+    lines = JsonLines() if path == "/api/chat" else SseLines()
+    assembler = wire.assembler(*reader(wire))
+    for event in lines.feed(b"".join(frames[:kept])):
+        assembler.feed(event)
+    with pytest.raises(WireError):
+        assembler.finish()
+
+
+KNOWN = (WireError, ProviderFault, msgspec.DecodeError, UnicodeDecodeError)
+json_values = st.recursive(values, lambda x: st.dictionaries(words, x, max_size=3), max_leaves=6)
+
+
+def mutated(value: Any, data: Any) -> Any:
+    """The same JSON with one value, anywhere in it, replaced by another or left out."""
+    if isinstance(value, dict) and value and data.draw(st.booleans()):
+        key = data.draw(st.sampled_from(sorted(value)))
+        if data.draw(st.integers(0, 4)) == 0:
+            return {name: item for name, item in value.items() if name != key}
+        return {**value, key: mutated(value[key], data)}
+    if isinstance(value, list) and value and data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(value) - 1))
+        return [*value[:place], mutated(value[place], data), *value[place + 1 :]]
+    return data.draw(json_values)
+
+
+@every_format
+@settings(max_examples=150)
+@given(response=responses(), junk=st.binary(max_size=60), data=st.data())
+def test_a_damaged_answer_is_an_error_that_the_gateway_knows_or_is_read(
+    path: str, response: ModelResponse, junk: bytes, data: Any
+) -> None:
+    wire, format = WIRES[path], format_of(path)
+    assert format is not None
+    bodies = [junk, msgspec.json.encode(mutated(format.body(response), data))]
+    frames = format.frames(response, 2)
+    lines = JsonLines() if path == "/api/chat" else SseLines()
+    events = [event for frame in frames for event in lines.feed(frame) if event != b"[DONE]"]
+    place = data.draw(st.integers(0, len(events) - 1))
+    events[place] = msgspec.json.encode(mutated(msgspec.json.decode(events[place]), data))
+    for body in bodies:
+        with suppress(*KNOWN):
+            assert isinstance(wire.parse(body, *reader(wire)), ModelResponse)
+    with suppress(*KNOWN):
+        assembler = wire.assembler(*reader(wire))
+        for event in events:
+            assembler.feed(event)
+        assert isinstance(assembler.finish(), ModelResponse)
+
+
+@every_format
+@given(arguments=st.text(max_size=40), tool=st.sampled_from(["memory.write", "search", "gone.tool"]))
+def test_whatever_a_model_wrote_can_be_sent_back(path: str, arguments: str, tool: str) -> None:
+    """A history with arguments of any kind becomes valid JSON, and names in it match the declarations."""
+    history = (
+        Message("user", (Text("hi"),)),
+        Message("assistant", (ToolCall("call_1", tool, arguments),)),
+        Message("tool", (ToolResult("call_1", tool, (Text("ok"),)),)),
+    )
+    wire, asked = WIRES[path], request(messages=history)
+    body = msgspec.json.encode(wire.build_body(asked, wire.names(asked), stream=False))
+    assert b"memory.write" not in body.replace(b"Invoke tool memory.write", b"")
+    sent = msgspec.json.decode(body)
+    for found in _arguments(sent):
+        assert isinstance(msgspec.json.decode(found) if isinstance(found, str) else found, dict)
+
+
+def _arguments(value: Any) -> list[Any]:
+    """Every `arguments`, `args` and `input` of a call, anywhere in a body."""
+    if isinstance(value, list):
+        return [found for item in value for found in _arguments(item)]
+    if not isinstance(value, dict):
+        return []
+    keys = [key for key in ("arguments", "args") if key in value]
+    if value.get("type") == "tool_use":
+        keys.append("input")
+    return [value[key] for key in keys] + [found for item in value.values() for found in _arguments(item)]
+
+
+@every_format
+def test_the_order_in_which_tools_are_given_does_not_change_the_request(path: str) -> None:
+    wire = WIRES[path]
+    names = ["b", "a.b", "a_b", "c", "A_B"]
+    bodies = {
+        msgspec.json.encode(wire.build_body(asked, wire.names(asked), stream=False))
+        for order in (names, names[::-1], sorted(names))
+        for asked in (request(tools=tuple(ToolSpec(name) for name in order)),)
+    }
+    assert len(bodies) == 1
+
+
+@every_format
+def test_calls_get_an_id_that_is_new_in_the_run_and_the_same_when_asked_again(path: str) -> None:
+    wire, format = WIRES[path], format_of(path)
+    assert format is not None
+    given_calls = tuple(ToolCall("call_0", "search", "{}") for _ in range(2))
+    answer = ModelResponse(Message("assistant", given_calls), stop="tool_calls")
+    history = (Message("assistant", (ToolCall("call_0", "search", "{}"),)),)
+    asked = request(messages=history)
+    found = [
+        [call.id for call in wire.parse(body, wire.names(asked), CallIds(asked, lambda: b"seed")).message.calls]
+        for body in [msgspec.json.encode(format.body(answer))] * 2
+    ]
+    assert found[0] == found[1]
+    assert len({*found[0], "call_0"}) == 3
