@@ -63,6 +63,7 @@ class CallTools(Struct, frozen=True):
     For each, exactly one of: `ToolStarted` (then act, then `ToolFinished`), `ToolFinished` at once (refused: arguments
     against the schema, not permitted …), `ApprovalRequested`. Arguments against the schema are reported with the
     failure kind "invalid_arguments", a missing permission with "denied": the kernel counts and decides by these.
+    A refusal can end the run: record refusals first, and when `state.ending` is set then, start none of the others.
     """
 
     calls: tuple[CallIntent, ...]

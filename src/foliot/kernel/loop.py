@@ -161,13 +161,13 @@ def _act(state: State) -> Action:
             ready.append(call)
     if held and (expired := _expired(state, held)):
         return Note(expired)
+    if given:  # before anything starts: what the kernel answers may end the run
+        return Note(tuple(given))
     if ready and (room := max(1, state.spec.limits.parallel_tools) - len(running)) > 0:
         start = ready[:room]
         if (refused := _refuse_calls(state, start)) is not None:
             return refused
-        return CallTools(tuple(intent(state, call) for call in start), tuple(given), state.deadline)
-    if given:
-        return Note(tuple(given))
+        return CallTools(tuple([intent(state, call) for call in start]), (), state.deadline)
     if running:
         return Await(calls=tuple(running), deadline=state.deadline)
     waiting = _wait_for_person(held)
