@@ -128,6 +128,11 @@ def test_tools_of_memory_and_of_a_known_server_need_no_declaration() -> None:
     ]
 
 
+def test_what_is_named_in_several_lists_is_mentioned_once() -> None:
+    agent = made("Agent", model_ref="m", tools=["t"], allowed_tools=["t"])
+    assert [field for _, _, field, _ in found(agent)] == ["spec.model_ref", "spec.tools[0]"]
+
+
 def test_the_graph_of_a_system_is_checked_with_it() -> None:
     system = made("AgentSystem", agents=["a"], graph={"a": {"next": "b"}})
     assert (0, "error", "spec.graph.a.next", 'graph edge "a" -> "b" points to unknown agent') in found(

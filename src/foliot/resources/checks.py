@@ -57,8 +57,13 @@ def _missing(document: Document, given: Mapping[Key, Document], known: Known | N
     def there(kind: str, namespace: str, name: str) -> bool:
         return (kind, namespace, name) in given or (known is not None and known(kind, namespace, name))
 
+    seen: set[Key] = set()
     for reference in references(document):
-        if there(reference.kind, reference.namespace, reference.name) or _comes_by_itself(reference, there):
+        key = (reference.kind, reference.namespace, reference.name)
+        if key in seen:  # a tool is often named in several lists; one warning is enough
+            continue
+        seen.add(key)
+        if there(*key) or _comes_by_itself(reference, there):
             continue
         message, hint = _said(document, reference)
         if known is None:

@@ -15,6 +15,7 @@ MACROS: Final = frozenset({"@hourly", "@daily", "@midnight", "@weekly", "@monthl
 _MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 _LONGEST_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_LONGEST: Final = 1000
 _PART: Final = re.compile(r"(\*|[0-9a-z]+)(?:-([0-9a-z]+))?(?:/([0-9]{1,4}))?")
 
 
@@ -53,6 +54,8 @@ def canonical(expression: str) -> str:
         if text not in MACROS:
             raise ValueError(f"unknown word {text}")
         return text
+    if len(text) > _LONGEST:
+        raise ValueError(f"longer than {_LONGEST} characters")
     words = text.split()
     if len(words) != len(_FIELDS):
         raise ValueError(f"expected 5 fields, found {len(words)}")

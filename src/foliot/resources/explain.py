@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -160,12 +161,10 @@ _TYPED_TEXT: Final = re.compile(r"[-+]?[0-9.]+|true|false", re.IGNORECASE)
 
 
 def _choice(path: Path, value: object, choices: list[str]) -> Problem:
-    from difflib import get_close_matches
-
     expected = one_of(choices)
     if not isinstance(value, str):
         return Problem(path, f"{render_path(path)} must be {expected}, not {found(value)}", expected=expected)
-    near = get_close_matches(value.strip().lower(), [choice.lower() for choice in choices], n=1)
+    near = difflib.get_close_matches(value.strip().lower(), [choice.lower() for choice in choices], n=1)
     hint = next((f"did you mean {choice}?" for choice in choices if near and choice.lower() == near[0]), None)
     return Problem(path, f'invalid {render_path(path)} "{value[:80]}": expected {expected}', hint, expected)
 

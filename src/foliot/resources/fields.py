@@ -32,7 +32,8 @@ def refusal(
 ) -> PydanticCustomError:
     """What the rule of one field raises. `path` leads from the field to the part that is wrong."""
     problem = Problem(path, message, hint, expected)
-    return PydanticCustomError("rules", "{summary}", {"summary": str(problem), "problems": [problem]})
+    summary = message.replace("{field} ", "", 1).replace("{field}: ", "", 1)
+    return PydanticCustomError("rules", "{summary}", {"summary": summary, "problems": [problem]})
 
 
 def check_name(value: str) -> str:
@@ -201,7 +202,7 @@ def check_json_schema(schema: dict[str, Any]) -> dict[str, Any]:
         jsonschema_rs.meta.validate(schema)
     except jsonschema_rs.ValidationError as error:
         place = tuple(error.instance_path)
-        raise refusal(f"{{field}} is not a valid JSON Schema: {error.message}", path=place) from None
+        raise refusal(f"{{field}} is not a valid JSON Schema: {error.message[:200]}", path=place) from None
     except (ValueError, jsonschema_rs.ReferencingError):
         hint = "leave $schema out for draft 2020-12"
         raise refusal("{field}: the value of $schema is not a known draft", hint=hint, path=("$schema",)) from None

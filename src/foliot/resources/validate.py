@@ -106,7 +106,7 @@ def _check(
 def _is_news(problem: Problem, known: list[Problem], taken: list[Path]) -> bool:
     if any(_covers(other.path, problem.path) for other in known):
         return False
-    if problem.message.endswith(" is required"):
+    if " is required" in problem.message:
         return True
     return not any(_covers(path[:-1], problem.path) for path in taken)
 

@@ -41,7 +41,7 @@ _TOTAL: Final = "30s"
 
 
 def _semver(value: str) -> str:
-    if not _SEMVER.fullmatch(value):
+    if len(value) > 256 or not _SEMVER.fullmatch(value):
         raise refusal(
             f'invalid {{field}} "{value[:80]}": expected a version such as 1.4.0', expected="a version such as 1.4.0"
         )
