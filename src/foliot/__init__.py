@@ -1,5 +1,61 @@
-"""Foliot: the agent runtime."""
+"""Foliot: the agent runtime.
+
+    from foliot import Agent, Runtime, tool
+
+Names are loaded when they are first used, so that `import foliot` costs nothing and the command line starts fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from foliot.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from foliot.agent import Agent
+    from foliot.engine.live import Output, Recorded, Streamed
+    from foliot.errors import FoliotError
+    from foliot.models.scripted import ScriptedModel
+    from foliot.results import RunFailedError, RunResult
+    from foliot.runtime import Runtime
+    from foliot.tools.base import Invocation, ToolError
+    from foliot.tools.function import tool
+
+__all__ = [
+    "Agent",
+    "FoliotError",
+    "Invocation",
+    "Output",
+    "Recorded",
+    "RunFailedError",
+    "RunResult",
+    "Runtime",
+    "ScriptedModel",
+    "Streamed",
+    "ToolError",
+    "__version__",
+    "tool",
+]
+
+_HOME = {
+    "Agent": "foliot.agent",
+    "FoliotError": "foliot.errors",
+    "Invocation": "foliot.tools.base",
+    "Output": "foliot.engine.live",
+    "Recorded": "foliot.engine.live",
+    "RunFailedError": "foliot.results",
+    "RunResult": "foliot.results",
+    "Runtime": "foliot.runtime",
+    "ScriptedModel": "foliot.models.scripted",
+    "Streamed": "foliot.engine.live",
+    "ToolError": "foliot.tools.base",
+    "tool": "foliot.tools.function",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'foliot' has no attribute {name!r}")
+    return getattr(import_module(home), name)

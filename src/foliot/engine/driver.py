@@ -24,7 +24,7 @@ from foliot.engine.summary import phase_of, summary_of
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
 from foliot.kernel.codec import decode, encode, type_of
 from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
-from foliot.kernel.events import Event, RunClaimed
+from foliot.kernel.events import Event, RunClaimed, RunResumed
 from foliot.kernel.loop import apply, decide
 from foliot.kernel.messages import Delta
 from foliot.kernel.state import State
@@ -71,6 +71,9 @@ class Driver:
         try:
             if not self.state.held:
                 self._record(RunClaimed(self.state.attempt + 1, self.lease.worker, self.lease.epoch))
+            waiting = self.state.waiting
+            if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
+                self._record(RunResumed("timer"))
             while not await self._advance():
                 pass
             return self.state

@@ -29,7 +29,6 @@ from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
 from foliot.store.runs import Entry
 
-
 # Never from outside: when one of these was recorded, the kernel must decide the same again.
 ALWAYS_DECIDED = (StepStarted, RunWaiting, RunSucceeded, RunFailed, RunCancelled, BudgetExceeded, ContractViolated)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,7 +14,7 @@ from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
 from foliot.engine.worker import identity, is_gone
-from foliot.errors import Conflict
+from foliot.errors import Conflict, FoliotError
 from foliot.kernel.codec import decode, encode, type_of
 from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated
 from foliot.kernel.loop import apply, fold
@@ -124,7 +126,13 @@ class Runs:
     async def drive(self, driver: Driver) -> State:
         """Drive to the end or the next wait, with the lease kept alive meanwhile. Raises `LeaseLost`."""
         with self._keeper.keep(driver):
-            return await driver.drive()
+            try:
+                return await driver.drive()
+            except asyncio.CancelledError:
+                # This process will not go on with it: let another one do so at once.
+                with contextlib.suppress(FoliotError):
+                    await asyncio.shield(self.journal.append(driver.lease, [], phase="pending"))
+                raise
 
     async def load(self, run_id: str, *, upto: int | None = None) -> tuple[RunInfo, State]:
         """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`."""

@@ -20,7 +20,8 @@ import asyncio
 import inspect
 import re
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -37,7 +38,7 @@ class FunctionTool:
     """A `Tool` around a function. Still callable as the function it was."""
 
     def __init__(self, function: Function, definition: ToolDefinition, arguments: type[BaseModel], wants: str | None):
-        self._function = function
+        self.function = function
         self._definition = definition
         self._arguments = arguments
         self._wants_call = wants
@@ -49,14 +50,18 @@ class FunctionTool:
     def definition(self) -> ToolDefinition:
         return self._definition
 
+    def with_schema(self, schema: Mapping[str, Any]) -> FunctionTool:
+        """The same function, shown to models with another schema; arguments must still fit the signature."""
+        return FunctionTool(self.function, replace(self._definition, schema=schema), self._arguments, self._wants_call)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
+        return self.function(*args, **kwargs)
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         values = self._convert(call)
         if self._is_async:
-            return await cast("Awaitable[Any]", self._function(**values))
-        return await asyncio.to_thread(partial(self._function, **values))
+            return await cast("Awaitable[Any]", self.function(**values))
+        return await asyncio.to_thread(partial(self.function, **values))
 
     def _convert(self, call: Invocation) -> dict[str, Any]:
         from pydantic import ValidationError

@@ -1,0 +1,106 @@
+"""An agent declared in Python. It is the same thing as an Agent manifest, with functions for tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from foliot.models.base import Gateway
+from foliot.resources.problems import Finding, ManifestError
+from foliot.resources.validate import validate_document
+from foliot.store.base import Document
+from foliot.tools.base import Tool
+from foliot.tools.function import tool as make_tool
+
+ToolLike = Tool | Callable[..., Any] | str
+
+
+class Agent:
+    """What to run: who it is, which model it asks, what it may use and how far it may go.
+
+    `model` is the name of a ModelEndpoint, `provider:model` (`"anthropic:claude-sonnet-4-5"`), or a gateway object.
+    `tools` are functions, tools made with `@tool`, or names of tools that are declared elsewhere. `output` asks for a
+    structured answer: a pydantic model, or a JSON Schema. Everything else of the Agent manifest can be given by its
+    name there (`limits={"max_steps": 5}`, `execution={…}`).
+
+    Raises `ManifestError`, with every problem, when the declaration is wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | Gateway,
+        prompt: str = "",
+        tools: Iterable[ToolLike] = (),
+        output: type[Any] | Mapping[str, Any] | None = None,
+        namespace: str = "default",
+        **spec: Any,
+    ) -> None:
+        given = list(tools)
+        self.tools: list[Tool] = [as_tool(item) for item in given if not isinstance(item, str)]
+        self.gateway = None if isinstance(model, str) else model
+        self.output_type = output if isinstance(output, type) else None
+        # A gateway object has no name that another process could look up; the run records whose it was.
+        ref = model if isinstance(model, str) else f"python:{namespace}/{name}"
+        self.document: Document = _document(
+            name,
+            namespace,
+            ref,
+            {
+                "prompt": prompt,
+                "tools": [item if isinstance(item, str) else as_tool(item).definition.name for item in given],
+                "output_schema": _schema(output),
+                **spec,
+            },
+        )
+
+    @classmethod
+    def from_document(cls, document: Document) -> Agent:
+        """An agent as it is declared in a manifest or in the store."""
+        agent = cls.__new__(cls)
+        agent.tools, agent.gateway, agent.output_type, agent.document = [], None, None, document
+        return agent
+
+    @property
+    def name(self) -> str:
+        return self.document["metadata"]["name"]
+
+    @property
+    def namespace(self) -> str:
+        return self.document["metadata"].get("namespace", "default")
+
+    @property
+    def model_ref(self) -> str:
+        return self.document["spec"]["model_ref"]
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, model={self.model_ref!r})"
+
+
+def _document(name: str, namespace: str, ref: str, spec: dict[str, Any]) -> Document:
+    spec = {key: value for key, value in spec.items() if value is not None}
+    named = ":" not in ref  # provider:model is not a reference to a resource, so it is not checked as one
+    raw = {
+        "kind": "Agent",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {**spec, "model_ref": ref if named else "model"},
+    }
+    document, problems = validate_document(raw)
+    if document is None:
+        raise ManifestError([Finding(problem, f"Agent({name!r})") for problem in problems])
+    document["spec"]["model_ref"] = ref
+    return document
+
+
+def as_tool(item: Tool | Callable[..., Any]) -> Tool:
+    """A tool as it is, a function as a tool."""
+    return cast("Tool", item) if hasattr(item, "definition") else make_tool(cast("Callable[..., Any]", item))
+
+
+def _schema(output: type[Any] | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if output is None or isinstance(output, Mapping):
+        return output
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(output).json_schema()

@@ -1,0 +1,90 @@
+"""From what was declared to what a run is pinned to.
+
+A run never looks at definitions again: everything that decides its course is in the frozen `RunSpec`. Where models and
+tools are reached (endpoints, keys, code) is looked up by name when they are used, because that may change under a run.
+A normalised document leaves out what is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foliot.kernel.budget import Limits
+from foliot.kernel.messages import ModelSettings, ToolSpec
+from foliot.kernel.spec import Contract, RunSpec, ToolRule
+from foliot.resources.durations import seconds
+from foliot.tools.base import ToolDefinition
+
+ENDPOINT = "endpoint"
+
+
+def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequence[ToolDefinition]) -> RunSpec:
+    """The run spec of a normalised Agent document.
+
+    `model` is the model's own name and `endpoint` where it is asked; `tools` are the definitions of `spec.tools`.
+    """
+    spec = agent["spec"]
+    execution = spec["execution"]
+    return RunSpec(
+        agent=agent["metadata"]["name"],
+        namespace=agent["metadata"].get("namespace", "default"),
+        model=model,
+        system=spec.get("prompt", ""),
+        tools=tuple(tool_rule(tool) for tool in tools),
+        settings=_settings(spec.get("model_settings", {})),
+        fallbacks=tuple(spec.get("fallbacks", ())),
+        limits=_limits(spec.get("limits", {})),
+        contract=_contract(execution),
+        duplicates=execution["duplicate_tool_call_policy"],
+        output_schema=spec.get("output_schema"),
+        tool_use_behavior=execution["tool_use_behavior"],
+        extra={ENDPOINT: endpoint},
+    )
+
+
+def tool_rule(tool: ToolDefinition) -> ToolRule:
+    schema = dict(tool.schema) if tool.schema is not None else None
+    return ToolRule(ToolSpec(tool.name, tool.description, schema), tool.effect, tool.on_unknown)
+
+
+def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
+    """The definition in a normalised Tool document."""
+    spec = document["spec"]
+    return ToolDefinition(
+        name=document["metadata"]["name"],
+        description=spec.get("description", ""),
+        schema=spec.get("input_schema"),
+        effect=spec["effect"],
+        on_unknown=spec["on_unknown"],
+        timeout=seconds(spec["runtime"]["timeout"]) or None,
+        version=spec["version"],
+        labels=document["metadata"].get("labels") or {},
+    )
+
+
+def _settings(given: Mapping[str, Any]) -> ModelSettings:
+    fields = {name: value for name, value in given.items() if value is not None}
+    fields["stop"] = tuple(fields.get("stop", ()))
+    return ModelSettings(**fields)
+
+
+def _limits(given: Mapping[str, Any]) -> Limits:
+    timeout = given.get("timeout")
+    return Limits(
+        max_steps=given.get("max_steps"),
+        max_tokens=given.get("max_tokens"),
+        max_cost_usd=given.get("max_cost_usd"),
+        max_tool_calls=given.get("max_tool_calls"),
+        max_seconds=seconds(timeout) if timeout else None,
+    )
+
+
+def _contract(execution: Mapping[str, Any]) -> Contract | None:
+    if execution["profile"] != "contract":
+        return None
+    return Contract(
+        required_tools=tuple(execution.get("tool_sequence", ())),
+        markers=tuple(execution.get("required_output_markers", ())),
+        on_violation="observe" if execution["on_contract_violation"] == "observe" else "fail",
+    )

@@ -1,0 +1,168 @@
+"""Where the models of a run are asked: ModelEndpoints from the store, `provider:model` names, or gateways in Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from foliot.engine.definition import ENDPOINT
+from foliot.errors import NotFound, SecretError
+from foliot.kernel.messages import ModelRequest, ModelResponse
+from foliot.kernel.spec import RunSpec
+from foliot.models.base import Gateway, ModelError, OnDelta
+from foliot.models.config import GatewayConfig, Timeouts
+from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
+from foliot.models.limits import NO_LIMITS, Limits
+from foliot.models.pricing import Pricing
+from foliot.models.router import Router
+from foliot.resources.durations import seconds
+from foliot.store.base import Document, Key, ResourceStore
+
+# What a Secret may be replaced by in the environment. Only names with this prefix: a manifest must not be able to read
+# whatever else the process was given.
+SECRET_PREFIX = "FOLIOT_SECRET_"
+# Keys that the providers' own tools read, for `provider:model` names.
+PROVIDER_KEYS: Mapping[str, str] = {
+    "openai": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+}
+# How long an endpoint that was looked up is used without looking again.
+FRESH_FOR = 1.0
+
+
+class RunModels:
+    """The engine's `Models`: by the endpoint that the run is pinned to, then by the agent's own fallbacks."""
+
+    def __init__(self, store: ResourceStore | None, *, clock: Callable[[], float], environ: Mapping[str, str]) -> None:
+        self._store = store
+        self._clock = clock
+        self._environ = environ
+        self._router = Router(self._resolve)
+        self._direct: dict[str, Gateway] = {}
+        self._found: dict[str, tuple[float, EndpointConfig]] = {}
+
+    def serve(self, ref: str, gateway: Gateway) -> None:
+        """Answer requests for `ref` with this gateway."""
+        self._direct[ref] = gateway
+
+    async def model_of(self, ref: str) -> str:
+        """The model that the endpoint asks when nobody names one. Raises `NotFound`."""
+        return ref if ref in self._direct else (await self._resolve(ref)).gateway.model
+
+    async def ask(self, spec: RunSpec, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
+        first = str(spec.extra.get(ENDPOINT, spec.model))
+        refs = (first, *(qualified(ref, spec.namespace) for ref in spec.fallbacks))
+        for position, ref in enumerate(refs):
+            try:
+                gateway = self._direct.get(ref)
+                if gateway is not None:
+                    return await gateway.respond(request, on_delta=on_delta)
+                return await self._router.respond(ref, request, on_delta=on_delta)
+            except ModelError as error:
+                if position + 1 == len(refs) or error.kind not in FALL_BACK_ON:
+                    raise
+        raise AssertionError("there is always a first reference")
+
+    async def close(self) -> None:
+        await self._router.close()
+        for gateway in self._direct.values():
+            await gateway.close()
+
+    async def _resolve(self, ref: str) -> EndpointConfig:
+        now = self._clock()
+        kept = self._found.get(ref)
+        if kept is not None and now - kept[0] < FRESH_FOR:
+            return kept[1]
+        found = self._by_provider(ref) if ":" in ref else await self._from_store(ref)
+        if kept is not None and kept[1] == found:
+            found = kept[1]  # the same object, so that the open gateway is known to fit without comparing keys
+        self._found[ref] = (now, found)
+        return found
+
+    def _by_provider(self, ref: str) -> EndpointConfig:
+        provider, _, model = ref.partition(":")
+        key = self._environ.get(PROVIDER_KEYS.get(provider, ""), "")
+        return EndpointConfig(name=ref, gateway=GatewayConfig(provider, api_key=key, model=model))
+
+    async def _from_store(self, ref: str) -> EndpointConfig:
+        namespace, _, name = ref.rpartition("/")
+        key = Key("ModelEndpoint", namespace or "default", name)
+        if self._store is None:
+            raise NotFound(f"there is no model endpoint {ref!r}", hint="name one as provider:model, or open a store")
+        document = await self._store.get(key)
+        return endpoint_config(document, await self._api_key(document, key.namespace))
+
+    async def _api_key(self, document: Document, namespace: str) -> str:
+        ref = document["spec"].get("auth", {}).get("secretRef")
+        if not ref:
+            return ""
+        path, _, field = ref.partition(":")
+        where, _, name = path.rpartition("/")
+        assert self._store is not None, "the endpoint came from it"
+        try:
+            values = await self._store.reveal(Key("Secret", where or namespace, name))
+            return values[field or "value"].decode()
+        except KeyError:
+            raise SecretError(f"secret {path!r} has no key {field or 'value'!r}") from None
+        except NotFound:
+            variable = SECRET_PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
+            if variable not in self._environ:
+                raise NotFound(
+                    f"secret {path!r} of model endpoint {document['metadata']['name']!r} is not there",
+                    hint=f"`foliot create secret {name}`, or set {variable}",
+                ) from None
+            return self._environ[variable]
+
+
+def qualified(ref: str, namespace: str) -> str:
+    """A reference with its namespace, so that it means the same wherever it is read. `provider:model` has none."""
+    return ref if "/" in ref or ":" in ref else f"{namespace}/{ref}"
+
+
+def endpoint_config(document: Document, api_key: str) -> EndpointConfig:
+    """A normalised ModelEndpoint document as the router wants it."""
+    metadata, spec = document["metadata"], document["spec"]
+    namespace = metadata.get("namespace", "default")
+    options: dict[str, Any] = dict(spec.get("options", {}))
+    if spec.get("script") is not None:
+        options["script"] = spec["script"]
+    return EndpointConfig(
+        name=f"{namespace}/{metadata['name']}",
+        gateway=GatewayConfig(
+            provider=spec["provider"],
+            base_url=spec.get("base_url", ""),
+            api_key=api_key,
+            model=spec["default_model"],
+            options=options,
+            timeouts=_timeouts(spec.get("timeouts", {})),
+        ),
+        version=metadata.get("resourceVersion", ""),
+        limits=_limits(spec.get("rate_limit")),
+        pricing=_pricing(spec.get("pricing")),
+        fallbacks=tuple(qualified(ref, namespace) for ref in spec.get("fallbacks", ())),
+    )
+
+
+def _timeouts(given: Mapping[str, Any]) -> Timeouts:
+    return Timeouts(**{name: seconds(value) for name, value in given.items() if value})
+
+
+def _limits(given: Mapping[str, Any] | None) -> Limits:
+    """The declared limits per period, as limits per minute."""
+    if given is None:
+        return NO_LIMITS
+    minutes = seconds(given["per"]) / 60
+    requests, tokens = given.get("requests"), given.get("tokens")
+    return Limits(
+        requests_per_minute=requests / minutes if requests else None,
+        tokens_per_minute=tokens / minutes if tokens else None,
+        concurrency=given.get("concurrency"),
+    )
+
+
+def _pricing(given: Mapping[str, Any] | None) -> Pricing | None:
+    return None if given is None else Pricing(**{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,116 @@
+"""Who wants to see a run while it goes on.
+
+A reader gets everything in order: events when they are durable, pieces of answers and tool output as they come. A
+reader that is slow loses pieces, never events: pieces are for show, and the finished message holds them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from foliot.kernel.events import Event
+from foliot.kernel.messages import Delta
+
+MOST_PIECES = 4096
+
+
+class Recorded(Struct, frozen=True):
+    """An event of the journal. `seq` is where to go on after a break."""
+
+    run_id: str
+    seq: int
+    at: float
+    event: Event
+
+
+class Streamed(Struct, frozen=True):
+    """A piece of an answer."""
+
+    run_id: str
+    step: int
+    delta: Delta
+
+
+class Output(Struct, frozen=True):
+    """A piece of what a tool prints."""
+
+    run_id: str
+    call_id: str
+    text: str
+
+
+Live: TypeAlias = Recorded | Streamed | Output
+
+
+class Reader:
+    """One reader of one run. `missed` counts the pieces that it was too slow for."""
+
+    def __init__(self) -> None:
+        self.missed = 0
+        self._items: deque[Live] = deque()
+        self._pieces = 0
+        self._closed = False
+        self._alarm = asyncio.Event()
+
+    def put(self, item: Live) -> None:
+        if not isinstance(item, Recorded):
+            if self._pieces >= MOST_PIECES:
+                self.missed += 1
+                return
+            self._pieces += 1
+        self._items.append(item)
+        self._alarm.set()
+
+    def close(self) -> None:
+        """Nothing more will come; what is there can still be read."""
+        self._closed = True
+        self._alarm.set()
+
+    async def __aiter__(self) -> AsyncIterator[Live]:
+        while True:
+            while self._items:
+                item = self._items.popleft()
+                if not isinstance(item, Recorded):
+                    self._pieces -= 1
+                yield item
+            if self._closed:
+                return
+            self._alarm.clear()
+            await self._alarm.wait()
+
+
+class Hub:
+    """The engine's `Watcher`: hands what happens to whoever reads that run. Costs next to nothing without readers."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, list[Reader]] = {}
+
+    @contextmanager
+    def read(self, run_id: str) -> Generator[Reader]:
+        reader = Reader()
+        self._readers.setdefault(run_id, []).append(reader)
+        try:
+            yield reader
+        finally:
+            readers = self._readers[run_id]
+            readers.remove(reader)
+            if not readers:
+                del self._readers[run_id]
+
+    def recorded(self, run_id: str, seq: int, at: float, event: Event) -> None:
+        for reader in self._readers.get(run_id, ()):
+            reader.put(Recorded(run_id, seq, at, event))
+
+    def streamed(self, run_id: str, step: int, delta: Delta) -> None:
+        for reader in self._readers.get(run_id, ()):
+            reader.put(Streamed(run_id, step, delta))
+
+    def output(self, run_id: str, call_id: str, text: str) -> None:
+        for reader in self._readers.get(run_id, ()):
+            reader.put(Output(run_id, call_id, text))

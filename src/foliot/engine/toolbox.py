@@ -1,0 +1,86 @@
+"""The tools behind the names that an agent lists: functions given in Python, or Tools declared in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from foliot.engine.definition import tool_definition
+from foliot.errors import InvalidInput, NotFound
+from foliot.store.base import Document, Key, ResourceStore
+from foliot.tools.base import Tool
+from foliot.tools.function import FunctionTool, tool
+
+
+async def tools_of(
+    names: Sequence[str], namespace: str, given: Mapping[str, Tool], store: ResourceStore | None, agent: str
+) -> dict[str, Tool]:
+    """The tools of an agent by name. Raises `NotFound` naming every one that is missing, `InvalidInput`."""
+    found: dict[str, Tool] = {}
+    missing: list[str] = []
+    for name in names:
+        if name in given:
+            found[name] = given[name]
+        elif (document := await _declared(store, namespace, name)) is not None:
+            found[name] = declared_tool(document)
+        else:
+            missing.append(name)
+    if missing:
+        raise NotFound(
+            f"agent {agent!r} uses tools that are not there: {', '.join(missing)}",
+            hint="apply a Tool of that name, or give the function to the Runtime",
+        )
+    return found
+
+
+async def _declared(store: ResourceStore | None, namespace: str, name: str) -> Document | None:
+    if store is None:
+        return None
+    try:
+        return await store.get(Key("Tool", namespace, name))
+    except NotFound:
+        return None
+
+
+def declared_tool(document: Document) -> Tool:
+    """The backend of a Tool resource. Raises `InvalidInput` for a type that this version cannot call."""
+    name, spec = document["metadata"]["name"], document["spec"]
+    if spec["type"] != "function":
+        raise InvalidInput(
+            f"tool {name!r} has the type {spec['type']!r}, which this version of Foliot declares but cannot call yet",
+            hint="tools of the type `function` can be called: a Python function by its import path",
+        )
+    return function_tool(document, _imported(spec["function"], name))
+
+
+def function_tool(document: Document, function: Callable[..., Any]) -> FunctionTool:
+    """A function under the definition of a Tool resource; what the resource leaves open comes from the signature."""
+    declared = tool_definition(document)
+    made = tool(
+        name=declared.name,
+        description=declared.description or None,
+        effect=declared.effect,
+        on_unknown=declared.on_unknown,
+        timeout=declared.timeout,
+        version=declared.version,
+    )(function)
+    return made.with_schema(declared.schema) if declared.schema is not None else made
+
+
+def _imported(path: str, name: str) -> Callable[..., Any]:
+    module_name, _, attribute = path.partition(":")
+    try:
+        found: Any = import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(
+            f"the function of tool {name!r} cannot be imported: {path}: {error}",
+            hint="the module must be installed, or on PYTHONPATH, where the run is driven",
+        ) from error
+    if isinstance(found, FunctionTool):
+        return found.function
+    if not callable(found):
+        raise InvalidInput(f"tool {name!r}: {path} is not a function")
+    return found

@@ -1,0 +1,309 @@
+"""The composition root: settings in, a running system out.
+
+    async with Runtime() as rt:
+        result = await rt.run(agent, "What is the weather in Oslo?")
+
+A runtime drives runs in this process on the store it opened. Whatever kills the process, `resume` goes on from the
+journal: in the same process, another one, or `foliot resume`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from foliot.agent import Agent, as_tool
+from foliot.assembly import Assembly
+from foliot.engine.driver import Driver
+from foliot.engine.endpoints import RunModels
+from foliot.engine.fork import branch
+from foliot.engine.ids import new_run_id
+from foliot.engine.live import Hub, Live
+from foliot.engine.replay import Replay, replay
+from foliot.engine.runs import Runs, user_message
+from foliot.engine.signals import signal
+from foliot.errors import UsageError
+from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
+from foliot.kernel.messages import Message, Text, ToolResult
+from foliot.kernel.spec import decode_spec
+from foliot.resources.digest import definition_digest
+from foliot.results import RunResult, result_of
+from foliot.settings import Settings, load_settings
+from foliot.store.base import Database, ResourceStore
+from foliot.store.journal import SqlJournal
+from foliot.store.keyring import load_keyring
+from foliot.store.memory import MemoryJournal
+from foliot.store.open import open_database
+from foliot.store.resources import SqlResourceStore
+from foliot.store.runs import Held, Journal, RunInfo
+from foliot.tools.base import Tool
+from foliot.tools.pipeline import Pipeline
+
+Input = str | Message | Sequence[Message]
+
+
+class Runtime:
+    """Runs agents durably. Open it with `async with`.
+
+    `store` is a path or URL as in `FOLIOT_STORE`, by default the one that the settings name; `"memory:"` keeps nothing.
+    `tools` are functions or tools that agents can use by name.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | None = None,
+        *,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        settings: Settings | None = None,
+        clock: Callable[[], float] = time.time,
+        lease_seconds: float = 30.0,
+    ) -> None:
+        self._url = os.fspath(store) if store is not None else None
+        self._settings = settings
+        self._tools = [as_tool(item) for item in tools]
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._hub = Hub()
+        self._database: Database | None = None
+        self._parts: tuple[Runs, Assembly] | None = None
+
+    # --- opening and closing -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Runtime:
+        journal: Journal
+        resources: ResourceStore | None = None
+        if self._url == "memory:":
+            journal = MemoryJournal()
+        else:
+            settings = self._settings or load_settings({"store": self._url})
+            self._database = await open_database(settings.store)
+            resources = SqlResourceStore(self._database, partial(load_keyring, settings))
+            journal = SqlJournal(self._database)
+        models = RunModels(resources, clock=self._clock, environ=os.environ)
+        runs = Runs(
+            journal=journal,
+            models=models,
+            tools=Pipeline(),
+            watcher=self._hub,
+            clock=self._clock,
+            lease_seconds=self._lease_seconds,
+        )
+        self._parts = runs, Assembly(models, resources, self._tools)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._parts is not None:
+            runs, assembly = self._parts
+            self._parts = None
+            await runs.close()
+            await assembly.close()
+        if self._database is not None:
+            database, self._database = self._database, None
+            await database.close()
+
+    @property
+    def runs(self) -> Runs:
+        """The engine below, for callers that need more than the verbs here."""
+        return self._open()[0]
+
+    @property
+    def _assembly(self) -> Assembly:
+        return self._open()[1]
+
+    def _open(self) -> tuple[Runs, Assembly]:
+        if self._parts is None:
+            raise UsageError("the runtime is not open", hint="use it inside `async with Runtime() as rt:`")
+        return self._parts
+
+    # --- running -------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        agent: Agent | str,
+        input: Input,
+        *,
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> RunResult:
+        """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
+
+        With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
+        """
+        agent = await self._assembly.agent(agent)
+        if run_id is not None and await self._exists(run_id):
+            return await self.resume(run_id, check=check)
+        driver = await self._start(agent, input, run_id, labels, stream=False)
+        return await self._finish(driver, agent, check)
+
+    async def stream(
+        self,
+        agent: Agent | str,
+        input: Input,
+        *,
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Live]:
+        """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
+
+        A `run_id` that exists already is gone on with. Leaving the loop early lets the run go, and `resume` takes it up
+        again; wrap the stream in `contextlib.aclosing` to know when it has been let go.
+        """
+        agent = await self._assembly.agent(agent)
+        run_id = run_id or self.new_run_id()
+        with self._hub.read(run_id) as reader:
+            if await self._exists(run_id):
+                drive = self.resume(run_id, stream=True, check=False)
+            else:
+                drive = self._finish(await self._start(agent, input, run_id, labels, stream=True), agent, False)
+            task = asyncio.create_task(drive)
+            task.add_done_callback(lambda _: reader.close())
+            try:
+                async for item in reader:
+                    yield item
+                await task
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def resume(
+        self, run_id: str, *, agent: Agent | None = None, stream: bool = False, check: bool = True
+    ) -> RunResult:
+        """Go on with a run that was interrupted or waits. An ended one just gives its result.
+
+        `agent` is needed only when its model or tools are Python objects that this runtime has not seen yet.
+        Raises `Held` when another process drives it.
+        """
+        if agent is not None:
+            self._assembly.know(agent)
+        info, state = await self.runs.load(run_id)
+        known = self._assembly.known(info.namespace, info.agent)
+        if state.ended is not None:
+            result = result_of(state, info.phase, known.output_type if known else None)
+            return result.check() if check else result
+        driver = await self.runs.take(run_id, tools=await self._assembly.pipeline(state.spec), stream=stream)
+        return await self._finish(driver, known, check)
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: int,
+        prompt: str | None = None,
+        model: str | None = None,
+        input: Input | None = None,
+        stream: bool = False,
+        check: bool = True,
+    ) -> RunResult:
+        """A new run that shares the past of another before step `at`, with another prompt, endpoint or input."""
+        said = None if input is None else _messages(input)
+        base = await branch(self.runs, run_id, at=at, prompt=prompt, input=said)
+        spec = base.spec
+        if model is not None:
+            spec = await self._assembly.with_model(spec, model)
+        driver = await self.runs.start(
+            spec,
+            base.input,
+            history=base.history,
+            definitions=base.definitions,
+            fork=base.fork,
+            tools=await self._assembly.pipeline(spec),
+            stream=stream,
+        )
+        return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check)
+
+    async def replay(self, run_id: str) -> Replay:
+        """Decide a whole run again from its journal, offline, and compare byte for byte."""
+        info = await self.runs.journal.get(run_id)
+        entries = await self.runs.journal.read(run_id)
+        spec = decode_spec(await self.runs.journal.get_blob(info.spec))
+        facts = await self.runs.facts(run_id, limit=1)
+        history = await self.runs.history(facts[0][1]) if facts and isinstance(facts[0][1], RunCreated) else ()
+        return replay(spec, run_id, entries, history)
+
+    # --- from outside --------------------------------------------------------------------------------------------
+
+    async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
+        """Ask a run to end, wherever it is driven. One that nobody holds is ended here and now."""
+        return await self._tell(run_id, CancelRequested(by, reason))
+
+    async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
+        """Say something to a live run; it is heard at the next boundary between steps."""
+        message = user_message(text)
+        return await self._tell(run_id, InputReceived(self.new_run_id(), message, mode, by))
+
+    async def decide(
+        self,
+        run_id: str,
+        call_id: str,
+        decision: Literal["happened", "run", "fail"],
+        *,
+        result: str | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> RunInfo:
+        """Say what became of a call that a crash cut off: it `happened` (with its `result`), `run` it, or `fail`."""
+        _, state = await self.runs.load(run_id)
+        call = state.call(call_id)
+        given = None
+        if decision == "happened" and call is not None:
+            given = ToolResult(call_id, call.name, (Text(result or ""),))
+        return await self._tell(run_id, UnknownDecided(call_id, decision, by, reason, given))
+
+    def new_run_id(self) -> str:
+        """An id for a run that is about to be started, so that starting it again after a crash finds it."""
+        return new_run_id(self._clock())
+
+    # --- how it is done ------------------------------------------------------------------------------------------
+
+    async def _tell(self, run_id: str, event: Event) -> RunInfo:
+        message = signal(run_id, event, self._clock())
+        await self.runs.journal.signal(message)
+        driver = self.runs.local(run_id)
+        if driver is not None:
+            driver.deliver(message)
+            return await self.runs.journal.get(run_id)
+        info = await self.runs.journal.get(run_id)
+        if info.phase in ("waiting", "pending"):
+            with contextlib.suppress(Held):  # someone took it up meanwhile, and the signal with it
+                await self.resume(run_id, check=False)
+        return await self.runs.journal.get(run_id)
+
+    async def _exists(self, run_id: str) -> bool:
+        return bool(await self.runs.journal.read(run_id, limit=1))
+
+    async def _start(
+        self, agent: Agent, input: Input, run_id: str | None, labels: Mapping[str, str] | None, *, stream: bool
+    ) -> Driver:
+        spec = await self._assembly.freeze(agent)
+        return await self.runs.start(
+            spec,
+            _messages(input),
+            run_id=run_id,
+            labels=labels,
+            definitions={f"Agent/{agent.name}": definition_digest(agent.document)},
+            tools=await self._assembly.pipeline(spec),
+            stream=stream,
+        )
+
+    async def _finish(self, driver: Driver, agent: Agent | None, check: bool) -> RunResult:
+        """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
+        state = await self.runs.drive(driver)
+        while state.ended is None and state.waiting is not None and state.waiting.until is not None:
+            await asyncio.sleep(max(0.0, state.waiting.until - self._clock()))
+            driver = await self.runs.take(state.run_id, tools=await self._assembly.pipeline(state.spec))
+            state = await self.runs.drive(driver)
+        info = await self.runs.journal.get(state.run_id)
+        result = result_of(state, info.phase, agent.output_type if agent else None)
+        return result.check() if check else result
+
+
+def _messages(input: Input) -> tuple[Message, ...]:
+    if isinstance(input, str):
+        return (user_message(input),)
+    return (input,) if isinstance(input, Message) else tuple(input)
