@@ -341,3 +341,11 @@ def test_what_is_wrong_with_the_text_silences_what_it_would_mean_at_the_same_pla
         ".nan is not a number that can be stored",
     ]
     assert bundle.items == []
+
+
+def test_json_that_reaches_a_limit_is_not_tried_again_as_yaml():
+    [finding] = parse_text('{"a": [' + "1, " * 300_000 + "1]}").findings
+
+    # YAML would have counted the key as a value as well
+    assert finding.place == "<stdin>:1:750002"
+    assert finding.message == "the file holds more than 250,000 values"

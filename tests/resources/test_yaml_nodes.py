@@ -322,7 +322,17 @@ def test_few_aliases_of_one_long_text_are_a_bomb_as_well(parse):
 
 
 def test_the_number_of_values_documents_and_flaws_is_limited(parse):
+    for text in ("[0, 0, 0, 0]", "[a, b, c, d]", "{a: b, c: d}", "- a\n- b\n- c\n- d", "{a: &x {}, b: *x}"):
+        assert len(parse(text, Limits(nodes=4)).flaws) == 1, text
+        assert parse(text, Limits(nodes=5)).flaws == [], text
     assert flaws(parse("[0, 0, 0, 0]", Limits(nodes=4))) == [(1, 11, "the file holds more than 4 values")]
     assert flaws(parse("--- a\n--- b\n--- c\n", Limits(documents=2))) == [(3, 1, "the file has more than 2 documents")]
     parsed = parse("a: 1\n" * 10, Limits(flaws=3))
     assert [f.message for f in parsed.flaws] == ["the key 'a' is given twice"] * 3 + ["more problems follow"]
+
+
+def test_tag_lines_are_counted_before_the_parser_compares_each_with_all_others():
+    text = "".join(f"%TAG !a{number}! tag:x\n" for number in range(200_000)) + "---\na: 1\n"
+
+    assert flaws(parse_yaml(text)) == [(17, 1, "tags are not allowed in a manifest")]
+    assert values(parse_yaml("%TAG !a! tag:x\n---\na: '%TAG'\n")) == [{"a": "%TAG"}]

@@ -162,7 +162,7 @@ def _parse(text: str, file: str) -> Parsed:
         return parse_json(text)
     if looks_like_json(text):
         parsed = parse_json(text)
-        if parsed.documents:
+        if parsed.documents or parsed.exhausted:
             return parsed
     return parse_yaml(text)
 

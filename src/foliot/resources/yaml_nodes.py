@@ -26,6 +26,7 @@ from foliot.resources.syntax.yaml_builder import Builder, NextEvent
 from foliot.resources.syntax.yaml_words import explain, unclosed
 
 _DOCUMENT_LINE: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
+_TAG_LINE: Final = re.compile(r"(?:(?<=[\n\r\x85\u2028\u2029])|\A)%TAG")
 # A file whose every document is broken is reported this far.
 _MAX_RESTARTS: Final = 20
 
@@ -60,9 +61,12 @@ def parse_yaml(text: str, limits: Limits = LIMITS, *, events: Callable[[str], Ne
     start, first_line = 0, 0
     try:
         check_characters(text, limits)
+        _check_tag_lines(text, limits)
         for _ in range(_MAX_RESTARTS):
             builder = Builder(parsed, limits, _locator(first_line))
             stopped = _read_documents(builder, text[start:] if start else text, events)
+            if parsed.exhausted and stopped is not None:
+                raise stopped
             if stopped is None:
                 break
             parsed.flaws.append(stopped.flaw)
@@ -78,13 +82,20 @@ def parse_yaml(text: str, limits: Limits = LIMITS, *, events: Callable[[str], Ne
     return parsed
 
 
+def _check_tag_lines(text: str, limits: Limits) -> None:
+    if text.count("%TAG") <= limits.tag_lines:
+        return
+    for number, match in enumerate(_TAG_LINE.finditer(text)):
+        if number == limits.tag_lines:
+            place = locate_index(text, match.start())
+            raise Unreadable(Flaw(*place, "tags are not allowed in a manifest", "remove the %TAG lines"))
+
+
 def _read_documents(builder: Builder, text: str, events: Callable[[str], NextEvent]) -> Unreadable | None:
     """Feed all events of `text` to the builder; what made it stop early, if anything."""
     try:
         builder.read(events(text))
     except Unreadable as unreadable:
-        if builder.exhausted:
-            raise
         return unreadable
     except YAMLError as error:
         return Unreadable(_syntax_flaw(error, text, builder))

@@ -58,7 +58,7 @@ class _Scanner:
     def read(self) -> None:
         while self._peek():
             if len(self._parsed.documents) >= self._limits.documents:
-                self._stop(f"the file has more than {self._limits.documents:,} documents")
+                self._give_up(f"the file has more than {self._limits.documents:,} documents")
             self._path.clear()
             flaws_before = len(self._parsed.flaws)
             value, entry = self._value(0)
@@ -77,7 +77,7 @@ class _Scanner:
     def _value(self, depth: int) -> tuple[Any, Entry]:
         self._nodes += 1
         if self._nodes > self._limits.nodes:
-            self._stop(f"the file holds more than {self._limits.nodes:,} values")
+            self._give_up(f"the file holds more than {self._limits.nodes:,} values")
         character, start = self._peek(), self._at
         if character in ("{", "["):
             if depth >= self._limits.depth:
@@ -207,9 +207,13 @@ class _Scanner:
 
     def _flaw(self, offset: int, message: str, hint: str | None, *more: str) -> None:
         if len(self._parsed.flaws) >= self._limits.flaws:
-            self._stop("more problems follow", "repair those above first")
+            self._give_up("more problems follow", "repair those above first")
         path: Path = (*self._path, *more)
         self._parsed.flaws.append(Flaw(*self._locate(offset), message, hint, path))
 
     def _stop(self, message: str, hint: str | None = None) -> NoReturn:
         raise Unreadable(Flaw(*self._locate(self._at), message, hint))
+
+    def _give_up(self, message: str, hint: str | None = None) -> NoReturn:
+        self._parsed.exhausted = True
+        self._stop(message, hint)

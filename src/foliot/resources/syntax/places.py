@@ -20,15 +20,17 @@ Locate: TypeAlias = Callable[[Any], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one file may hold. Far above any honest manifest, low enough that a hostile one costs under a second."""
+    """What one file may hold: far above any honest manifest, low enough that a hostile one costs a second or two."""
 
     bytes: int = 4 * 1024 * 1024
     depth: int = 64
     # Values of the whole file, those that aliases repeat included.
-    nodes: int = 500_000
+    nodes: int = 250_000
     # Characters that aliases repeat: few aliases of one long text are a bomb as well.
     repeated_chars: int = 4 * 1024 * 1024
     documents: int = 10_000
+    # The YAML parser compares each %TAG line with all before it: 200,000 of them took three minutes.
+    tag_lines: int = 16
     flaws: int = 100
 
 
@@ -120,7 +122,11 @@ class Document:
 
 @dataclass(slots=True)
 class Parsed:
-    """What a text holds. A document with a flaw that leaves it readable (a key given twice) is there too."""
+    """What a text holds. A document with a flaw that leaves it readable (a key given twice) is there too.
+
+    `exhausted` says that a limit of the whole file was reached: nothing behind it was looked at.
+    """
 
     documents: list[Document] = field(default_factory=list["Document"])
     flaws: list[Flaw] = field(default_factory=list["Flaw"])
+    exhausted: bool = False

@@ -67,11 +67,10 @@ class _Frame:
 
 
 class Builder:
-    """Turns events into documents. `exhausted` says that a limit of the whole file is reached."""
+    """Turns events into documents, and adds them to `parsed`."""
 
     def __init__(self, parsed: Parsed, limits: Limits, locate: Locate) -> None:
         self.locate = locate
-        self.exhausted = False
         self.document_line = 0
         self._parsed = parsed
         self._limits = limits
@@ -95,19 +94,22 @@ class Builder:
         """Take every event. Raises `Unreadable` and what the parser raises."""
         handlers = self._handlers
         awaited = _Key.AWAITED
+        most_nodes = self._limits.nodes
         while (event := next_event()) is not None:
             kind = event.__class__
             if kind is not ScalarEvent:
                 if kind in handlers:
                     handlers[kind](event)
                 continue
+            self._nodes = nodes = self._nodes + 1
+            if nodes > most_nodes:
+                self._too_many_nodes(event.start_mark)
             # Nine of ten scalars are plain words; deciding those here saves a quarter of all time.
             text = event.value
             top = self._top
             if not event.implicit[0] or event.anchor is not None or text in WORDS or text[0] in MAYBE_SPECIAL:
                 self._scalar(event)
             elif not top.is_mapping:
-                self._nodes += 1
                 top.value.append(text)
                 top.entries.append((event.start_mark, event.start_mark, None))
             elif top.key is not awaited:
@@ -115,7 +117,6 @@ class Builder:
             elif text in top.value:
                 self._key(text, event.start_mark)
             else:
-                self._nodes += 1
                 top.key = text
                 top.key_mark = event.start_mark
 
@@ -145,7 +146,6 @@ class Builder:
     # --- nodes
 
     def _scalar(self, event: Any) -> None:
-        self._count_node(event.start_mark)
         value: Any = event.value
         top = self._top
         is_key = top.is_mapping and top.key is _Key.AWAITED
@@ -175,7 +175,9 @@ class Builder:
 
     def _open(self, event: Any, value: Any, entries: Entries, tag: str) -> None:
         mark = event.start_mark
-        self._count_node(mark)
+        self._nodes += 1
+        if self._nodes > self._limits.nodes:
+            self._too_many_nodes(mark)
         if len(self._stack) > self._limits.depth:
             raise self._too_deep(mark)
         if event.tag is not None and event.tag not in (_CORE + tag, "!"):
@@ -341,16 +343,14 @@ class Builder:
             self._give_up(mark, "more problems follow", "repair those above first")
         self._parsed.flaws.append(Flaw(line, column, message, hint, (*self._path(), *more)))
 
-    def _count_node(self, mark: Any) -> None:
-        self._nodes += 1
-        if self._nodes > self._limits.nodes:
-            self._give_up(mark, f"the file holds more than {self._limits.nodes:,} values")
+    def _too_many_nodes(self, mark: Any) -> None:
+        self._give_up(mark, f"the file holds more than {self._limits.nodes:,} values")
 
     def _too_deep(self, mark: Any) -> Unreadable:
         return Unreadable(Flaw(*self.locate(mark), f"values are nested more than {self._limits.depth} deep"))
 
     def _give_up(self, mark: Any, message: str, hint: str | None = None) -> None:
-        self.exhausted = True
+        self._parsed.exhausted = True
         raise Unreadable(Flaw(*self.locate(mark), message, hint))
 
 
