@@ -6,6 +6,7 @@ import pytest
 
 from foliot.store.journal import SqlJournal
 from foliot.store.memory import MemoryJournal
+from foliot.store.postgres import PostgresDatabase
 from foliot.store.sqlite import SqliteDatabase
 from tests.conformance.journal import JournalConformance
 
@@ -20,5 +21,13 @@ class TestSqlite(JournalConformance):
     @pytest.fixture
     async def journal(self, tmp_path):
         database = await SqliteDatabase.open(tmp_path / "foliot.db")
+        yield SqlJournal(database, clock=lambda: 0.0)
+        await database.close()
+
+
+class TestPostgres(JournalConformance):
+    @pytest.fixture
+    async def journal(self, postgres_url):
+        database = await PostgresDatabase.open(postgres_url)
         yield SqlJournal(database, clock=lambda: 0.0)
         await database.close()

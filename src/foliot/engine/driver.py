@@ -48,7 +48,9 @@ class Driver:
         watcher: Watcher,
         clock: Clock,
         stream: bool = False,
+        claim: bool = True,
     ) -> None:
+        """`claim`: this attempt is not in the journal yet. What an earlier one had under way is over."""
         self.lease = lease
         self.state = state
         self._journal = journal
@@ -57,6 +59,7 @@ class Driver:
         self._watcher = watcher
         self._clock = clock
         self._stream = stream
+        self._claim = claim
         self._unwritten: list[tuple[Entry, Event]] = []
         self._taken: list[str] = []
         self._seen: set[str] = set()
@@ -69,7 +72,7 @@ class Driver:
     async def drive(self) -> State:
         """Go on until the run ends or waits. Raises `LeaseLost`, and what the journal raises."""
         try:
-            if not self.state.held:
+            if self._claim:
                 self._record(RunClaimed(self.state.attempt + 1, self.lease.worker, self.lease.epoch))
             waiting = self.state.waiting
             if waiting is not None and waiting.until is not None and waiting.until <= self._clock():

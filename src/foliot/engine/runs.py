@@ -103,7 +103,7 @@ class Runs:
         assert lease is not None, "a run created with a worker is held by it"
         for seq, event in enumerate(facts, 1):
             self._watcher.recorded(run_id, seq, now, event)
-        return self._driver(lease, state, tools, stream)
+        return self._driver(lease, state, tools, stream, claim=False)
 
     async def take(self, run_id: str, *, tools: Toolbox | None = None, stream: bool = False) -> Driver:
         """Take up a run that waits, or whose holder died. Raises `NotFound`, `Held`, `Conflict` when it has ended."""
@@ -118,7 +118,7 @@ class Runs:
             # The holder was killed on this machine: waiting for its lease to run out would help nobody.
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until, force=True)
         _, state = await self.load(run_id)
-        driver = self._driver(lease, state, tools, stream)
+        driver = self._driver(lease, state, tools, stream, claim=True)
         for signal in await self.journal.signals([run_id]):
             driver.deliver(signal)
         return driver
@@ -157,7 +157,7 @@ class Runs:
     async def close(self) -> None:
         await self._keeper.close()
 
-    def _driver(self, lease: Lease, state: State, tools: Toolbox | None, stream: bool) -> Driver:
+    def _driver(self, lease: Lease, state: State, tools: Toolbox | None, stream: bool, *, claim: bool) -> Driver:
         return Driver(
             lease,
             state,
@@ -167,6 +167,7 @@ class Runs:
             watcher=self._watcher,
             clock=self._clock,
             stream=stream,
+            claim=claim,
         )
 
 
