@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.models.wire.lines import JsonLines, SseLines
@@ -12,6 +12,7 @@ EVENTS = [b'{"a": 1}', b'{"b": "two"}', b"[DONE]"]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
+@settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 200), max_size=12))
 def test_any_line_end_and_any_cut_give_the_same_events(end: bytes, cuts: list[int]) -> None:
     stream = (b": ping\n\n" + b"".join(b"event: x\nid: 1\ndata: %b\n\n" % event for event in EVENTS)).replace(
@@ -44,6 +45,7 @@ def test_a_last_event_without_its_blank_line_is_found_at_the_end() -> None:
     assert lines.flush() == []
 
 
+@settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 200), max_size=12))
 def test_json_lines_survive_any_cut(cuts: list[int]) -> None:
     stream = b"\n".join([*EVENTS, b"", b'{"last": true}'])

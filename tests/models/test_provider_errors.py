@@ -4,7 +4,7 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.models.base import (
@@ -143,6 +143,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(payload=json_values, status=st.none() | st.integers(300, 599), header=st.text(max_size=20))
 def test_no_refusal_however_strange_breaks_the_reader(payload: Any, status: int | None, header: str) -> None:
     headers = {"retry-after": header, "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": header}

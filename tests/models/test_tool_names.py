@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.kernel.messages import ToolSpec
@@ -40,6 +40,7 @@ def test_a_name_that_a_model_invents_comes_back_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("letter_first", [False, True])
+@settings(deadline=None)
 @given(given_names=names, limit=st.sampled_from([16, 64, 128]))
 def test_aliases_are_legal_unique_and_lead_back(given_names: list[str], limit: int, letter_first: bool) -> None:
     found = tool_names(specs(*given_names), limit=limit, letter_first=letter_first)

@@ -87,7 +87,7 @@ def chunks(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @every_format
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(response=responses(), pieces=st.integers(1, 9), cuts=st.lists(st.integers(0, 10_000), max_size=8))
 def test_a_stream_and_a_body_of_one_answer_say_the_same(
     path: str, response: ModelResponse, pieces: int, cuts: list[int]
@@ -125,7 +125,7 @@ def test_a_stream_and_a_body_of_one_answer_say_the_same(
 
 
 @every_format
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(response=responses(), data=st.data())
 def test_a_stream_that_stops_early_is_never_taken_for_an_answer(path: str, response: ModelResponse, data: Any) -> None:
     wire, format = WIRES[path], format_of(path)
@@ -160,7 +160,7 @@ def mutated(value: Any, data: Any) -> Any:
 
 
 @every_format
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(response=responses(), junk=st.binary(max_size=60), data=st.data())
 def test_a_damaged_answer_is_an_error_that_the_gateway_knows_or_is_read(
     path: str, response: ModelResponse, junk: bytes, data: Any
@@ -184,6 +184,7 @@ def test_a_damaged_answer_is_an_error_that_the_gateway_knows_or_is_read(
 
 
 @every_format
+@settings(deadline=None)
 @given(arguments=st.text(max_size=40), tool=st.sampled_from(["memory.write", "search", "gone.tool"]))
 def test_whatever_a_model_wrote_can_be_sent_back(path: str, arguments: str, tool: str) -> None:
     """A history with arguments of any kind becomes valid JSON, and names in it match the declarations."""

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foliot.kernel.messages import (
+    Media,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolFailure,
+    ToolResult,
+    ToolSpec,
+)
+from foliot.models.config import GatewayConfig
+from foliot.models.gemini import GeminiGateway
+from foliot.models.wire.base import WireError
+from foliot.models.wire.calls import CallIds, is_own_id
+from foliot.models.wire.gemini import GeminiWire
+from foliot.models.wire.gemini_schema import gemini_schema
+from foliot.testing.wire import WireServer
+
+WIRE = GeminiWire()
+SIGNED = ToolCall("foliot_x_0", "memory.write", '{"k": 1}', "gemini.call:sig")
+
+
+def ask(*messages: Message, model: str = "gemini-3-pro", **changes: Any) -> ModelRequest:
+    return ModelRequest(model, messages or (Message("user", (Text("hi"),)),), **changes)
+
+
+def build(request: ModelRequest) -> dict[str, Any]:
+    return json.loads(json.dumps(WIRE.build_body(request, WIRE.names(request), stream=False)))
+
+
+def parse(*parts: dict[str, Any], **candidate: Any) -> ModelResponse:
+    request = ask(tools=(ToolSpec("memory.write"),))
+    body = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP", **candidate}]}
+    return WIRE.parse(json.dumps(body).encode(), WIRE.names(request), CallIds(request, lambda: b"seed"))
+
+
+def test_turns_and_parts() -> None:
+    body = build(
+        ask(
+            Message("user", (Text("look"), Media("image/png", data="aQ=="), Media("video/mp4", url="gs://v"))),
+            Message("assistant", (SIGNED, ToolCall("id7", "x", "{}"))),
+            Message("tool", (ToolResult("foliot_x_0", "memory.write", (Text("ok"), Media("image/png", data="aQ=="))),)),
+            Message("tool", (ToolResult("id7", "x", (), ToolFailure("e", "r", "bad")),)),
+            system="Be brief.",
+            tools=(ToolSpec("memory.write"), ToolSpec("x", schema={"type": "object", "properties": {}})),
+        )
+    )  # fmt: skip
+    assert body["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+    assert [content["role"] for content in body["contents"]] == ["user", "model", "user"]
+    assert body["contents"][0]["parts"] == [
+        {"text": "look"},
+        {"inlineData": {"mimeType": "image/png", "data": "aQ=="}},
+        {"fileData": {"mimeType": "video/mp4", "fileUri": "gs://v"}},
+    ]
+    assert body["contents"][1]["parts"] == [
+        {"functionCall": {"name": "memory_write", "args": {"k": 1}}, "thoughtSignature": "sig"},
+        {"functionCall": {"name": "x", "args": {}, "id": "id7"}},
+    ]
+    assert body["contents"][2]["parts"][0] == {
+        "functionResponse": {"name": "memory_write", "response": {"output": "ok"}}
+    }
+    declared = body["tools"][0]["functionDeclarations"]
+    assert declared[0]["parameters"] == {"type": "OBJECT", "properties": {"input": {"type": "STRING"}}}
+    assert "parameters" not in declared[1]
+
+
+def test_the_answers_to_parallel_calls_stand_together() -> None:
+    body = build(
+        ask(
+            Message(
+                "tool",
+                (
+                    ToolResult("a", "x", (Text("1"), Media("image/png", data="aQ=="))),
+                    ToolResult("b", "y", (), ToolFailure("e", "r", "bad")),
+                ),
+            )
+        )
+    )
+    kinds = [next(iter(part)) for part in body["contents"][0]["parts"]]
+    assert kinds == ["functionResponse", "functionResponse", "inlineData"]
+    assert body["contents"][0]["parts"][1]["functionResponse"]["response"] == {"error": "bad"}
+
+
+def test_signatures_go_back_to_exactly_where_they_came_from() -> None:
+    parts = [
+        {"text": "thinking", "thought": True, "thoughtSignature": "a"},
+        {"text": "first "},
+        {"text": "second", "thoughtSignature": "b"},
+        {"functionCall": {"name": "memory_write", "args": {}}, "thoughtSignature": "c"},
+        {"functionCall": {"name": "memory_write", "args": {}}},
+        {"text": "", "thoughtSignature": "d"},
+    ]
+    answer = parse(*parts)
+    assert answer.message.text == "first second"
+    request = ask(answer.message, tools=(ToolSpec("memory.write"),))
+    assert build(request)["contents"][0]["parts"] == parts
+
+
+def test_a_summary_without_a_signature_is_not_sent_back() -> None:
+    answer = parse({"text": "hm", "thought": True}, {"text": "ok"})
+    assert answer.message.parts == (Reasoning("hm"), Text("ok"))
+    assert build(ask(answer.message))["contents"][0]["parts"] == [{"text": "ok"}]
+
+
+@pytest.mark.parametrize(("model", "excused"), [("gemini-3-pro", True), ("gemini-2.5-flash", False)])
+def test_calls_made_by_another_provider_are_excused_from_a_signature(model: str, excused: bool) -> None:
+    calls = (ToolCall("call_1", "x", "{}"), ToolCall("call_2", "x", "{}"))
+    parts = build(ask(Message("assistant", calls), model=model))["contents"][0]["parts"]
+    assert ("thoughtSignature" in parts[0]) is excused
+    assert "thoughtSignature" not in parts[1]
+
+
+def test_ids_are_made_when_there_are_none_and_kept_when_there_are() -> None:
+    answer = parse({"functionCall": {"name": "x", "args": {}}}, {"functionCall": {"name": "x", "args": {}, "id": "g1"}})
+    first, second = answer.message.calls
+    assert is_own_id(first.id)
+    assert second.id == "g1"
+    assert answer.stop == "tool_calls"
+
+
+def test_thinking_is_a_level_for_new_models_and_a_budget_for_old_ones() -> None:
+    settings = ModelSettings(reasoning_effort="low", max_output_tokens=5, temperature=0.1, stop=("X",), seed=2)
+    new = build(ask(settings=settings))["generationConfig"]
+    assert new == {
+        "maxOutputTokens": 5, "temperature": 0.1, "stopSequences": ["X"], "seed": 2,
+        "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "low"},
+    }  # fmt: skip
+    old = build(ask(model="gemini-2.5-pro", settings=settings))["generationConfig"]["thinkingConfig"]
+    assert old == {"includeThoughts": True, "thinkingBudget": 2048}
+
+
+def test_a_schema_for_the_answer_is_asked_in_words_where_it_excludes_functions() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    new = build(ask(output_schema=schema, tools=(ToolSpec("t"),)))
+    assert new["generationConfig"]["responseMimeType"] == "application/json"
+    old = build(ask(model="gemini-2.5-pro", output_schema=schema, tools=(ToolSpec("t"),)))
+    assert "generationConfig" not in old
+    assert "JSON Schema" in old["systemInstruction"]["parts"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "stop"), [("STOP", "end"), ("MAX_TOKENS", "length"), ("SAFETY", "refusal"), ("LANGUAGE", "other")]
+)
+def test_stop_reasons(reason: str, stop: str) -> None:
+    assert parse({"text": "x"}, finishReason=reason).stop == stop
+
+
+def test_a_call_that_the_model_could_not_write_is_garbage() -> None:
+    with pytest.raises(WireError, match="MALFORMED_FUNCTION_CALL"):
+        parse(finishReason="MALFORMED_FUNCTION_CALL")
+
+
+def test_a_blocked_question_is_a_refusal() -> None:
+    request = ask()
+    body = b'{"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 3}}'
+    answer = WIRE.parse(body, WIRE.names(request), CallIds(request, lambda: b""))
+    assert (answer.stop, answer.message.parts, answer.usage.input_tokens) == ("refusal", (), 3)
+
+
+def test_a_picture_in_the_answer_is_media() -> None:
+    answer = parse({"text": "here"}, {"inlineData": {"mimeType": "image/png", "data": "aW1n"}})
+    assert answer.message.parts == (Text("here"), Media("image/png", data="aW1n"))
+
+
+# ── schemas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("given_schema", "sent"),
+    [
+        ({"type": ["string", "null"]}, {"type": "STRING", "nullable": True}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"type": "INTEGER", "nullable": True}),
+        ({"anyOf": [{"type": "integer"}], "description": "d"}, {"type": "INTEGER", "description": "d"}),
+        ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, {"anyOf": [{"type": "INTEGER"}, {"type": "STRING"}]}),
+        ({"const": "a"}, {"type": "STRING", "enum": ["a"], "format": "enum"}),
+        ({"enum": [1, 2]}, {"type": "INTEGER", "description": "One of 1, 2."}),
+        ({"type": "string", "format": "uri"}, {"type": "STRING"}),
+        ({"type": "string", "format": "date-time"}, {"type": "STRING", "format": "date-time"}),
+        ({"type": "array"}, {"type": "ARRAY", "items": {"type": "STRING"}}),
+        ({"type": "number", "exclusiveMinimum": 0, "minimum": 1}, {"type": "NUMBER", "minimum": 1}),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, {"type": "OBJECT"}),
+    ],
+)  # fmt: skip
+def test_what_gemini_does_not_know_is_brought_down(given_schema: dict[str, Any], sent: dict[str, Any]) -> None:
+    assert gemini_schema(given_schema) == sent
+
+
+def test_references_are_written_out_and_recursion_is_cut() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"root": {"$ref": "#/$defs/Node", "description": "the root"}},
+        "required": ["root", "gone"],
+        "$defs": {
+            "Node": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}},
+            }
+        },
+    }
+    assert gemini_schema(schema) == {
+        "type": "OBJECT",
+        "properties": {
+            "root": {
+                "type": "OBJECT",
+                "description": "the root",
+                "properties": {"name": {"type": "STRING"}, "next": {"type": "OBJECT"}},
+            }
+        },
+        "required": ["root"],
+    }
+
+
+def test_all_of_becomes_one() -> None:
+    schema = {
+        "allOf": [
+            {"$ref": "#/$defs/Base"},
+            {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]},
+        ],
+        "$defs": {"Base": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+    }
+    assert gemini_schema(schema) == {
+        "type": "OBJECT",
+        "properties": {"a": {"type": "INTEGER"}, "b": {"type": "STRING"}},
+        "required": ["a", "b"],
+    }
+
+
+_kinds = st.sampled_from(["string", "integer", "number", "boolean", "array", "object", "null"])
+_leaf = {
+    "type": _kinds | st.lists(_kinds, min_size=1, max_size=3),
+    "enum": st.lists(st.text(max_size=3) | st.integers() | st.none(), max_size=3),
+    "const": st.text(max_size=3) | st.integers(),
+    "format": st.sampled_from(["uri", "int32", "date-time"]),
+    "$ref": st.sampled_from(["#/$defs/A", "#/$defs/gone"]),
+}
+
+
+def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    objects = inner.filter(lambda value: isinstance(value, dict))
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "type": _kinds,
+            "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+            "items": inner | st.lists(inner, max_size=2),
+            "anyOf": st.lists(inner, max_size=3),
+            "allOf": st.lists(objects, max_size=2),
+            "required": st.lists(st.sampled_from("abc"), max_size=2),
+            "$defs": st.dictionaries(st.just("A"), inner),
+        },
+    )
+
+
+schemas = st.recursive(st.fixed_dictionaries({}, optional=_leaf) | st.booleans(), _nested, max_leaves=8)
+
+
+@settings(deadline=None)
+@given(schema=schemas.filter(lambda v: isinstance(v, dict)))
+def test_every_schema_becomes_one_that_the_official_types_accept(schema: dict[str, Any]) -> None:
+    types = pytest.importorskip("google.genai.types")
+    types.Schema.model_validate(gemini_schema(schema))
+
+
+# ── over a socket ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("auth", "header", "value"), [("key", "x-goog-api-key", "g-1"), ("bearer", "authorization", "Bearer g-1")]
+)
+async def test_the_key_stands_in_a_header_and_never_in_the_address(auth: str, header: str, value: str) -> None:
+    answer = ModelResponse(Message("assistant", (Text("ok"),)), model="m", id="r")
+    async with WireServer([answer]) as server:
+        gateway = GeminiGateway(GatewayConfig("gemini", f"{server.url}/v1beta", "g-1", options={"auth": auth}))
+        await gateway.respond(ask())
+        await gateway.respond(ask(model="publishers/google/models/x y"), on_delta=lambda _: None)
+        await gateway.close()
+    assert [request.path for request in server.requests] == [
+        "/v1beta/models/gemini-3-pro:generateContent",
+        "/v1beta/publishers/google/models/x%20y:streamGenerateContent?alt=sse",
+    ]
+    assert server.requests[0].headers[header] == value
