@@ -159,6 +159,9 @@ class Metadata(Model):
     created_at: str = Field(
         default="", serialization_alias="createdAt", description="When it was made; given by the store."
     )
+    updated_at: str = Field(
+        default="", serialization_alias="updatedAt", description="When it last changed; given by the store."
+    )
 
 
 SpecT = TypeVar("SpecT", bound=Model)
