@@ -55,11 +55,10 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
 -- name: event_append
 -- One statement checks the fence, that the seq follows, and writes. No row: one of the two was not so.
 INSERT INTO event (run, seq, at, type, data, blob)
-SELECT :run, :seq, :at, :type, :data, :blob
+SELECT run.key, CAST(:seq AS BIGINT), :at, :type, :data, :blob
   FROM run
  WHERE run.key = :run AND run.epoch = :epoch
-   AND (:seq = 1 OR EXISTS (SELECT 1 FROM event AS before WHERE before.run = :run AND before.seq = :seq - 1))
-   AND NOT EXISTS (SELECT 1 FROM event AS there WHERE there.run = :run AND there.seq = :seq)
+   AND COALESCE((SELECT MAX(last.seq) FROM event AS last WHERE last.run = :run), 0) = CAST(:seq AS BIGINT) - 1
  /*for_share*/;
 
 -- name: event_read
