@@ -233,19 +233,34 @@ async def test_cancelling_closes_the_connection(stream: bool) -> None:
         await gateway.close()
 
 
-async def test_what_a_reader_of_deltas_raises_is_its_own_and_closes_the_connection() -> None:
-    class Own(Exception):
-        pass
+@pytest.mark.parametrize("own", [ValueError, ConnectionResetError, TimeoutError])
+async def test_what_a_reader_of_deltas_raises_is_its_own_and_closes_the_connection(own: type[Exception]) -> None:
+    """A reader whose own connection broke must not look like a provider's."""
 
     def refuse(_: Any) -> None:
-        raise Own
+        raise own("mine")
 
     async with WireServer([Play(ANSWER, fault=Fault("stall", after=4))]) as server:
         gateway = make("chat", server)
-        with pytest.raises(Own):
+        with pytest.raises(own, match="mine"):
             await gateway.respond(ASK, on_delta=refuse)
         await asyncio.wait_for(server.dropped.wait(), 10)
         await gateway.close()
+
+
+@pytest.mark.parametrize("kind", ["chat", "responses", "anthropic", "ollama"])
+async def test_a_stream_that_is_complete_but_left_open_is_not_waited_for(kind: str) -> None:
+    async with WireServer([Play(ANSWER, fault=Fault("linger"))]) as server:
+        gateway = make(kind, server, timeouts=Timeouts(connect=5, idle=60, total=100))
+        answer = await asyncio.wait_for(gateway.respond(ASK, on_delta=lambda _: None), 30)
+        await gateway.close()
+    assert answer.message.text == ANSWER.message.text
+
+
+async def test_a_refusal_whose_body_never_comes_is_still_that_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foliot.models.http._ERROR_SECONDS", 0.05)
+    error = await failure("chat", Fault("slow_status", status=401), stream=False)
+    assert type(error) is ModelAuthError
 
 
 async def test_after_a_fault_the_same_gateway_goes_on() -> None:

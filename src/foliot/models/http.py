@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -23,7 +24,17 @@ if TYPE_CHECKING:
     import aiohttp
 
 _ERROR_BODY = 64 * 1024
+_ERROR_SECONDS = 5.0
+_GRACE = 1.0
 _PAGES = ("html", "xml", "image/", "audio/", "video/", "pdf")
+
+
+class _Passed(Exception):
+    """Carries what a caller's function raised past the reading of transport errors."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
 
 
 class _Shared:
@@ -76,8 +87,8 @@ class HttpEndpoint:
         except Exception as error:
             self._explain(error)
 
-    async def stream(self, path: str, body: bytes, on_chunk: Callable[[bytes], None]) -> bytes | None:
-        """Post and hand over each piece as it comes.
+    async def stream(self, path: str, body: bytes, on_chunk: Callable[[bytes], bool]) -> bytes | None:
+        """Post and hand over each piece as it comes, until `on_chunk` returns True: it needs no more.
 
         Some compatible servers ignore `stream` and answer at once: their whole JSON answer is returned instead.
         Raises a `ModelError`; what `on_chunk` raises passes through.
@@ -93,8 +104,16 @@ class HttpEndpoint:
                     left -= len(chunk)
                     if left < 0:
                         raise self._too_large()
-                    on_chunk(chunk)
+                    try:
+                        enough = on_chunk(chunk)
+                    except Exception as error:
+                        raise _Passed(error) from error
+                    if enough:
+                        await _drain(response)
+                        break
                 return None
+        except _Passed as passed:
+            raise passed.error  # noqa: B904  # the caller's own, as if there were no transport around it
         except Exception as error:
             self._explain(error)
 
@@ -134,9 +153,9 @@ class HttpEndpoint:
         )
         if response.status >= 300:
             async with response:
-                said = read_body(await response.content.read(_ERROR_BODY))
+                body = await _error_body(response)
             raise refusal(
-                said,
+                read_body(body),
                 provider=self._config.provider,
                 key=self._config.api_key,
                 status=response.status,
@@ -222,6 +241,27 @@ class HttpEndpoint:
         if isinstance(error, (aiohttp.ClientError, ConnectionError, OSError)):
             raise ModelOverloaded(f"the connection to {where} failed: {words}", provider=name) from error
         raise error
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read to the end of an answer that is already complete, so that its connection can serve the next one.
+
+    Some servers leave the stream open after their last word: they are not waited for.
+    """
+    with suppress(Exception):
+        async with asyncio.timeout(_GRACE):
+            while await response.content.readany():
+                pass
+
+
+async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+    """The beginning of a refusal's body. The status alone says what kind it is, so a body that fails is no body."""
+    body = b""
+    with suppress(Exception):
+        async with asyncio.timeout(_ERROR_SECONDS):
+            while len(body) < _ERROR_BODY and (chunk := await response.content.readany()):
+                body += chunk
+    return body[:_ERROR_BODY]
 
 
 def _proxy_for(base_url: str) -> str | None:

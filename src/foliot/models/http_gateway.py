@@ -72,10 +72,11 @@ class HttpGateway:
         lines = self.lines()
         split, feed = lines.feed, assembler.feed
 
-        def take(chunk: bytes) -> None:
+        def take(chunk: bytes) -> bool:
             for event in split(chunk):
                 for delta in feed(event):
                     on_delta(delta)
+            return assembler.done
 
         whole = await self._endpoint.stream(path, body, take)
         for event in lines.flush():

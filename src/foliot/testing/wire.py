@@ -25,12 +25,14 @@ from foliot.testing.wire_formats import WireFormat, format_of
 
 FaultKind: TypeAlias = Literal[
     "status",  # a refusal: `status`, `headers`, `body`
+    "slow_status",  # a refusal whose body never comes
     "garbage",  # 200 with bytes that are no JSON
     "truncated",  # half of a body, honestly announced; a stream that ends after `after` frames
     "lost",  # the connection ends before what was announced
     "reset",  # the connection is reset, before the answer or after `after` frames
     "hang",  # nothing at all, until the client gives up
     "stall",  # `after` frames (or half a body), then nothing
+    "linger",  # a whole stream whose connection is never ended
     "drip",  # one byte at a time, for ever
     "html",  # 200 with a web page
     "wrong_type",  # 200 with a picture
@@ -250,6 +252,10 @@ class _Trouble:
         await _send(self._writer, fault.body, status=fault.status, headers=fault.headers)
         return True
 
+    async def _slow_status(self, fault: Fault) -> bool:
+        self._writer.write(_head(fault.status, "application/json", 1000, fault.headers))
+        return await self._wait_for_client()
+
     async def _garbage(self, fault: Fault) -> bool:
         body = b"data: \xff\xfe not json\n\n" if self._stream else b"\xff\xfe not json"
         await _send(self._writer, body, kind=self._wire.stream_type if self._stream else "application/json")
@@ -279,6 +285,10 @@ class _Trouble:
 
     async def _stall(self, fault: Fault) -> bool:
         await self._begin(fault)
+        return await self._wait_for_client()
+
+    async def _linger(self, fault: Fault) -> bool:
+        await _send_stream(self._writer, self._wire, self._frames, end=False)
         return await self._wait_for_client()
 
     async def _drip(self, fault: Fault) -> bool:

@@ -174,7 +174,7 @@ class MessagesAssembler:
         self._calls = 0
         self._usage = _Usage()
         self._reason: str | None = None
-        self._ended = False
+        self.done = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         told = _EVENT.decode(event)
@@ -191,7 +191,7 @@ class MessagesAssembler:
                 self._reason = told.delta.stop_reason
             self._count(told.usage)
         elif kind == "message_stop":
-            self._ended = True
+            self.done = True
         elif kind == "error" or told.error:
             raise ProviderFault({"error": told.error})
         return NO_DELTAS
@@ -240,7 +240,7 @@ class MessagesAssembler:
         return NO_DELTAS
 
     def finish(self) -> ModelResponse:
-        if self._head is None or not self._ended:
+        if self._head is None or not self.done:
             raise WireError("its stream was cut before the answer was finished")
         parts: list[Part] = []
         for _, opened in sorted(self._blocks.items()):

@@ -36,7 +36,9 @@ class ProviderFault(Exception):
 
 
 class Assembler(Protocol):
-    """Puts one streamed answer together."""
+    """Puts one streamed answer together. `done` turns true when nothing can follow any more."""
+
+    done: bool
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         """Take the payload of one event; return what is worth showing at once."""

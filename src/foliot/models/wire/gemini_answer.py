@@ -132,6 +132,7 @@ class GeminiAssembler:
     """See `Assembler`. Neighbouring pieces of text are joined, except across a signature: it belongs to one part."""
 
     def __init__(self, names: ToolNames, ids: CallIds) -> None:
+        self.done = False  # Gemini does not say that it has said all; the end of the stream does
         self._names = names
         self._ids = ids
         self._parts: list[Part] = []

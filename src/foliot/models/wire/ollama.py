@@ -200,6 +200,7 @@ class OllamaAssembler:
         self._thought: list[str] = []
         self._calls: list[ToolCall] = []
         self._last: _Body | None = None
+        self.done = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         body = _DECODER.decode(event)
@@ -207,6 +208,7 @@ class OllamaAssembler:
             raise ProviderFault({"error": body.error})
         if body.done:
             self._last = body
+            self.done = True
         said = body.message
         if said is None:
             return NO_DELTAS

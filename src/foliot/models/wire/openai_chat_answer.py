@@ -206,13 +206,13 @@ class ChatAssembler:
         self._by_index: dict[int, int] = {}
         self._refused = False
         self._reason: str | None = None
-        self._ended = False
+        self.done = False
         self._usage: _Usage | None = None
         self._model = self._id = ""
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         if event == b"[DONE]":
-            self._ended = True
+            self.done = True
             return NO_DELTAS
         chunk = _DECODER.decode(event)
         if chunk.error:
@@ -293,7 +293,7 @@ class ChatAssembler:
         return new if named or not self._calls else new - 1
 
     def finish(self) -> ModelResponse:
-        if not self._ended and self._reason is None:
+        if not self.done and self._reason is None:
             raise WireError("its stream was cut before the answer was finished")
         parts = _thoughts("".join(self._thought), list(self._details.values()))
         if text := "".join(self._text):

@@ -182,6 +182,7 @@ class ResponsesAssembler:
         self._open: dict[int, tuple[int, str]] = {}
         self._items: dict[int, _Item] = {}
         self._last: _Body | None = None
+        self.done = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         if event == b"[DONE]":
@@ -200,6 +201,7 @@ class ResponsesAssembler:
             self._items[told.output_index] = told.item
         elif kind in _LAST:
             self._last = _BODY.decode(told.response)
+            self.done = True
         elif kind == "error":
             raise ProviderFault({"error": told.error or {"message": told.message, "code": told.code}})
         return NO_DELTAS
