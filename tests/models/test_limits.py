@@ -82,6 +82,13 @@ async def test_requests_beyond_the_burst_wait_for_the_refill():
     assert passed[10:] == pytest.approx([1.0, 2.0, 3.0])
 
 
+async def test_a_burst_of_its_own_replaces_the_ten_seconds():
+    time = VirtualTime()
+    limiter = make(time, requests_per_minute=60, burst=3)
+    await time.run(asyncio.gather(*(limiter.acquire() for _ in range(5))))
+    assert time.now == pytest.approx(2.0)
+
+
 async def test_the_line_is_first_come_first_served_even_when_a_small_request_stands_behind_a_big_one():
     time = VirtualTime()
     limiter = make(time, tokens_per_minute=600)  # ten a second, a hundred at once

@@ -69,7 +69,8 @@ class World:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        registry = Registry([Provider("fake", self.build, requires_api_key=False), Provider("openai", self.build)])
+        free = [Provider(name, self.build, requires_api_key=False) for name in ("fake", "pydantic-ai")]
+        registry = Registry([*free, Provider("openai", self.build)])
         self.router = Router(
             self.resolve, registry=registry, clock=lambda: self.now, sleep=self.sleep, random=Random(1)
         )
@@ -328,10 +329,13 @@ async def test_costs_are_filled_in_from_the_endpoints_prices_or_the_tables_and_u
     world.add("own", [turn], pricing=Pricing(7, 7))
     world.add("table", [turn], provider="openai", key="k", model="gpt-4o")
     world.add("unknown", [turn])
+    answered = ModelResponse(Message("assistant", (Text("x"),)), Usage(1_000_000), model="gpt-4o", provider="openai")
+    world.add("between", lambda request: answered, provider="pydantic-ai")
 
     assert (await world.ask("own")).usage.cost_usd == 7.0
     assert (await world.ask("table", replace_model(ASK, "gpt-4o"))).usage.cost_usd == pytest.approx(2.5)
     assert (await world.ask("unknown")).usage.cost_usd is None
+    assert (await world.ask("between")).usage.cost_usd == pytest.approx(2.5)
 
 
 async def test_the_providers_count_corrects_later_estimates(world: World):

@@ -57,6 +57,17 @@ def test_all_mistakes_are_reported_at_once_when_the_model_is_built():
     assert len(caught.value.details["problems"]) == 3
 
 
+def test_what_json_cannot_hold_is_found_when_the_script_is_loaded():
+    places = [place for place, _ in validate_script([{"say": object()}, {"call": {"f": {"a": "{input}", "b": {1j}}}}])]
+    assert places == ["script[0].say", "script[1].call.f"]
+
+
+def test_a_list_that_holds_itself_is_refused():
+    loop: list[Any] = []
+    loop.append({"say": loop})
+    assert validate_script(loop)
+
+
 json = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=6),
     lambda inner: (

@@ -32,14 +32,18 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None means no limit. Raises `InvalidInput` for a limit under which nothing could ever pass."""
+    """None means no limit. Raises `InvalidInput` for a limit under which nothing could ever pass.
+
+    `burst` is how many requests may come at once after a quiet time; ten seconds' worth when it is not given.
+    """
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     concurrency: int | None = None
+    burst: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("requests_per_minute", "tokens_per_minute", "concurrency"):
+        for name in ("requests_per_minute", "tokens_per_minute", "concurrency", "burst"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InvalidInput(f"{name} must be above 0, not {value!r}", hint="leave it out for no limit")
@@ -49,6 +53,7 @@ class Limits:
             _least(self.requests_per_minute, other.requests_per_minute),
             _least(self.tokens_per_minute, other.tokens_per_minute),
             _least(self.concurrency, other.concurrency),
+            _least(self.burst, other.burst),
         )
 
 
@@ -64,15 +69,14 @@ class _Bucket:
 
     __slots__ = ("_at", "_level", "capacity", "rate")
 
-    def __init__(self, per_minute: float, now: float) -> None:
-        self.rate = per_minute / 60.0
-        self.capacity = max(1.0, self.rate * _BURST_SECONDS)
-        self._level = self.capacity
+    def __init__(self, now: float) -> None:
+        self.rate = self.capacity = 0.0
+        self._level = float("inf")  # full, whatever full will mean
         self._at = now
 
-    def change(self, per_minute: float) -> None:
+    def change(self, per_minute: float, burst: float | None) -> None:
         self.rate = per_minute / 60.0
-        self.capacity = max(1.0, self.rate * _BURST_SECONDS)
+        self.capacity = max(1.0, self.rate * _BURST_SECONDS if burst is None else burst)
         self._level = min(self._level, self.capacity)
 
     def delay(self, amount: float, now: float) -> float:
@@ -135,8 +139,8 @@ class RateLimiter:
     def change(self, limits: Limits) -> None:
         """New limits for those who pass from now on; what was used already still counts."""
         now = self._clock()
-        self._requests = _changed(self._requests, limits.requests_per_minute, now)
-        self._tokens = _changed(self._tokens, limits.tokens_per_minute, now)
+        self._requests = _changed(self._requests, limits.requests_per_minute, limits.burst, now)
+        self._tokens = _changed(self._tokens, limits.tokens_per_minute, None, now)
         self._concurrency = limits.concurrency
         self._make_room()
 
@@ -234,12 +238,11 @@ class RateLimiter:
         )
 
 
-def _changed(bucket: _Bucket | None, per_minute: float | None, now: float) -> _Bucket | None:
+def _changed(bucket: _Bucket | None, per_minute: float | None, burst: float | None, now: float) -> _Bucket | None:
     if per_minute is None:
         return None
-    if bucket is None:
-        return _Bucket(per_minute, now)
-    bucket.change(per_minute)
+    bucket = bucket or _Bucket(now)
+    bucket.change(per_minute, burst)
     return bucket
 
 

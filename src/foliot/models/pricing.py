@@ -70,6 +70,8 @@ class Pricing:
         for key, price in value.items():
             if key not in known:
                 raise InvalidInput(f"{place}.{key} is not known", hint=f"known: {', '.join(known)}")
+            if price is None:
+                continue
             try:
                 prices[key] = float(price)
             except (TypeError, ValueError):

@@ -35,6 +35,7 @@ from foliot.models.tokens import TokenCounter, estimate_request
 Resolve: TypeAlias = Callable[[str], EndpointConfig | Awaitable[EndpointConfig]]
 _LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
 _UNPRICED: Final = frozenset({"scripted"})
+_GO_BETWEENS: Final = frozenset({"pydantic-ai"})  # their answers name the provider that was asked in the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,8 @@ class Router:
                 cost = endpoint.pricing.cost(usage)
             elif entry.provider not in _UNPRICED:
                 await self._prices.load()
-                cost = self._prices.cost(entry.provider, model, usage, base_url=endpoint.gateway.base_url)
+                seller = response.provider if entry.provider in _GO_BETWEENS else entry.provider
+                cost = self._prices.cost(seller, model, usage, base_url=endpoint.gateway.base_url)
             if cost is not None:
                 usage = replace(usage, cost_usd=cost)
         return replace(

@@ -65,6 +65,13 @@ class _Reader:
         self.problems.append((place, message))
 
     def read(self, script: Any) -> tuple[Script, list[Problem]]:
+        try:
+            return Script(self.scenes(script)), self.problems
+        except RecursionError:  # YAML can make a list that holds itself
+            self.problem("script", "is nested too deeply")
+            return Script(()), self.problems
+
+    def scenes(self, script: Any) -> tuple[Scene, ...]:
         scenes: list[Scene] = []
         if isinstance(script, list):
             items = cast("list[Any]", script)
@@ -76,7 +83,7 @@ class _Reader:
             scenes = [self.scene(script, "script")]
         else:
             self.problem("script", f"must be a list of turns or a mapping with `turns`, not {_a(script)}")
-        return Script(tuple(scenes)), self.problems
+        return tuple(scenes)
 
     def scene(self, value: Any, place: str, turns_at: str | None = None) -> Scene:
         data = self.mapping(value, place, _SCENE)
@@ -126,9 +133,11 @@ class _Reader:
         think = data.get("think", "")
         if not isinstance(think, str):
             self.problem(f"{place}.think", f"must be a text, not {_a(think)}")
+        if not isinstance(say := data.get("say"), str):
+            self.json(say, f"{place}.say")
         when = data.get("when")
         turn = Turn(
-            say=data.get("say"),
+            say=say,
             think=str(think),
             calls=calls,
             after=self.duration(merged, "after", place) or 0.0,
@@ -141,7 +150,7 @@ class _Reader:
             usage=self.usage(data.get("usage"), f"{place}.usage"),
             stop=cast("StopReason | None", self.choice(data, "stop", place, get_args(StopReason))),
             when=read_condition(when, f"{place}.when", self.problem) if when is not None else None,
-            fixed=self.literal or not (has_names(data.get("say")) or has_names(think)),
+            fixed=self.literal or not (has_names(say) or has_names(think)),
         )
         self.check_failure(data, place)
         repeat = self.integer(data, "repeat", place, least=1, most=_REPEAT_MOST) or 1
@@ -185,13 +194,16 @@ class _Reader:
             self.problem(place, f"a tool's name must be a text, not {_a(name)}")
         if not isinstance(args, dict | str):
             self.problem(place, f"arguments must be a mapping (or a text, sent just as it is), not {_a(args)}")
-        text: str | None = None
-        if self.literal or not has_names(args):
-            try:
-                text = args if isinstance(args, str) else msgspec.json.encode(args).decode()
-            except (TypeError, ValueError) as error:
-                self.problem(place, f"arguments cannot be written as JSON: {error}")
-        return ScriptedCall(str(name).strip(), args, text, call_id)
+        text = args if isinstance(args, str) else self.json(args, place)
+        fixed = self.literal or not has_names(args)
+        return ScriptedCall(str(name).strip(), args, text if fixed else None, call_id)
+
+    def json(self, value: Any, place: str) -> str:
+        try:
+            return msgspec.json.encode(value).decode()
+        except (TypeError, ValueError) as error:
+            self.problem(place, f"cannot be written as JSON: {error}")
+            return ""
 
     def usage(self, value: Any, place: str) -> Usage | None:
         if value is None:

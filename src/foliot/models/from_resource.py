@@ -1,0 +1,57 @@
+"""From a declared `ModelEndpoint` and its opened key to what the router needs. The only place that knows both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foliot.models.config import GatewayConfig, Timeouts
+from foliot.models.endpoints import EndpointConfig
+from foliot.models.limits import NO_LIMITS, Limits
+from foliot.models.pricing import Pricing
+from foliot.resources.durations import seconds
+
+if TYPE_CHECKING:  # loading the kinds takes longer than everything here together
+    from foliot.resources.definitions.model_endpoint import ModelEndpoint, ModelRateLimit, ModelTimeouts
+
+
+def endpoint_config(endpoint: ModelEndpoint, *, api_key: str = "", secret_version: str = "") -> EndpointConfig:
+    """The endpoint, named `namespace/name`; fallbacks without a namespace are taken from its own.
+
+    A gateway is replaced when the definition changes (its generation), not when its status does. Raises `InvalidInput`
+    for a key or an address that cannot be used.
+    """
+    meta, spec = endpoint.metadata, endpoint.spec
+    options: dict[str, Any] = dict(spec.options)
+    if spec.script is not None:
+        options["script"] = spec.script
+    return EndpointConfig(
+        name=f"{meta.namespace}/{meta.name}",
+        version=f"{meta.uid}.{meta.resource_version if meta.generation is None else meta.generation}",
+        secret_version=secret_version,
+        gateway=GatewayConfig(
+            provider=spec.provider,
+            base_url=spec.base_url,
+            api_key=api_key,
+            model=spec.default_model,
+            options=options,
+            timeouts=_timeouts(spec.timeouts),
+        ),
+        limits=NO_LIMITS if spec.rate_limit is None else _limits(spec.rate_limit),
+        pricing=None if spec.pricing is None else Pricing.read(spec.pricing.model_dump()),
+        fallbacks=tuple(ref if "/" in ref else f"{meta.namespace}/{ref}" for ref in spec.fallbacks),
+    )
+
+
+def _limits(declared: ModelRateLimit) -> Limits:
+    per_minute = 60.0 / seconds(declared.per)
+    return Limits(
+        requests_per_minute=None if declared.requests is None else declared.requests * per_minute,
+        tokens_per_minute=None if declared.tokens is None else declared.tokens * per_minute,
+        concurrency=declared.concurrency,
+        burst=declared.burst or declared.requests,
+    )
+
+
+def _timeouts(declared: ModelTimeouts) -> Timeouts:
+    given = {"connect": declared.connect, "idle": declared.idle, "total": declared.total}
+    return Timeouts(**{name: seconds(value) for name, value in given.items() if value is not None})
