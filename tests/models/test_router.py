@@ -265,6 +265,35 @@ async def test_a_changed_endpoint_or_key_gets_a_new_gateway_and_the_old_one_is_c
     assert [recorded.closed for recorded in world.built] == [1, 1]
 
 
+async def test_an_old_gateway_stays_open_while_any_of_its_calls_goes_on(world: World):
+    gates = {name: asyncio.Event() for name in ("one", "two")}
+    begun: list[str] = []
+
+    async def slow(request: ModelRequest) -> str:
+        name = request.messages[-1].text
+        begun.append(name)
+        await gates[name].wait()
+        return name
+
+    world.add("main", slow)
+    requests = [ModelRequest("", (Message("user", (Text(name),)),)) for name in gates]
+    calls = [asyncio.create_task(world.ask("main", request)) for request in requests]
+    while len(begun) < 2:
+        await asyncio.sleep(0)
+    world.add("main", ["new"])
+    await world.ask("main")
+
+    gates["one"].set()
+    await calls[0]
+    await asyncio.sleep(0)
+    assert world.built[0].closed == 0
+
+    gates["two"].set()
+    await calls[1]
+    await asyncio.sleep(0)
+    assert world.built[0].closed == 1
+
+
 async def test_new_limits_alone_need_no_new_gateway(world: World):
     world.add("main", {"turns": ["x"], "loop": True})
     await world.ask("main")

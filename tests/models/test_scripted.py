@@ -114,6 +114,11 @@ async def test_conditions_look_at_the_request_alone(condition: dict[str, Any], h
     assert answer.message.text == ("yes" if holds else "no")
 
 
+async def test_the_number_of_an_answer_is_counted_in_a_script_that_branches_too():
+    script = [{"call": "a"}, {"when": {"step": 9}, "say": "never"}, {"when": {"step": 2}, "say": "answer {step}"}]
+    assert (await converse(ScriptedModel(script), "x", ["ok"]))[-1].text == "answer 2"
+
+
 async def test_parallel_calls_keep_their_order_and_get_ids_that_stay_unique_after_compaction():
     model = ScriptedModel({"turns": [{"call": ["a", {"b": {}, "c": {}}, {"tool": "d", "id": "mine"}]}], "loop": True})
     compacted = (user("summary"), Message("assistant", (ToolCall("call_9_1", "a"),)))
