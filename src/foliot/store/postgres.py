@@ -89,9 +89,7 @@ class PostgresDatabase:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._pending.append(_Job(future, body, args, kwargs))
         if len(self._writers) < WRITERS:
-            writer = asyncio.create_task(self._drain())
-            self._writers.add(writer)
-            writer.add_done_callback(self._writers.discard)
+            self._writers.add(asyncio.create_task(self._drain()))
         return await future
 
     async def wait_for_change(self, *, timeout: float) -> None:
@@ -118,6 +116,15 @@ class PostgresDatabase:
 
     async def _drain(self) -> None:
         """Run what waits until nothing does. Never raises: each outcome goes to its own caller."""
+        this = asyncio.current_task()
+        assert this is not None  # started as a task by `write`
+        try:
+            await self._drain_all()
+        finally:
+            # In the same step that found nothing waiting: a write that comes later sees that it must start a writer.
+            self._writers.discard(this)
+
+    async def _drain_all(self) -> None:
         while self._pending:
             batch: list[_Job] = []
             while self._pending and len(batch) < LARGEST_BATCH:

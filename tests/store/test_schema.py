@@ -1,0 +1,149 @@
+"""Migrations: the schema is their sum, and a database with data is brought up to date in place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import apsw
+import asyncpg
+import pytest
+
+from foliot.errors import FoliotError, InvalidInput
+from foliot.store import schema, sqlite_file
+from foliot.store.base import Database, Filter, Key
+from foliot.store.keyring import keyring_from_text
+from foliot.store.open import open_database
+from foliot.store.postgres import PostgresDatabase, migrate
+from foliot.store.resources import SqlResourceStore
+from foliot.store.selectors import parse_labels
+from foliot.store.sqlite import SqliteDatabase
+
+NEWEST = len(schema.migrations("sqlite"))
+
+
+def old_rows() -> list[tuple[str, str, str, str, int, str]]:
+    rows: list[tuple[str, str, str, str, int, str]] = []
+    for n, labels in enumerate([{"app": "web"}, {"app": "web", "tier": "ñ"}, {}, None], start=1):
+        metadata = {"name": f"n{n}", "namespace": "default", "resourceVersion": str(n), "generation": 1}
+        metadata |= {"uid": f"u{n}", "createdAt": "2024-01-01T00:00:00Z", "updatedAt": "2024-01-01T00:00:00Z"}
+        if labels is not None:
+            metadata["labels"] = labels
+        document = {"kind": "Agent", "metadata": metadata, "spec": {}, "status": {}}
+        rows.append((f"Agent\x1fdefault\x1fn{n}", "Agent", "default", f"n{n}", n, json.dumps(document)))
+    return rows
+
+
+async def check_upgraded(database: Database) -> None:
+    store = SqlResourceStore(database, lambda: keyring_from_text("00" * 32))
+    found = await store.list(Filter("Agent", labels=parse_labels("app=web")))
+    assert [item["metadata"]["name"] for item in found.items] == ["n1", "n2"]
+    found = await store.list(Filter("Agent", labels=parse_labels("tier=ñ")))
+    assert [item["metadata"]["name"] for item in found.items] == ["n2"]
+    assert len((await store.list(Filter())).items) == 4
+    assert (await store.get(Key("Agent", "default", "n3")))["metadata"]["uid"] == "u3"
+    assert await store.revision() == 4
+
+
+async def test_an_old_sqlite_file_with_data_is_upgraded_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "foliot.db"
+    sqlite_file.prepare(path, upto=1).close()
+    old = apsw.Connection(str(path))
+    old.executemany("INSERT INTO resource VALUES (?, ?, ?, ?, ?, ?)", old_rows())
+    old.execute("UPDATE counter SET value = 4 WHERE name = 'revision'")
+    old.close()
+    database = await SqliteDatabase.open(path)
+    await check_upgraded(database)
+    await database.close()
+    again = await SqliteDatabase.open(path)
+    await check_upgraded(again)
+    await again.close()
+
+
+async def test_an_old_postgresql_database_with_data_is_upgraded_in_place(postgres_url: str) -> None:
+    old = await asyncpg.connect(postgres_url)
+    await migrate(old, "here", upto=1)
+    await old.executemany("INSERT INTO resource VALUES ($1, $2, $3, $4, $5, $6)", old_rows())
+    await old.execute("UPDATE counter SET value = 4 WHERE name = 'revision'")
+    assert await old.fetchval(schema.READ_VERSION) == 1
+    await old.close()
+    database = await PostgresDatabase.open(postgres_url)
+    await check_upgraded(database)
+    await database.close()
+
+
+async def test_a_sqlite_file_from_a_newer_foliot_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "foliot.db"
+    sqlite_file.prepare(path).close()
+    newer = apsw.Connection(str(path))
+    newer.execute("INSERT INTO schema_version VALUES (9999, 'of_tomorrow')")
+    newer.close()
+    with pytest.raises(InvalidInput, match="newer Foliot") as caught:
+        await SqliteDatabase.open(path)
+    assert caught.value.hint is not None
+    assert "upgrade" in caught.value.hint
+
+
+async def test_a_postgresql_database_from_a_newer_foliot_is_refused(postgres_url: str) -> None:
+    await (await PostgresDatabase.open(postgres_url)).close()
+    newer = await asyncpg.connect(postgres_url)
+    await newer.execute("INSERT INTO schema_version VALUES (9999, 'of_tomorrow')")
+    await newer.close()
+    with pytest.raises(InvalidInput, match="newer Foliot"):
+        await PostgresDatabase.open(postgres_url)
+
+
+async def test_both_databases_have_the_same_tables_and_columns(tmp_path: Path, postgres_url: str) -> None:
+    await (await open_database(postgres_url)).close()
+    server = await asyncpg.connect(postgres_url)
+    query = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
+    in_postgres = {(row[0], row[1]) for row in await server.fetch(query)}
+    await server.close()
+    connection = sqlite_file.prepare(tmp_path / "foliot.db")
+    query = (
+        "SELECT t.name, c.name FROM sqlite_schema AS t, pragma_table_info(t.name) AS c"
+        " WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'"
+    )
+    in_sqlite = set(connection.execute(query).fetchall())
+    connection.close()
+    assert in_sqlite == in_postgres
+
+
+async def test_a_migration_that_fails_leaves_the_version_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "foliot.db"
+    broken = schema.Migration(NEWEST + 1, "broken", "CREATE TABLE half (a TEXT); CREATE TABLE half (a TEXT);")
+    with_broken = (*schema.migrations("sqlite"), broken)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "migrations", lambda _: with_broken)
+        with pytest.raises(FoliotError, match="half"):
+            await SqliteDatabase.open(path)
+    database = await SqliteDatabase.open(path)
+    await database.close()
+    connection = apsw.Connection(str(path))
+    assert connection.execute(schema.READ_VERSION).fetchall() == [(NEWEST,)]
+    assert not connection.table_exists("main", "half")
+    connection.close()
+
+
+def test_types_and_parts_are_translated() -> None:
+    source = (
+        "-- why\nCREATE TABLE t (\n  id INTEGER PRIMARY KEY,\n  a TEXT, b BLOB, c REAL\n) WITHOUT ROWID;\n"
+        "-- only: sqlite\nSELECT 1;\n-- only: postgres\nSELECT 2;\n-- only: both\nSELECT 3;\n"
+    )
+    assert schema.translate(source, "sqlite").endswith(") WITHOUT ROWID;\nSELECT 1;\nSELECT 3;")
+    assert schema.translate(source, "postgres") == (
+        "CREATE TABLE t (\n  id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,\n"
+        '  a text COLLATE "C", b bytea, c double precision\n);\nSELECT 2;\nSELECT 3;'
+    )
+    with pytest.raises(FoliotError, match="no database"):
+        schema.translate("-- only: oracle\n", "sqlite")
+
+
+def test_a_missing_number_is_a_broken_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "0001_a.sql").touch()
+    (tmp_path / "0003_b.sql").touch()
+    monkeypatch.setattr(schema, "FOLDER", tmp_path)
+    with pytest.raises(FoliotError, match="0002 is missing"):
+        schema.migrations.__wrapped__("sqlite")
