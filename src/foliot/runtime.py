@@ -14,6 +14,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from foliot.engine.driver import Driver
 from foliot.engine.endpoints import RunModels
 from foliot.engine.fork import branch
 from foliot.engine.ids import new_run_id
-from foliot.engine.live import Hub, Live
+from foliot.engine.live import Hub, Live, Reader
 from foliot.engine.replay import Replay, replay
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
@@ -160,7 +161,8 @@ class Runtime:
             if await self._exists(run_id):
                 drive = self.resume(run_id, stream=True, check=False)
             else:
-                drive = self._finish(await self._start(agent, input, run_id, labels, stream=True), agent, False)
+                driver = await self._start(agent, input, run_id, labels, stream=True)
+                drive = self._finish(driver, agent, False, stream=True)
             task = asyncio.create_task(drive)
             task.add_done_callback(lambda _: reader.close())
             try:
@@ -187,7 +189,7 @@ class Runtime:
             result = result_of(state, info.phase, known.output_type if known else None)
             return result.check() if check else result
         driver = await self.runs.take(run_id, tools=await self._assembly.pipeline(state.spec), stream=stream)
-        return await self._finish(driver, known, check)
+        return await self._finish(driver, known, check, stream=stream)
 
     async def fork(
         self,
@@ -197,10 +199,14 @@ class Runtime:
         prompt: str | None = None,
         model: str | None = None,
         input: Input | None = None,
+        new_id: str | None = None,
         stream: bool = False,
         check: bool = True,
     ) -> RunResult:
-        """A new run that shares the past of another before step `at`, with another prompt, endpoint or input."""
+        """A new run that shares the past of another before step `at`, with another prompt, endpoint or input.
+
+        `new_id` is the id of the new run, so that it can be watched from its first event.
+        """
         said = None if input is None else _messages(input)
         base = await branch(self.runs, run_id, at=at, prompt=prompt, input=said)
         spec = base.spec
@@ -209,13 +215,14 @@ class Runtime:
         driver = await self.runs.start(
             spec,
             base.input,
+            run_id=new_id,
             history=base.history,
             definitions=base.definitions,
             fork=base.fork,
             tools=await self._assembly.pipeline(spec),
             stream=stream,
         )
-        return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check)
+        return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check, stream=stream)
 
     async def replay(self, run_id: str) -> Replay:
         """Decide a whole run again from its journal, offline, and compare byte for byte."""
@@ -225,6 +232,13 @@ class Runtime:
         facts = await self.runs.facts(run_id, limit=1)
         history = await self.runs.history(facts[0][1]) if facts and isinstance(facts[0][1], RunCreated) else ()
         return replay(spec, run_id, entries, history)
+
+    def watch(self, run_id: str) -> AbstractContextManager[Reader]:
+        """Read along from now on what happens to a run while this runtime drives it: `with rt.watch(id) as reader`.
+
+        Pieces of answers come when whoever drives it asked for a stream. Nothing ends the reader but its `close`.
+        """
+        return self._hub.read(run_id)
 
     # --- from outside --------------------------------------------------------------------------------------------
 
@@ -291,12 +305,13 @@ class Runtime:
             stream=stream,
         )
 
-    async def _finish(self, driver: Driver, agent: Agent | None, check: bool) -> RunResult:
+    async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
         state = await self.runs.drive(driver)
         while state.ended is None and state.waiting is not None and state.waiting.until is not None:
             await asyncio.sleep(max(0.0, state.waiting.until - self._clock()))
-            driver = await self.runs.take(state.run_id, tools=await self._assembly.pipeline(state.spec))
+            tools = await self._assembly.pipeline(state.spec)
+            driver = await self.runs.take(state.run_id, tools=tools, stream=stream)
             state = await self.runs.drive(driver)
         info = await self.runs.journal.get(state.run_id)
         result = result_of(state, info.phase, agent.output_type if agent else None)
