@@ -142,6 +142,7 @@ def _create(new: NewRun, first: Sequence[Entry], worker: str | None, lease_until
         phase="running" if worker else "pending",
         spec=new.spec,
         epoch=epoch,
+        last=len(first),
         worker=worker,
         lease_until=lease_until,
         created_at=new.created_at,
@@ -155,7 +156,7 @@ def _create(new: NewRun, first: Sequence[Entry], worker: str | None, lease_until
     content = [{"digest": digest, "data": data, "at": new.created_at} for digest, data in new.content.items()]
     yield from many("blob_put", content)
     yield from many("blob_use", [{"digest": digest, "run": key} for digest in new.content])
-    yield from _append_events(Lease(new.id, key, epoch, worker or "", 0.0), first)
+    yield from _add_events(key, first)
     return key
 
 
@@ -186,55 +187,60 @@ def _append(
     summary: dict[str, Any] | None,
     taken: Sequence[str],
 ) -> Tx[None]:
-    yield from _append_events(lease, entries)
+    yield from _pass_fence(lease, entries, phase, summary)
+    yield from _add_events(lease.key, entries)
     if taken:
         yield from many("signal_remove", [{"id": signal_id} for signal_id in taken])
     if phase == "waiting" and (yield from one("signal_any", run_id=lease.run_id)):
         raise SignalsPending(f"run {lease.run_id} has signals to take")
     if phase in TERMINAL:
         yield from run("purge_signals", id=lease.run_id)
-    if phase is not None:
-        yield from _set_phase(lease, phase, entries[-1].at if entries else 0.0, summary)
 
 
-def _append_events(lease: Lease, entries: Sequence[Entry]) -> Tx[None]:
+def _pass_fence(
+    lease: Lease, entries: Sequence[Entry], phase: Phase | None, summary: dict[str, Any] | None
+) -> Tx[None]:
+    """Move the run on, if this writer still holds it and knows its last event."""
+    if entries:
+        after, last, at = entries[0].seq - 1, entries[-1].seq, entries[-1].at
+    else:
+        row = yield from one("run_fence", key=lease.key)
+        after, at = (row["last_seq"], row["updated_at"]) if row else (0, 0.0)
+        last = after
+    if phase is None:
+        changed = yield from run("run_advance", key=lease.key, epoch=lease.epoch, after=after, last=last)
+    else:
+        fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "after": after, "last": last, "at": at}
+        fields["summary"] = None if summary is None else msgspec.json.encode(summary).decode()
+        if phase == "running":
+            changed = yield from run("run_hold", **fields)
+        else:
+            changed = yield from run("run_release", phase=phase, **fields)
+    if not changed:
+        yield from _refuse(lease, after)
+    if last - after != len(entries):
+        raise JournalConflict(f"the events for run {lease.run_id} are not numbered one by one")
+
+
+def _refuse(lease: Lease, after: int) -> Tx[None]:
+    row = yield from one("run_fence", key=lease.key)
+    if row is None or row["epoch"] != lease.epoch:
+        raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
+    raise JournalConflict(f"the last event of run {lease.run_id} is {row['last_seq']}, not {after}")
+
+
+def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
+    added: list[dict[str, Any]] = []
     for entry in entries:
         data, blob = entry.data, None
         if len(data) > LARGE:
             blob = _digest(data)
             yield from many("blob_put", [{"digest": blob, "data": data, "at": entry.at}])
-            yield from many("blob_use", [{"digest": blob, "run": lease.key}])
+            yield from many("blob_use", [{"digest": blob, "run": key}])
             data = b""
-        written = yield from run(
-            "event_append",
-            run=lease.key,
-            epoch=lease.epoch,
-            seq=entry.seq,
-            at=entry.at,
-            type=entry.type,
-            data=data,
-            blob=blob,
-        )
-        if not written:
-            yield from _refuse(lease, entry.seq)
-
-
-def _refuse(lease: Lease, seq: int) -> Tx[None]:
-    row = yield from one("run_epoch", key=lease.key)
-    if row is None or row["epoch"] != lease.epoch:
-        raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
-    raise JournalConflict(f"seq {seq} does not follow the last event of run {lease.run_id}")
-
-
-def _set_phase(lease: Lease, phase: Phase, at: float, summary: dict[str, Any] | None) -> Tx[None]:
-    fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "at": at}
-    fields["summary"] = None if summary is None else msgspec.json.encode(summary).decode()
-    if phase == "running":
-        changed = yield from run("run_hold", **fields)
-    else:
-        changed = yield from run("run_release", phase=phase, **fields)
-    if not changed:
-        raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
+        fields = {"run": key, "seq": entry.seq, "at": entry.at, "type": entry.type, "data": data, "blob": blob}
+        added.append(fields)
+    yield from many("event_add", added)
 
 
 def _signal(signal: Signal) -> Tx[None]:

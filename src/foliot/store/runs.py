@@ -5,8 +5,8 @@ everyone else leaves a *signal* (cancel, a decision, something said), which the 
 
 Written by:  the engine's driver, under the lease of the run; signals by anyone.
 Read by:     resume and replay, trace, why, the live stream.
-Invariant:   `seq` has no gaps and one writer. An append names the seq it follows and the epoch it was given, and the
-             database refuses it in the same statement when either is old.
+Invariant:   `seq` has no gaps and one writer. An append begins with one statement that names the seq it follows and
+             the epoch it was given, and changes nothing when either is old: then the whole append is refused.
 """
 
 from __future__ import annotations

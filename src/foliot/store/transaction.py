@@ -20,16 +20,14 @@ An exception that leaves the body undoes everything the body did, and nothing of
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Row: TypeAlias = Mapping[str, Any]
 Params: TypeAlias = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """One named query (see queries/*.sql) with its parameters, and what to hand back for it."""
 
     name: str

@@ -1,9 +1,9 @@
 -- Runs, their journals, signals to them, and stored content. See migrations/0003_runs.sql for the columns.
 
 -- name: run_create
-INSERT INTO run (id, namespace, agent, phase, spec, epoch, worker, lease_until,
+INSERT INTO run (id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until,
                  created_at, updated_at, parent, parent_seq, labels, summary)
-VALUES (:id, :namespace, :agent, :phase, :spec, :epoch, :worker, :lease_until,
+VALUES (:id, :namespace, :agent, :phase, :spec, :epoch, :last, :worker, :lease_until,
         :created_at, :created_at, :parent, :parent_seq, :labels, '{}')
 ON CONFLICT (id) DO NOTHING
 RETURNING key;
@@ -19,24 +19,28 @@ RETURNING key, epoch;
 -- name: run_renew
 UPDATE run SET lease_until = :until WHERE key = :key AND epoch = :epoch;
 
+-- name: run_advance
+-- The fence of every append: no row is changed when the epoch or the last event is not what the writer believes.
+UPDATE run SET last_seq = :last WHERE key = :key AND epoch = :epoch AND last_seq = :after;
+
 -- name: run_hold
-UPDATE run SET phase = 'running', updated_at = :at, summary = COALESCE(:summary, summary)
- WHERE key = :key AND epoch = :epoch;
+UPDATE run SET last_seq = :last, phase = 'running', updated_at = :at, summary = COALESCE(:summary, summary)
+ WHERE key = :key AND epoch = :epoch AND last_seq = :after;
 
 -- name: run_release
 -- The epoch grows, so that not even the one who lets go can write any more.
 UPDATE run
-   SET phase = :phase, epoch = epoch + 1, worker = NULL, lease_until = NULL, updated_at = :at,
+   SET last_seq = :last, phase = :phase, epoch = epoch + 1, worker = NULL, lease_until = NULL, updated_at = :at,
        summary = COALESCE(:summary, summary)
- WHERE key = :key AND epoch = :epoch;
+ WHERE key = :key AND epoch = :epoch AND last_seq = :after;
 
 -- name: run_get
 SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run WHERE id = :id;
 
--- name: run_epoch
-SELECT epoch FROM run WHERE key = :key;
+-- name: run_fence
+SELECT epoch, last_seq, updated_at FROM run WHERE key = :key;
 
 -- name: run_find
 SELECT id FROM run WHERE id >= :low AND id < :high ORDER BY id LIMIT 2;
@@ -52,14 +56,8 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
    AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
  ORDER BY id DESC LIMIT :count;
 
--- name: event_append
--- One statement checks the fence, that the seq follows, and writes. No row: one of the two was not so.
-INSERT INTO event (run, seq, at, type, data, blob)
-SELECT run.key, CAST(:seq AS BIGINT), :at, :type, :data, :blob
-  FROM run
- WHERE run.key = :run AND run.epoch = :epoch
-   AND COALESCE((SELECT MAX(last.seq) FROM event AS last WHERE last.run = :run), 0) = CAST(:seq AS BIGINT) - 1
- /*for_share*/;
+-- name: event_add
+INSERT INTO event (run, seq, at, type, data, blob) VALUES (:run, :seq, :at, :type, :data, :blob);
 
 -- name: event_read
 SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob
