@@ -21,6 +21,7 @@ from foliot.engine.base import Clock, Models, Watcher
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
 from foliot.engine.intake import admit_calls, check_output, give_up_compacting
 from foliot.engine.summary import phase_of, summary_of
+from foliot.errors import FoliotError
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
 from foliot.kernel.codec import decode, encode, type_of
 from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
@@ -32,6 +33,9 @@ from foliot.store.runs import Entry, Journal, Lease, LeaseLost, Phase, Signal, S
 from foliot.tools.base import Admitted, Toolbox
 
 log = logging.getLogger(__name__)
+
+# How long something that was told to stop may take before the driver goes on without it.
+STOP_WITHIN = 5.0
 
 
 class Driver:
@@ -49,6 +53,7 @@ class Driver:
         clock: Clock,
         stream: bool = False,
         claim: bool = True,
+        lease_seconds: float = 30.0,
     ) -> None:
         """`claim`: this attempt is not in the journal yet. What an earlier one had under way is over."""
         self.lease = lease
@@ -60,6 +65,8 @@ class Driver:
         self._clock = clock
         self._stream = stream
         self._claim = claim
+        self._lease_seconds = lease_seconds
+        self._until = lease.until
         self._unwritten: list[tuple[Entry, Event]] = []
         self._taken: list[str] = []
         self._seen: set[str] = set()
@@ -67,6 +74,7 @@ class Driver:
         self._alarm: asyncio.Future[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._calling: dict[str, asyncio.Task[None]] = {}
+        self._stopping: list[asyncio.Task[None]] = []
         self._lost = False
 
     async def drive(self) -> State:
@@ -91,7 +99,14 @@ class Driver:
         try:
             self._post(decode(signal.data), signal.id)
         except UnknownEvent as error:
-            log.warning("run %s: a signal was left alone: %s", self.lease.run_id, error)
+            # It is taken all the same: left where it is, it would keep the run from ever being let go to wait.
+            log.warning("run %s: a signal was dropped: %s", self.lease.run_id, error)
+            self._taken.append(signal.id)
+            self._wake()
+
+    def renewed(self, until: float) -> None:
+        """The lease was prolonged."""
+        self._until = until
 
     def lose(self) -> None:
         """The lease is gone: stop at once."""
@@ -161,8 +176,7 @@ class Driver:
 
     async def _write(self, phase: Phase | None = None) -> None:
         """Make everything recorded durable; only then is it told to anyone."""
-        if self._lost:
-            raise LeaseLost(f"run {self.lease.run_id} is no longer held by {self.lease.worker}")
+        self._stop_if_lost()
         written, taken = self._unwritten, self._taken
         if not written and not taken and phase is None:
             return
@@ -177,6 +191,12 @@ class Driver:
         recorded = self._watcher.recorded
         for entry, event in written:
             recorded(self.lease.run_id, entry.seq, entry.at, event)
+        if phase is None:
+            self._stop_if_lost()  # it may have been lost while this was being written
+
+    def _stop_if_lost(self) -> None:
+        if self._lost:
+            raise LeaseLost(f"run {self.lease.run_id} is no longer held by {self.lease.worker}")
 
     # --- effects -------------------------------------------------------------------------------------------------
 
@@ -186,6 +206,8 @@ class Driver:
         def on_delta(delta: Delta) -> None:
             streamed(run_id, step, delta)
 
+        if not await self._may_act():
+            return
         heard = on_delta if self._stream else None
         fact = await ask_model(self._models, self.state.spec, action, on_delta=heard, clock=self._clock)
         self._asking = None
@@ -195,16 +217,18 @@ class Driver:
         """Refused calls are answered at once; the starts of the others become durable, then they act."""
         admitted, refused = await admit_calls(self._tools, self.state, action)
         for fact in refused:
-            self._record(fact)
+            self._take(fact, None)
+        if not admitted or self.state.ending is not None:
+            return  # a refusal can end the run: then nothing is started any more
         for intent, _ in admitted:
             self._record(intent.started())
-        if not admitted:
-            return
         await self._write()
         for intent, call in admitted:
             self._calling[intent.call_id] = asyncio.create_task(self._call(intent, call, action.deadline))
 
     async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
+        if not await self._may_act():
+            return
         run_id, call_id, output = self.lease.run_id, intent.call_id, self._watcher.output
         fact = await call_tool(
             intent,
@@ -216,21 +240,39 @@ class Driver:
         self._calling.pop(call_id, None)
         self._post(fact)
 
+    async def _may_act(self) -> bool:
+        """Whoever slept past its lease (a suspended machine) asks before it acts: the run may be another's by now."""
+        while not self._lost and (now := self._clock()) >= self._until:
+            until = now + self._lease_seconds
+            try:
+                lost = await self._journal.renew([self.lease], until=until)
+            except FoliotError as error:
+                log.warning("run %s: the lease is over and cannot be renewed: %s", self.lease.run_id, error)
+                self.lose()
+            else:
+                self.lose() if lost else self.renewed(until)
+        return not self._lost
+
     def _ask_to_stop(self, calls: Sequence[str]) -> None:
         for call_id in calls:
             task = self._calling.pop(call_id, None)
             if task is not None:
                 task.cancel()
+                self._stopping.append(task)
             call = self.state.call(call_id)
             if call is not None:
                 self._post(stopped_call(call))
 
     async def _stop_effects(self) -> None:
-        tasks = [task for task in (self._asking, *self._calling.values()) if task is not None and not task.done()]
-        for task in tasks:
+        running = [task for task in (self._asking, *self._calling.values()) if task is not None]
+        for task in running:
             task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = [task for task in (*running, *self._stopping) if not task.done()]
+        if not tasks:
+            return
+        _, deaf = await asyncio.wait(tasks, timeout=STOP_WITHIN)
+        if deaf:
+            log.warning("run %s: %d calls were told to stop and did not", self.lease.run_id, len(deaf))
 
     # --- the mailbox ---------------------------------------------------------------------------------------------
 

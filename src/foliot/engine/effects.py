@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from msgspec.structs import replace
+
 from foliot.engine.base import Clock, Models
 from foliot.kernel.actions import AskModel, CallIntent
 from foliot.kernel.errors import Unencodable
@@ -22,8 +24,9 @@ async def ask_model(
     models: Models, spec: RunSpec, action: AskModel, *, on_delta: OnDelta | None, clock: Clock
 ) -> ModelResponded | ModelFailed:
     started = clock()
+    limit = asyncio.timeout(_seconds_left(action.deadline, started))
     try:
-        async with asyncio.timeout(_seconds_left(action.deadline, started)):
+        async with limit:
             response = await models.ask(spec, action.request, on_delta=on_delta)
     except ModelError as error:
         return ModelFailed(
@@ -35,9 +38,11 @@ async def ask_model(
             status=error.status,
             provider=error.provider,
         )
-    except TimeoutError:
-        return ModelFailed(action.step, "timeout", "the time limit of the run passed before the model had answered")
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        if limit.expired():
+            return ModelFailed(action.step, "timeout", "the time limit of the run passed before the model had answered")
+        if _was_told_to_stop(error):
+            raise
         # A gateway promises to raise nothing else. One that does must not leave a run without an owner.
         log.exception("the model gateway for run of agent %s broke", spec.agent)
         return ModelFailed(action.step, "other", f"the model gateway broke: {type(error).__name__}: {error}")
@@ -48,15 +53,31 @@ async def call_tool(
     intent: CallIntent, call: Admitted, *, on_output: OnOutput | None, deadline: float | None, clock: Clock
 ) -> ToolFinished:
     started = clock()
+    limit = asyncio.timeout(_seconds_left(deadline, started))
     try:
         if deadline is None:
             result = await call.run(on_output=on_output)
         else:
-            async with asyncio.timeout(_seconds_left(deadline, started)):
+            async with limit:
                 result = await call.run(on_output=on_output)
-    except TimeoutError:
-        result = failed(intent.call_id, intent.name, _OUT_OF_TIME)
+    except (Exception, asyncio.CancelledError) as error:
+        if limit.expired():
+            result = failed(intent.call_id, intent.name, _OUT_OF_TIME)
+        elif _was_told_to_stop(error):
+            raise
+        else:
+            # A tool's own task was cancelled inside it, or the pipeline broke: still one result, or the run would hang.
+            log.warning("the call %s of %s broke: %r", intent.call_id, intent.name, error)
+            broken = f"the call broke: {type(error).__name__}: {error}"
+            failure = ToolFailure("execution_failed", "tool_backend_failure", broken)
+            result = failed(intent.call_id, intent.name, failure)
     return ToolFinished(result, clock() - started)
+
+
+def _was_told_to_stop(error: BaseException) -> bool:
+    """Whether this task itself was cancelled, and not something that it waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def stopped_call(call: Call) -> ToolFinished:
@@ -72,6 +93,8 @@ def in_place_of(event: Event, error: Unencodable) -> Event:
             return ToolFinished(failed(result.call_id, result.name, failure), event.seconds)
         case ModelResponded():
             return ModelFailed(event.step, "garbage", f"the answer cannot be stored: {error}", retryable=True)
+        case ModelFailed():
+            return replace(event, message=event.message.encode("utf-8", "replace").decode())
         case _:
             raise error
 

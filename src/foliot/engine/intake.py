@@ -51,7 +51,7 @@ def check_output(action: CheckOutput) -> OutputAccepted | OutputRejected:
     text = _without_fence(action.output)
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return _rejected([f"it is not JSON: {error}"])
     problems = [
         f"{'/'.join(map(str, problem.instance_path)) or 'the value'}: {problem.message}"

@@ -70,9 +70,11 @@ class Keeper:
         drivers = dict(self._drivers)
         lost = await self._journal.renew([driver.lease for driver in drivers.values()], until=now + self._lease_seconds)
         self._renewed_at = now
-        for run_id in lost:
-            if self._drivers.get(run_id) is drivers[run_id]:
-                drivers[run_id].lose()
+        for run_id, driver in drivers.items():
+            if run_id not in lost:
+                driver.renewed(now + self._lease_seconds)
+            elif self._drivers.get(run_id) is driver:
+                driver.lose()
 
     async def _deliver_signals(self) -> None:
         for signal in await self._journal.signals(list(self._drivers)):

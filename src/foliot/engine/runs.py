@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -40,7 +40,9 @@ class Runs:
         clock: Clock = time.time,
         worker: str | None = None,
         lease_seconds: float = 30.0,
+        is_gone: Callable[[str | None], bool] = is_gone,
     ) -> None:
+        """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end."""
         self.journal = journal
         self.tools = tools
         self.worker = worker or identity()
@@ -48,6 +50,7 @@ class Runs:
         self._watcher = watcher or Silence()
         self._clock = clock
         self._lease_seconds = lease_seconds
+        self._is_gone = is_gone
         self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
 
     async def start(
@@ -113,7 +116,7 @@ class Runs:
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until)
         except Held:
             info = await self.journal.get(run_id)
-            if not is_gone(info.worker):
+            if not self._is_gone(info.worker):
                 raise
             # The holder was killed on this machine: waiting for its lease to run out would help nobody.
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until, force=True)
@@ -168,6 +171,7 @@ class Runs:
             clock=self._clock,
             stream=stream,
             claim=claim,
+            lease_seconds=self._lease_seconds,
         )
 
 
