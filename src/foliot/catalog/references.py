@@ -33,7 +33,7 @@ async def check_against_store(store: ResourceStore, documents: Sequence[Document
 
     Its findings carry `handle_of` as their file: whoever knows the files puts them there.
     """
-    from foliot.resources.checks import check_references
+    from foliot.catalog.checks import check_documents
     from foliot.resources.problems import Finding, ManifestError
 
     stored = await _referenced(store, documents)
@@ -41,12 +41,9 @@ async def check_against_store(store: ResourceStore, documents: Sequence[Document
     def find(kind: str, namespace: str, name: str) -> Document | None:
         return stored.get(Key(kind, namespace, name))
 
-    def known(kind: str, namespace: str, name: str) -> bool:
-        return find(kind, namespace, name) is not None
-
     findings = [
         Finding(problem, handle_of(documents[index]), kind=documents[index]["kind"], name=key_of(documents[index]).name)
-        for index, problem in check_references(documents, known, find)
+        for index, problem in check_documents(documents, find)
     ]
     if any(finding.severity == "error" for finding in findings):
         raise ManifestError(findings)

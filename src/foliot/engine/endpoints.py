@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from foliot.engine.definition import ENDPOINT
 from foliot.errors import NotFound, SecretError
 from foliot.kernel.messages import ModelRequest, ModelResponse
 from foliot.kernel.spec import RunSpec
 from foliot.models.base import Gateway, ModelError, OnDelta
-from foliot.models.config import GatewayConfig, Timeouts
+from foliot.models.config import GatewayConfig
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
-from foliot.models.limits import NO_LIMITS, Limits
-from foliot.models.pricing import Pricing
+from foliot.models.from_resource import endpoint_config
 from foliot.models.router import Router
-from foliot.resources.durations import seconds
 from foliot.store.base import Document, Key, ResourceStore
 
 # What a Secret may be replaced by in the environment. Only names with this prefix: a manifest must not be able to read
@@ -94,7 +91,10 @@ class RunModels:
         if self._store is None:
             raise NotFound(f"there is no model endpoint {ref!r}", hint="name one as provider:model, or open a store")
         document = await self._store.get(key)
-        return endpoint_config(document, await self._api_key(document, key.namespace))
+        from foliot.resources.definitions.model_endpoint import ModelEndpoint
+
+        api_key = await self._api_key(document, key.namespace)
+        return endpoint_config(ModelEndpoint.model_validate(document), api_key=api_key)
 
     async def _api_key(self, document: Document, namespace: str) -> str:
         ref = document["spec"].get("auth", {}).get("secretRef")
@@ -121,48 +121,3 @@ class RunModels:
 def qualified(ref: str, namespace: str) -> str:
     """A reference with its namespace, so that it means the same wherever it is read. `provider:model` has none."""
     return ref if "/" in ref or ":" in ref else f"{namespace}/{ref}"
-
-
-def endpoint_config(document: Document, api_key: str) -> EndpointConfig:
-    """A normalised ModelEndpoint document as the router wants it."""
-    metadata, spec = document["metadata"], document["spec"]
-    namespace = metadata.get("namespace", "default")
-    options: dict[str, Any] = dict(spec.get("options", {}))
-    if spec.get("script") is not None:
-        options["script"] = spec["script"]
-    return EndpointConfig(
-        name=f"{namespace}/{metadata['name']}",
-        gateway=GatewayConfig(
-            provider=spec["provider"],
-            base_url=spec.get("base_url", ""),
-            api_key=api_key,
-            model=spec["default_model"],
-            options=options,
-            timeouts=_timeouts(spec.get("timeouts", {})),
-        ),
-        version=metadata.get("resourceVersion", ""),
-        limits=_limits(spec.get("rate_limit")),
-        pricing=_pricing(spec.get("pricing")),
-        fallbacks=tuple(qualified(ref, namespace) for ref in spec.get("fallbacks", ())),
-    )
-
-
-def _timeouts(given: Mapping[str, Any]) -> Timeouts:
-    return Timeouts(**{name: seconds(value) for name, value in given.items() if value})
-
-
-def _limits(given: Mapping[str, Any] | None) -> Limits:
-    """The declared limits per period, as limits per minute."""
-    if given is None:
-        return NO_LIMITS
-    minutes = seconds(given["per"]) / 60
-    requests, tokens = given.get("requests"), given.get("tokens")
-    return Limits(
-        requests_per_minute=requests / minutes if requests else None,
-        tokens_per_minute=tokens / minutes if tokens else None,
-        concurrency=given.get("concurrency"),
-    )
-
-
-def _pricing(given: Mapping[str, Any] | None) -> Pricing | None:
-    return None if given is None else Pricing(**{name: value for name, value in given.items() if value is not None})

@@ -43,9 +43,9 @@ def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> 
 
 
 def _references(bundle: Bundle) -> list[Finding]:
-    from foliot.resources.checks import check_references
+    from foliot.catalog.checks import check_documents
 
-    problems = check_references([loaded.document for loaded in bundle.items], known=None)
+    problems = check_documents([loaded.document for loaded in bundle.items], None)
     return [bundle.items[index].place(problem) for index, problem in problems]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from foliot.resources.base import Model, Resource, Status, problem
 from foliot.resources.definitions.shapes import RateLimit, SecretAuth
-from foliot.resources.fields import Positive, RefList, StringMap, Timeout, Url, lowered
+from foliot.resources.fields import Positive, RefList, StringMap, Timeout, Url
 from foliot.resources.problems import Problem
 
 BASE_URLS: Final[Mapping[str, str]] = MappingProxyType(
@@ -24,6 +24,14 @@ BASE_URLS: Final[Mapping[str, str]] = MappingProxyType(
 )
 _NEED_A_URL: Final = frozenset({"azure-openai", "openai-compatible", "vllm"})
 _OFFLINE: Final = frozenset({"scripted", "mock"})
+
+
+def _provider(value: Any) -> Any:
+    """Names are in lower case; a model behind a colon (`pydantic-ai:Some/Model`) keeps its own."""
+    if not isinstance(value, str):
+        return value
+    name, colon, model = value.strip().partition(":")
+    return name.lower() + colon + model
 
 
 def _options(values: dict[str, str]) -> dict[str, str]:
@@ -61,21 +69,10 @@ class ModelEndpointSpec(Model):
 
     required: ClassVar = {"default_model": ""}
 
-    provider: Annotated[
-        Literal[
-            "openai",
-            "openai-responses",
-            "anthropic",
-            "azure-openai",
-            "gemini",
-            "ollama",
-            "vllm",
-            "openai-compatible",
-            "scripted",
-            "mock",
-        ],
-        BeforeValidator(lowered),
-    ] = Field(default="openai", description="The protocol that the endpoint speaks.")
+    provider: Annotated[str, BeforeValidator(_provider)] = Field(
+        default="openai",
+        description="The protocol that the endpoint speaks: openai, anthropic, gemini, ollama, scripted and others.",
+    )
     base_url: Url = Field(default="", description="Where it is; known for the large providers.")
     default_model: str = Field(default="", description="The model that is asked unless an agent names another.")
     options: Annotated[StringMap, AfterValidator(_options)] = Field(

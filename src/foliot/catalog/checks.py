@@ -1,0 +1,57 @@
+"""Every check of documents that needs more than one manifest, or more than the words in it.
+
+References and graphs are the resources' own business; whether a provider exists and a script can be played only the
+models know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from foliot.errors import FoliotError
+from foliot.resources.checks import check_references
+from foliot.resources.problems import Path, Problem
+from foliot.store.base import Document
+
+Find = Callable[[str, str, str], Document | None]
+
+
+def check_documents(documents: Sequence[Document], find: Find | None) -> list[tuple[int, Problem]]:
+    """What is wrong or doubtful, each with the index of its document. Without `find`, nothing is known to be stored."""
+
+    def known(kind: str, namespace: str, name: str) -> bool:
+        return find is not None and find(kind, namespace, name) is not None
+
+    problems = list(check_references(documents, None if find is None else known, find))
+    for index, document in enumerate(documents):
+        if document["kind"] == "ModelEndpoint":
+            problems.extend((index, problem) for problem in _check_endpoint(document))
+    return problems
+
+
+def _check_endpoint(document: Document) -> Iterator[Problem]:
+    from foliot.models.registry import default_registry
+
+    spec = document["spec"]
+    try:
+        default_registry().find(spec["provider"])
+    except FoliotError as error:
+        # A warning, because the plug-in may be installed where the endpoint is used and not here.
+        yield Problem(("spec", "provider"), error.message, error.hint, severity="warning")
+    script = spec.get("script")
+    if isinstance(script, str):
+        from foliot.models.scripted import NAMED
+
+        if script not in NAMED:
+            yield Problem(("spec", "script"), f"there is no script named {script!r}", expected=" or ".join(NAMED))
+    elif script is not None:
+        from foliot.models.script_reader import validate_script
+
+        for place, message in validate_script(script):
+            yield Problem(("spec", *_path(place)), message)
+
+
+def _path(place: str) -> Path:
+    """`script[2].call` as steps."""
+    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"[^.\[\]]+", place))

@@ -1,0 +1,43 @@
+"""Checks that only the models can make: does the provider exist, can the script be played."""
+
+from __future__ import annotations
+
+import pytest
+
+from foliot.catalog.checks import check_documents
+from foliot.resources.validate import validate_document
+
+
+def endpoint(**spec) -> dict:
+    document, problems = validate_document({"kind": "ModelEndpoint", "metadata": {"name": "m"}, "spec": spec})
+    assert document is not None, problems
+    return document
+
+
+def findings(**spec) -> list[tuple[str, str, str]]:
+    found = check_documents([endpoint(**spec)], None)
+    return [(problem.severity, problem.field, str(problem)) for _, problem in found]
+
+
+@pytest.mark.parametrize("provider", ["openai", "Google", "azure", "groq", "pydantic-ai:test"])
+def test_providers_that_exist_by_name_or_alias_pass(provider: str) -> None:
+    assert findings(provider=provider, default_model="m", base_url="https://models.example.com/v1") == []
+
+
+def test_an_unknown_provider_is_a_warning_with_what_was_probably_meant() -> None:
+    ((severity, field, text),) = findings(provider="opnai", default_model="m")
+    assert (severity, field) == ("warning", "spec.provider")
+    assert "openai" in text
+
+
+def test_a_script_that_cannot_be_played_is_an_error_at_its_place() -> None:
+    found = findings(provider="scripted", script=[{"say": "hi"}, {"sey": "ho"}])
+    assert [(severity, field) for severity, field, _ in found] == [
+        ("error", "spec.script[1].sey"),
+        ("error", "spec.script[1]"),
+    ]
+
+
+def test_a_named_script_must_exist() -> None:
+    assert findings(provider="scripted", script="echo") == []
+    assert findings(provider="scripted", script="nonesuch")[0][0] == "error"
