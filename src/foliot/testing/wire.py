@@ -56,10 +56,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One answer. `pieces` is into how many frames its text is cut when the client asked for a stream."""
+    """One answer. `pieces` is into how many frames its text is cut when the client asked for a stream.
+
+    `pause` is the time between two frames; without one, the network may deliver many of them together.
+    """
 
     response: ModelResponse | None = None
     pieces: int = 4
+    pause: float = 0.0
     fault: Fault | None = None
 
 
@@ -156,7 +160,7 @@ class WireServer:
             return await _Trouble(self, play, wire, stream, reader, writer).play(play.fault)
         frames = self._frames(play, wire, stream)
         if stream:
-            await _send_stream(writer, wire, frames)
+            await _send_stream(writer, wire, frames, pause=play.pause)
         else:
             await _send(writer, frames[0])
         return True
@@ -214,13 +218,13 @@ async def _send(
 
 
 async def _send_stream(
-    writer: asyncio.StreamWriter, wire: WireFormat, frames: list[bytes], *, end: bool = True
+    writer: asyncio.StreamWriter, wire: WireFormat, frames: list[bytes], *, end: bool = True, pause: float = 0.0
 ) -> None:
     writer.write(_head(200, wire.stream_type, None))
     for frame in frames:
         writer.write(_chunk(frame))
         await writer.drain()
-        await asyncio.sleep(0)  # each frame its own write, as a model's tokens are
+        await asyncio.sleep(pause)  # each frame its own write, as a model's tokens are
     if end:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
