@@ -27,6 +27,7 @@ def test_every_query_is_valid_sqlite_as_it_stands(name: str, connection: apsw.Co
 @pytest.mark.services
 async def test_every_query_is_valid_postgresql_after_translation(postgres_url: str) -> None:
     import asyncpg
+
     from foliot.store.postgres import PostgresDatabase
 
     await (await PostgresDatabase.open(postgres_url)).close()

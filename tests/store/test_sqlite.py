@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import multiprocessing
 import os
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import pytest
@@ -75,6 +80,33 @@ async def test_concurrent_writes_share_commits(database: SqliteDatabase, monkeyp
     monkeypatch.setattr(sqlite_writer.Executor, "commit", counted)
     await asyncio.gather(*(database.write(put, f"n{n}", "x") for n in range(500)))
     assert commits < 100
+
+
+async def test_a_writer_yields_to_other_processes_only_when_there_are_some(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(sqlite_writer, "time", SimpleNamespace(sleep=naps.append))
+    for n in range(20):
+        await database.write(put, "a", str(n))
+    assert naps == []
+    other = await SqliteDatabase.open(database.path)
+    await other.write(put, "a", "other")
+    await other.close()
+    await database.write(put, "a", "mine")
+    assert len(naps) == 1
+
+
+async def test_a_folder_that_another_process_holds_is_waited_for_and_then_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "WRITE_PATIENCE", 0.05)
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(Unavailable, match="preparing a store"):
+        await SqliteDatabase.open(tmp_path / "foliot.db")
+    os.close(held)
+    await (await SqliteDatabase.open(tmp_path / "foliot.db")).close()
 
 
 async def test_a_body_sees_its_own_writes_and_gets_every_form_of_result(database: SqliteDatabase) -> None:
@@ -247,11 +279,42 @@ async def test_a_lock_that_is_never_released_is_unavailable_not_a_driver_error(
     assert await database.write(put, "a", "1") == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_store_without_permission_is_refused_in_words(tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(Unavailable, match="may not be written"):
-        await SqliteDatabase.open(tmp_path / "closed" / "deep" / "foliot.db")
+_AS_A_STRANGER = """
+import asyncio, os, sys
+from foliot.errors import FoliotError
+from foliot.store.sqlite import SqliteDatabase
+from foliot.store.transaction import run
+
+async def main():
+    if os.geteuid() == 0:
+        os.setuid(65534)
+    try:
+        database = await SqliteDatabase.open(sys.argv[1])
+        try:
+            await database.write(run, "setting_put", name="a", value="b")
+        finally:
+            await database.close()
+    except FoliotError as error:
+        print(error.code, error.retryable, error.message, error.hint)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("existing", [False, True])
+async def test_a_store_without_permission_is_refused_in_words(existing: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "foliot.db"
+        if existing:
+            await (await SqliteDatabase.open(path)).close()
+            path.chmod(0o444)
+        os.chmod(folder, 0o555)
+        arguments = [sys.executable, "-c", _AS_A_STRANGER, str(path)]
+        done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, timeout=60)
+        os.chmod(folder, 0o700)
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"unavailable False the store {path} "), done.stdout
+    assert "None" not in done.stdout
 
 
 def test_errors_of_the_file_system_and_the_driver_have_words() -> None:

@@ -46,7 +46,8 @@ def _explain_server(error: Exception, where: str) -> FoliotError:
                 f"PostgreSQL at {where} kept undoing the change for the sake of others", hint="try again"
             )
         case "22", _:
-            return InvalidInput("the store cannot keep this value", reason=str(error))
+            # The driver's own text quotes the value, which may be nobody's business.
+            return InvalidInput("the store cannot keep this value", sqlstate=state)
         case "28", _:
             return Unavailable(
                 f"PostgreSQL at {where} refused the login", hint="check user and password", retryable=False

@@ -55,9 +55,8 @@ class SqlResourceStore:
             after, revision = cursors.resolve(cursor, filter)
         items: list[Document] = []
         last = after
+        count = min(ROUND, limit + 1)  # one more than the page tells whether it is the last one
         while True:
-            # Without clauses one row more than the page tells whether it is the last one.
-            count = ROUND if filter.labels or filter.fields else min(ROUND, limit + 1 - len(items))
             found = await self._candidates(filter, after, before, count)
             for row in found:
                 document = secrets.masked(decode(row["document"]))
@@ -70,6 +69,7 @@ class SqlResourceStore:
             if len(found) < count:
                 return Page(items, None, revision)
             after = found[-1]["key"]
+            count = min(ROUND, 2 * count)  # few of them match: look at more at a time
             await asyncio.sleep(0)
 
     async def write(self, changes: Sequence[Put | Delete]) -> list[Written]:

@@ -146,8 +146,19 @@ def _alone(folder: Path) -> Generator[None]:
     import fcntl
 
     descriptor = os.open(folder, os.O_RDONLY)
+    deadline = time.monotonic() + WRITE_PATIENCE
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"another process has been preparing a store in {folder} for too long",
+                        hint="see which process holds the folder, and try again",
+                    ) from None
+                time.sleep(_LONGEST_NAP)
         yield
     finally:
         os.close(descriptor)
@@ -167,7 +178,7 @@ def explain(error: Exception, path: Path) -> FoliotError:
     match error:
         case apsw.ConstraintError():
             return Conflict("the change breaks a rule of the store", rule=str(error))
-        case apsw.BusyError() | apsw.LockedError():
+        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return Unavailable(
                 f"the store {path} stayed busy with other processes",
                 hint="try again; if it goes on, see which process holds the file open",

@@ -57,7 +57,7 @@ class Writer:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._executor: Executor | None = None
         self._others_seen = 0
-        self._version = -1
+        self._version = 0
         self.submit = self._queue.put
         self._thread = threading.Thread(target=self._work, name=f"foliot-writer-{path.name}", daemon=True)
         self._thread.start()
@@ -113,7 +113,7 @@ class Writer:
                 if connection.in_transaction:
                     executor.rollback()
                 raise
-            self._be_courteous(connection)
+            self._be_courteous(executor)
         except BaseException as error:
             told = explain(error, self._path) if isinstance(error, apsw.Error) else error
             return [(job, None, told) for job in jobs]
@@ -143,10 +143,10 @@ class Writer:
                 executor.release()
         return outcomes
 
-    def _be_courteous(self, connection: Connection) -> None:
-        version = connection.data_version()
-        if version != self._version:  # changes only when another connection committed
-            self._others_seen = _COURTESY_BATCHES if self._version != -1 else 0
+    def _be_courteous(self, executor: Executor) -> None:
+        version = executor.version()
+        if version != self._version:
+            self._others_seen = _COURTESY_BATCHES if self._version else 0
             self._version = version
         elif self._others_seen:
             self._others_seen -= 1
@@ -180,6 +180,10 @@ class Executor:
 
     def release(self) -> None:
         self._cursor.execute("RELEASE body")
+
+    def version(self) -> int:
+        """A number that changes when another connection commits, not when this one does."""
+        return self._cursor.execute("PRAGMA data_version").fetchall()[0][0]
 
     def run(self, job: Job, path: Path) -> Any:
         """Drive the body to its end. A failed statement is raised inside the body, which may only translate it."""
