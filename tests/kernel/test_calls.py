@@ -8,6 +8,8 @@ from foliot.kernel.actions import Await, CallTools, End, Wait
 from foliot.kernel.events import (
     ApprovalDecided,
     ApprovalRequested,
+    CancelRequested,
+    InputReceived,
     ModelResponded,
     RunFailed,
     RunResumed,
@@ -20,7 +22,7 @@ from foliot.kernel.events import (
 from foliot.kernel.messages import ModelResponse
 from foliot.kernel.spec import Effect, OnUnknown, Repairs
 from foliot.kernel.state import owner_of
-from tests.kernel.play import Play, asks, failure, result, rule, says, spec
+from tests.kernel.play import Play, asks, failure, result, rule, says, spec, user
 
 
 def in_step(*calls: tuple[str, str], run_spec=None, answers=(), tool=None) -> Play:
@@ -213,13 +215,21 @@ def test_edited_arguments_are_what_is_run_and_the_model_is_told():
     assert '{"amount": 1}' in play.results()[1].text
 
 
+def test_an_edited_call_that_is_not_run_says_nothing_of_its_arguments():
+    play = parked()
+    play.run()
+    play.record(ApprovalDecided("b", "edit", arguments='{"amount": 1}'), CancelRequested())
+    play.run()
+    assert "amount" not in play.results()[1].text
+
+
 def test_an_approval_that_nobody_gives_in_time_is_a_denial():
     play = parked()
     play.tool = lambda c: request(c.call_id, expires_at=2000.0) if c.name == "pay" else ToolFinished(result(c))
     action = play.run()
     assert isinstance(action, Wait)
     assert action.waiting.until == 2000.0
-    play.now = 2000.0
+    play.now = 2000.0 - play.tick
     play.record(RunResumed("timer"))
     play.run()
     assert play.all(ApprovalDecided)[0].decision == "expired"
@@ -266,6 +276,21 @@ def test_a_once_call_is_never_repeated_without_a_decision():
     play.crash()
     assert isinstance(play.run(), Wait)
     assert play.started == []
+
+
+def test_an_interrupt_does_not_decide_about_a_lost_call():
+    play = crashed("once")
+    play.record(InputReceived("i1", user("hurry"), "interrupt"))
+    action = play.run()
+    assert isinstance(action, Wait)
+    assert action.waiting.reason == "unknown_effect"
+
+
+def test_an_interrupt_does_not_leave_a_call_half_done():
+    play = crashed("idempotent")
+    play.record(InputReceived("i1", user("hurry"), "interrupt"))
+    play.run()
+    assert [call.attempt for call in play.started] == [2]
 
 
 def test_a_person_says_that_it_happened_and_what_it_returned():

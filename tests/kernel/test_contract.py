@@ -9,13 +9,18 @@ from foliot.kernel.events import (
     ApprovalDecided,
     ApprovalRequested,
     ContractViolated,
+    InputReceived,
+    ModelResponded,
     OutputRejected,
     RunFailed,
     RunSucceeded,
+    StepStarted,
     ToolFinished,
+    ToolStarted,
 )
+from foliot.kernel.rules import refusal
 from foliot.kernel.spec import Contract, Repairs
-from tests.kernel.play import Play, asks, failure, result, says, spec
+from tests.kernel.play import Play, asks, failure, result, says, spec, user
 
 
 def owes(*tools: str, markers: tuple[str, ...] = (), observe: bool = False, **changes: object):
@@ -96,6 +101,12 @@ def test_under_observe_a_tool_that_the_contract_does_not_name_is_run():
     assert isinstance(play.state.ended, RunSucceeded)
 
 
+def test_a_call_that_breaks_the_contract_cannot_be_started():
+    play = Play(owes("look"))
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "pay"))))
+    assert refusal(play.state, ToolStarted("a", "pay", "r1/a")) is not None
+
+
 # --- repeats
 
 
@@ -140,6 +151,33 @@ def test_a_reading_tool_is_asked_again_after_something_may_have_changed():
     play = Play(spec(duplicates="short_circuit"), answers)
     play.run()
     assert [call.call_id for call in play.started] == ["a", "c", "d"]
+
+
+def test_a_tool_with_effects_is_not_repeated_whatever_happened_since():
+    answers = [asks(("a", "save")), asks(("b", "pay")), asks(("c", "save")), says("done")]
+    play = Play(spec(duplicates="short_circuit"), answers)
+    play.run()
+    assert [call.call_id for call in play.started] == ["a", "b"]
+
+
+def test_an_old_result_does_not_stand_in_for_a_call_that_just_failed():
+    answers = [asks(("a", "look")), asks(("b", "save")), asks(("c", "look"), ("d", "look")), says("done")]
+    play = Play(spec(duplicates="short_circuit"), answers)
+    play.tool = lambda call: ToolFinished(failure(call) if call.call_id == "c" else result(call))
+    play.run()
+    assert [call.call_id for call in play.started] == ["a", "b", "c", "d"]
+
+
+def test_a_repeat_that_was_skipped_by_an_interrupt_breaks_nothing():
+    play = Play(owes("save", duplicates="deny"), [says("done")])
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "save"), ("b", "save"))))
+    action = play.next()
+    play.record(action.calls[0].started(), InputReceived("i1", user("stop"), "interrupt"))
+    play.next()
+    play.record(ToolFinished(result(action.calls[0])))
+    play.run()
+    assert play.all(ContractViolated) == []
+    assert isinstance(play.state.ended, RunSucceeded)
 
 
 def test_equal_calls_of_one_step_are_made_one_after_the_other():

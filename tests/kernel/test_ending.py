@@ -149,6 +149,23 @@ def test_a_crash_while_the_model_thinks_asks_again():
     assert isinstance(play.state.ended, RunSucceeded)
 
 
+def test_the_attempts_of_each_step_are_counted_anew():
+    play = Play(spec(), [asks(("a", "look")), says("done")])
+    assert isinstance(play.next(), AskModel)
+    play.crash()
+    play.run()
+    assert [(step.step, step.attempt) for step in play.all(StepStarted)] == [(1, 1), (1, 2), (2, 1)]
+
+
+def test_the_delay_does_not_grow_for_ever():
+    play = Play(spec(repairs=Repairs(model=9, model_delay_max=5.0)), [failing()] * 9)
+    for _ in range(8):
+        play.run()
+        failed_at = max(at for at, event in play.facts if isinstance(event, ModelFailed))
+        assert play.state.waiting.until <= failed_at + 5.0
+        play.record(RunResumed("timer"))
+
+
 def test_a_refusal_ends_the_run_with_the_words_of_the_model():
     play = Play(spec(), [says("I will not", stop="refusal")])
     play.run()
@@ -179,6 +196,16 @@ def test_a_transcript_that_is_too_long_is_compacted_once():
     play.run()
     assert isinstance(play.state.ended, RunSucceeded)
     assert play.state.spent.cost_usd == 0.51
+
+
+def test_a_later_step_may_be_compacted_again():
+    overflow = [failing(kind="context_overflow", retryable=False, step=step) for step in (1, 2)]
+    play = Play(spec(compaction=True), [overflow[0], asks(("a", "look")), overflow[1], says("done")])
+    for _ in range(2):
+        assert isinstance(play.run(), Compact)
+        play.record(SessionCompacted(len(play.state.transcript), user("short")))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
 
 
 def test_a_transcript_that_stays_too_long_ends_the_run():
@@ -303,6 +330,25 @@ def test_waiting_for_a_person_does_not_use_up_the_time_limit():
     assert isinstance(play.state.ended, RunSucceeded)
 
 
+def test_waiting_for_the_model_uses_up_the_time_limit():
+    play = Play(spec(limits=Limits(max_seconds=60.0)), [failing(retry_after=100.0), says("x")])
+    play.run()
+    play.now += 100.0
+    play.record(RunResumed("timer"))
+    play.run()
+    assert play.state.ended.reason == "seconds"
+
+
+def test_a_crash_does_not_give_a_run_more_time():
+    play = Play(spec(limits=Limits(max_seconds=60.0)), [says("x")])
+    first = play.now
+    play.now += 30.0
+    play.crash()
+    asking = play.next()
+    assert isinstance(asking, AskModel)
+    assert asking.deadline == first + 60.0
+
+
 def test_the_limit_on_calls_refuses_all_of_a_step_that_would_pass_it():
     play = Play(spec(limits=Limits(max_tool_calls=2)), [asks(("a", "look")), asks(("b", "look"), ("c", "look"))])
     play.run()
@@ -321,6 +367,31 @@ def test_with_finish_the_limit_on_calls_lets_through_what_fits_and_asks_for_an_a
     assert isinstance(play.state.ended, RunSucceeded)
     assert play.asked[-1].request.settings.tool_choice == "none"
     assert len(play.all(BudgetExceeded)) == 1
+
+
+def test_with_finish_the_end_of_the_calls_is_recorded_once():
+    play = Play(
+        spec(limits=Limits(max_tool_calls=1, parallel_tools=1), on_limit="finish"),
+        [asks(("a", "look"), ("b", "look"), ("c", "look")), says("done")],
+    )
+    play.run()
+    assert [call.call_id for call in play.started] == ["a"]
+    assert len(play.all(BudgetExceeded)) == 1
+
+
+def test_a_last_answer_that_asks_for_tools_is_not_asked_for_again():
+    play = Play(
+        spec(limits=Limits(max_tool_calls=0), on_limit="finish"), [asks(("a", "look")), asks(("b", "look")), says("x")]
+    )
+    play.run()
+    assert len(play.asked) == 2
+    assert play.state.ended.code == "budget_exceeded"
+
+
+def test_an_agent_without_tools_needs_no_special_last_answer():
+    play = Play(spec(limits=Limits(max_steps=1), on_limit="finish", tools=()), [says("done")])
+    play.run()
+    assert play.all(BudgetExceeded) == []
 
 
 def test_a_call_that_is_repeated_after_a_crash_counts_once():
@@ -346,6 +417,23 @@ def test_every_state_has_an_owner():
     assert (owner_of(play.state).kind, owner_of(play.state).until) == ("capacity", 9.0)
     play.run()
     assert owner_of(play.state).kind == "nobody"
+
+
+def test_a_wait_that_the_shell_recorded_gives_way_to_the_one_of_the_run():
+    play = Play(spec(), tool=lambda c: ApprovalRequested(c.call_id, "ap", "pay", "d"))
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "pay"))))
+    play.record(ApprovalRequested("a", "ap", "pay", "d"), RunWaiting("capacity", "capacity"))
+    play.run()
+    assert play.state.waiting.reason == "approval"
+
+
+def test_a_waiting_run_that_nobody_holds_is_not_resumed_before_it_is_claimed():
+    play = Play(spec())
+    play.record(RunWaiting("capacity", "capacity"), RunRetried(1, "worker_lost"))
+    action = play.next()
+    assert isinstance(action, Wait)
+    assert action.waiting.reason == "capacity"
+    assert play.all(RunResumed) == []
 
 
 @pytest.mark.parametrize("by", ["cancel", "fail"])

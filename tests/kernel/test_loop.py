@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
+
 from foliot.kernel.actions import AskModel, Await, CallTools, End, Stop
 from foliot.kernel.budget import Limits
 from foliot.kernel.events import (
+    Fork,
     InputReceived,
     ModelResponded,
+    RunClaimed,
     RunCreated,
+    RunFailed,
     RunSucceeded,
     SessionCompacted,
     StepStarted,
     ToolFinished,
 )
-from foliot.kernel.loop import decide
+from foliot.kernel.loop import apply, decide, fold
 from foliot.kernel.messages import Media, Message, ModelResponse, Text, ToolCall, ToolResult, Usage
+from foliot.kernel.spec import Contract, Repairs
 from foliot.kernel.state import State
 from tests.kernel.play import Play, asks, failure, result, rule, says, spec, user
 
@@ -118,6 +124,22 @@ def test_the_first_tool_result_is_the_answer_when_the_agent_stops_on_it():
     assert play.state.ended == RunSucceeded("found it", None, 1, 1, Usage(10, 5, cost_usd=0.01))
 
 
+def test_the_first_of_several_results_is_the_answer():
+    play = Play(spec(tool_use_behavior="stop_on_first_tool"), [asks(("a", "look"), ("b", "save"))])
+    play.tool = lambda call: ToolFinished(result(call, call.name))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.output == "look"
+
+
+def test_a_failed_tool_does_not_end_the_run():
+    play = Play(spec(), [asks(("a", "look")), says("no luck")])
+    play.tool = lambda call: ToolFinished(failure(call), ends_run=True)
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.output == "no luck"
+
+
 def test_a_failed_tool_is_no_answer_for_an_agent_that_stops_on_the_first():
     behaviour = spec(tool_use_behavior="stop_on_first_tool")
     play = Play(behaviour, [asks(("c1", "look")), says("no luck")], tool=lambda call: ToolFinished(failure(call)))
@@ -216,6 +238,21 @@ def test_an_interrupt_while_the_model_thinks_skips_the_calls_it_asks_for():
     assert isinstance(play.state.ended, RunSucceeded)
 
 
+def test_an_interrupt_holds_for_one_step():
+    play = Play(spec(), [asks(("b", "look")), says("done")])
+    play.record(StepStarted(1), InputReceived("i1", user("no"), "interrupt"), ModelResponded(1, asks(("a", "pay"))))
+    play.run()
+    assert [call.call_id for call in play.started] == ["b"]
+
+
+def test_an_answer_that_was_followed_by_an_input_is_not_the_answer_of_the_run():
+    play = Play(spec(), [asks(("a", "look")), says("second")])
+    play.record(StepStarted(1), InputReceived("i1", user("wait")), ModelResponded(1, says("first")))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.output == "second"
+
+
 # --- history, fork, compaction
 
 
@@ -229,6 +266,35 @@ def test_a_run_goes_on_from_the_history_it_is_given():
     play.run()
     assert play.asked[0].request.messages == (*past, user("go"))
     assert play.started[0].call_id == "c1-2"
+
+
+@pytest.mark.parametrize(("fork", "ended"), [(Fork("r0", 9), RunSucceeded), (None, RunFailed)])
+def test_what_a_fork_inherits_counts_for_its_contract_and_an_old_conversation_does_not(fork, ended):
+    past = (Message("assistant", (ToolCall("c1", "look"),)), Message("tool", (result("c1", name="look"),)))
+    owed = spec(contract=Contract(("look",)), repairs=Repairs(outputs=0))
+    created = RunCreated("clerk", "s", (user("go"),), history="sha256:1", fork=fork)
+    answered = ModelResponded(1, says("done"))
+    state = fold(owed, "r1", enumerate([created, RunClaimed(1), StepStarted(1), answered]), past)
+    while not isinstance(action := decide(state), Stop):
+        for event in action.events:
+            apply(state, event, 9.0)
+    assert isinstance(action.terminal, ended)
+
+
+def test_the_history_counts_for_the_size_of_the_first_request():
+    play = Play(spec(limits=Limits(max_tokens=100)), history=(user("x" * 800),))
+    play.run()
+    assert isinstance(play.state.ended, RunFailed)
+    assert play.state.ended.reason == "tokens"
+
+
+def test_after_a_compaction_the_next_request_is_as_small_as_it_is():
+    play = Play(spec(limits=Limits(max_tokens=200)), [asks(("a", "look"), usage=Usage(90, 10)), says("done")])
+    play.ask(play.next())
+    play.call(play.next())
+    play.record(SessionCompacted(3, user("summary")))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
 
 
 def test_a_fork_starts_from_messages_in_which_every_call_is_answered():

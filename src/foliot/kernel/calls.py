@@ -107,7 +107,7 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
     call.phase = "done"
     call.verdict = None
     call.result = feedback.edited(result, call.arguments) if call.edited and event.synthetic is None else result
-    call.ends_run = event.ends_run and result.error is None
+    call.ends_run = event.ends_run
     if event.usage is not None:
         state.spent.add(event.usage)
     if result.error is None:

@@ -74,7 +74,7 @@ def violations(state: State) -> tuple[ContractViolated, ...]:
     observed = contract.on_violation == "observe"
     found: list[ContractViolated] = []
     for call in state.calls:
-        if call.violation is not None and call.phase != "done":
+        if call.violation is not None:
             if call.violation == "undeclared_tool":
                 message = f"the contract names the tools it allows, and {call.name} is not one of them"
             else:

@@ -5,7 +5,7 @@ phase and come from the worker that holds the run. Facts from outside (an input,
 any phase in which the run lives, because nobody outside can know it; what they *do* is decided at the next boundary.
 A call has phases of its own, and a fact about a call must also fit those.
 
-Beyond the tables a few facts must fit the details of the state: `_GUARDS`. All of it is checked before anything is
+Beyond the tables a few facts must fit the details of the state: `GUARDS`. All of it is checked before anything is
 changed, so a refused fact leaves no trace.
 
              ┌── run.created ──> QUEUED ── run.claimed ──> READY <───────────────────────────────┐
@@ -78,7 +78,7 @@ def refusal(state: State, event: e.Event) -> str | None:
     phase = state.phase
     if phase not in LEGAL[kind]:
         return f"{kind.__name__} while the run is {phase}"
-    guard = _GUARDS.get(kind)
+    guard = GUARDS.get(kind)
     return None if guard is None else guard(state, event)
 
 
@@ -188,7 +188,7 @@ def _compacted(state: State, event: e.SessionCompacted) -> str | None:
     return None
 
 
-_GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
+GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.RunCreated: _created,
     e.RunClaimed: _claimed,
     e.RunWaiting: _waiting,
