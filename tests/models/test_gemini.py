@@ -135,7 +135,7 @@ def test_thinking_is_a_level_for_new_models_and_a_budget_for_old_ones() -> None:
     new = build(ask(settings=settings))["generationConfig"]
     assert new == {
         "maxOutputTokens": 5, "temperature": 0.1, "stopSequences": ["X"], "seed": 2,
-        "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "low"},
+        "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "LOW"},
     }  # fmt: skip
     old = build(ask(model="gemini-2.5-pro", settings=settings))["generationConfig"]["thinkingConfig"]
     assert old == {"includeThoughts": True, "thinkingBudget": 2048}

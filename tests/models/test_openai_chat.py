@@ -291,6 +291,15 @@ def test_typed_pieces_of_content_are_text_and_reasoning() -> None:
     assert got.message.parts == (Reasoning("hm"), Text("ok"))
 
 
+def test_the_pieces_of_a_whole_answer_stand_on_lines_of_their_own() -> None:
+    request = ask()
+    wire = OpenAIChatWire()
+    pieces = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    body = json.dumps({"choices": [{"message": {"content": pieces}, "finish_reason": "stop"}]}).encode()
+    answer = wire.parse(body, wire.names(request), CallIds(request, lambda: b""))
+    assert answer.message.text == "one\ntwo"
+
+
 # ── over a socket ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -335,3 +344,11 @@ async def test_azure_puts_the_deployment_into_the_address() -> None:
     assert sent.headers["api-key"] == "az-key"
     assert "authorization" not in sent.headers
     assert sent.json["model"] == "my deployment/x"
+
+
+async def test_a_proxy_is_used_when_the_endpoint_names_one() -> None:
+    async with WireServer([ANSWER]) as proxy:
+        gateway = OpenAIChatGateway(GatewayConfig("openai", "http://model.invalid/v1", "sk-1", proxy=proxy.url))
+        assert (await gateway.respond(ask())).message.text == "ok"
+        await gateway.close()
+    assert proxy.requests[0].path == "http://model.invalid/v1/chat/completions"

@@ -89,7 +89,7 @@ def _generation(request: ModelRequest) -> dict[str, Any]:
     effort = settings.reasoning_effort
     if effort is not None:
         older = _OLDER.search(request.model)
-        amount: dict[str, Any] = {"thinkingBudget": _BUDGETS[effort]} if older else {"thinkingLevel": effort}
+        amount: dict[str, Any] = {"thinkingBudget": _BUDGETS[effort]} if older else {"thinkingLevel": effort.upper()}
         given["thinkingConfig"] = {"includeThoughts": True, **amount}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -130,8 +130,11 @@ def _stop(reason: str | None, calls: bool, refused: bool) -> StopReason:
     return stop
 
 
-def _texts(content: str | list[dict[str, Any]] | None) -> tuple[str, str]:
-    """The text and the reasoning in a content that is a string or, with some servers, a list of typed pieces."""
+def _texts(content: str | list[dict[str, Any]] | None, between: str = "") -> tuple[str, str]:
+    """The text and the reasoning in a content that is a string or, with some servers, a list of typed pieces.
+
+    The pieces of a whole answer are paragraphs, put `between` line ends; those of a stream follow each other directly.
+    """
     if not isinstance(content, list):
         return content or "", ""
     text: list[str] = []
@@ -144,7 +147,7 @@ def _texts(content: str | list[dict[str, Any]] | None) -> tuple[str, str]:
             thought.append(inner if isinstance(inner, str) else nested)
         elif isinstance(found := piece.get("text"), str):
             text.append(found)
-    return "".join(text), "".join(thought)
+    return between.join(text), between.join(thought)
 
 
 def _thoughts(text: str, details: list[dict[str, Any]]) -> list[Part]:
@@ -159,7 +162,7 @@ def parse_chat(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         raise ProviderFault({"error": answer.error})
     if not answer.choices or (said := answer.choices[0].message) is None:
         raise WireError("its answer holds no choice with a message")
-    text, thought = _texts(said.content)
+    text, thought = _texts(said.content, "\n")
     parts = _thoughts(said.reasoning_content or said.reasoning or thought, said.reasoning_details or [])
     text = text or said.refusal or ""
     if text:
