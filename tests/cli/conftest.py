@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +26,7 @@ class Foliot(Protocol):
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder that no other test sees, and none of the caller's settings."""
     import os
 
@@ -39,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "home"
     monkeypatch.setenv("FOLIOT_HOME", str(folder))
     monkeypatch.chdir(tmp_path)
-    yield folder
+    return folder
 
 
 @pytest.fixture

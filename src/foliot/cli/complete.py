@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from foliot.client.base import Client
 from foliot.errors import FoliotError
 from foliot.resources.kinds import KINDS, find_kind
 from foliot.store.base import Filter
+
+if TYPE_CHECKING:
+    from foliot.client.base import Client
 
 T = TypeVar("T")
 ENOUGH = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -54,6 +53,8 @@ def _width(cell: str) -> int:
     """How many columns of a terminal the text takes."""
     if cell.isascii():
         return len(cell)
+    import unicodedata  # a start that needs it not should not pay for it
+
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in cell)
     return len(cell) + wide - sum(unicodedata.combining(char) > 0 for char in cell)
 
@@ -137,7 +138,10 @@ def row_of(
     cut = None if wide else CELL
     values: list[str] = []
     for _, path in (*kind.columns, *(kind.wide if wide else ())):
-        text = cell(at(document, path), now=now, cut=cut, pairs=path == "metadata.labels")
+        value = at(document, path)
+        # AGE says how old it is; the exact time is what `wide` adds.
+        exact = path == "metadata.createdAt" and isinstance(value, str)
+        text = clean(value) if exact else cell(value, now=now, cut=cut, pairs=path == "metadata.labels")
         values.append(prefix + text if path == "metadata.name" else text)
     metadata: Mapping[str, Any] = document.get("metadata", {})
     age = since(metadata.get("createdAt"), now=now)

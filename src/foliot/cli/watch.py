@@ -41,6 +41,7 @@ async def watch_resources(request: Request, output: str) -> int:
     while True:
         try:
             async with connected() as client:
+                pause = FIRST_PAUSE
                 await _follow(client, request, printer)
         except Unavailable as error:
             if printer.revision is None:

@@ -8,6 +8,7 @@ from foliot.client.base import Client
 
 if TYPE_CHECKING:
     from foliot.settings import Settings
+    from foliot.store.secrets import Sealer
 
 
 async def open_client(settings: Settings) -> Client:
@@ -15,12 +16,15 @@ async def open_client(settings: Settings) -> Client:
 
     Raises `UsageError` for a store that cannot be named so, `Unavailable` when it does not answer.
     """
-    from functools import partial
-
     from foliot.client.local import LocalClient
-    from foliot.store.keyring import load_keyring
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
 
+    def keyring() -> Sealer:
+        # Most commands never touch a secret value, and loading this takes a sixth of the time that they may take.
+        from foliot.store.keyring import load_keyring
+
+        return load_keyring(settings)
+
     database = await open_database(settings.store)
-    return LocalClient(SqlResourceStore(database, partial(load_keyring, settings)), close=database.close)
+    return LocalClient(SqlResourceStore(database, keyring), close=database.close)

@@ -144,8 +144,9 @@ async def _changes(client: Client, document: Document, now: datetime) -> str:
         return ""
     rows: list[list[str]] = []
     for before, change in zip([None, *changes], changes, strict=False):
-        rows.append([str(change.revision), change.action, _what_changed(before, change)])
-    return _titled("Last changes", table(["", "", ""], rows[-CHANGES:]).splitlines()[1:])
+        when = _ago(change.document["metadata"].get("updatedAt"), now)
+        rows.append([str(change.revision), when, change.action, _what_changed(before, change)])
+    return _titled("Last changes", table(["", "", "", ""], rows[-CHANGES:]).splitlines()[1:])
 
 
 async def _history(client: Client, document: Document) -> list[Change]:

@@ -19,6 +19,9 @@ from foliot.store.base import Document
 if TYPE_CHECKING:
     from foliot.resources.problems import Problem
 
+ROUNDS: Final = 10
+"""How often the editor opens again. A script in the place of an editor may never get it right."""
+
 _INTRO: Final = """\
 # Change what you like, save and close. Lines that begin with '#' are left out; an empty file changes nothing.
 # Status and versions are kept by the store and are not shown.{secret}
@@ -53,16 +56,17 @@ async def _edit(kind: str, name: str) -> int:
         async with connected() as client:
             outcome = await client.replace(wanted)
     except FoliotError as error:
-        kept = _kept(draft, error)
-        raise kept from None
+        raise _kept(draft, live, error) from None
     draft.unlink()
     click.echo(f"{ref_of(outcome.document)} {outcome.action}")
     return 0
 
 
-def _kept(draft: Path, error: FoliotError) -> FoliotError:
+def _kept(draft: Path, live: Document, error: FoliotError) -> FoliotError:
     """The same error, with where the user's text is: nothing that a person typed is thrown away."""
-    if not draft.exists() or not draft.read_text(encoding="utf-8").strip():
+    written = _body(draft.read_text(encoding="utf-8", errors="replace"))
+    if not written.strip() or written == _text(_editable(live)):
+        draft.unlink()
         return error
     error.hint = "\n".join(filter(None, [error.hint, f"Your text is kept in {draft}"]))
     if isinstance(error, Conflict):
@@ -73,11 +77,11 @@ def _kept(draft: Path, error: FoliotError) -> FoliotError:
 def _ask(live: Document, draft: Path) -> Document | None:
     """The edited document with the version it was read at; None when nothing was changed.
 
-    Raises `InvalidInput` when the text is wrong and was saved a second time as it was.
+    Raises `InvalidInput` when the text is wrong and was saved a second time as it was, or too often.
     """
     original = _editable(live)
     body, problems = _text(original), []
-    while True:
+    for _ in range(ROUNDS):
         _write(draft, _intro(live, problems) + body)
         edit_file(draft, os.environ)
         saved = _body(draft.read_text(encoding="utf-8", errors="replace"))
@@ -89,6 +93,7 @@ def _ask(live: Document, draft: Path) -> Document | None:
         document, problems = _checked(saved, live, draft)
         if document is not None:
             return document if _editable(document) != original else None
+    raise InvalidInput(f"The text is still wrong after {ROUNDS} rounds; giving up.")
 
 
 def _editable(document: Document) -> Document:

@@ -158,4 +158,4 @@ def _nothing(request: Request) -> str:
     what = "resources" if kinds is None else ", ".join(kind.plural for kind in kinds)
     matching = " that match the selector" if request.labels or request.fields else ""
     where = f" in namespace {request.namespace}" if request.namespace is not None else " in any namespace"
-    return f"No {what} found{where}{matching}."
+    return f"No {what}{matching} found{where}."

@@ -1,0 +1,395 @@
+"""init, validate, diff, apply, create, edit, delete: wrong input included."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from foliot.cli.commands.init import BLUEPRINTS
+
+
+@pytest.mark.parametrize("blueprint", BLUEPRINTS)
+def test_every_blueprint_validates_strictly_and_applies_clean(foliot, tmp_path, blueprint):
+    folder = tmp_path / "Weekly Report"
+
+    made = foliot("init", folder, "--blueprint", blueprint)
+    checked = foliot("validate", "-f", folder, "--strict")
+    applied = foliot("apply", "-f", folder)
+    again = foliot("diff", "-f", folder)
+
+    assert (made.code, checked.code, applied.code, again.code) == (0, 0, 0, 0)
+    assert (checked.err, applied.err) == ("", "")
+    assert "agent-system/weekly-report created" in applied.out
+    assert "my-project" not in "".join(path.read_text() for path in folder.rglob("*.*"))
+
+
+@pytest.mark.parametrize("blueprint", BLUEPRINTS)
+def test_the_script_of_a_blueprint_can_be_played_by_each_of_its_agents(foliot, tmp_path, blueprint):
+    from foliot.kernel.messages import ModelRequest
+    from foliot.models.script_reader import read_script
+
+    foliot("init", tmp_path / "p", "-b", blueprint)
+    foliot("apply", "-f", tmp_path / "p")
+    script = read_script(json.loads(foliot("get", "model", "p-model", "-o", "json").out)["spec"]["script"])
+    agents = foliot("get", "agents", "-o", "name").out.split()
+
+    assert agents
+    for agent in agents:
+        request = ModelRequest(model="scripted", agent=agent.removeprefix("agent/"), messages=())
+        scene = script.scene_for(request)
+        assert scene is not None
+        assert scene.pick(request)[0] is not None
+
+
+def test_init_overwrites_nothing_unless_forced(foliot, tmp_path):
+    foliot("init", tmp_path / "p")
+    (tmp_path / "p" / "agent.yaml").write_text("mine")
+
+    refused = foliot("init", tmp_path / "p")
+    assert refused.code == 4
+    assert "is there already" in refused.err
+    assert (tmp_path / "p" / "agent.yaml").read_text() == "mine"
+
+    assert foliot("init", tmp_path / "p", "--force").code == 0
+    assert "kind: Agent" in (tmp_path / "p" / "agent.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["Upper", "a b", "-x", "../up", "a: b"])
+def test_init_refuses_a_name_that_would_not_be_valid(foliot, tmp_path, name):
+    assert foliot("init", tmp_path / "p", f"--name={name}").code == 2
+    assert not (tmp_path / "p").exists()
+
+
+WRONG = "kind: Agent\nmetadata: {name: writer}\nspec:\n  model_reff: x\n  prompt: 5\n"
+
+
+def test_validate_tells_everything_with_line_and_caret_and_needs_no_store(foliot, tmp_path, manifest, home):
+    (tmp_path / "wrong.yaml").write_text(WRONG)
+
+    said = foliot("validate", "-f", "wrong.yaml", "-f", manifest)
+
+    assert said.code == 5
+    assert "valid  agent/editor" in said.out
+    assert 'wrong.yaml:4:3: error: spec.model_reff: unknown field "model_reff" (did you mean model_ref?)' in said.err
+    assert "    4 |   model_reff: x\n      |   ^" in said.err
+    assert "wrong.yaml:5:11: error: spec.prompt must be a string" in said.err
+    assert not home.exists()
+
+
+def test_validate_never_shows_a_line_of_a_secret(foliot, tmp_path):
+    broken = "kind: Secret\nmetadata: {name: s}\nspec:\n  stringData:\n    token: [hunter2\n  bogus: hunter3\n"
+    (tmp_path / "s.yaml").write_text(broken)
+
+    said = foliot("validate", "-f", "s.yaml")
+
+    assert said.code == 5
+    assert "hunter" not in said.out + said.err
+
+
+def test_validate_reports_as_json_and_strict_makes_warnings_count(foliot, tmp_path):
+    (tmp_path / "a.yaml").write_text("kind: Agent\nmetadata: {name: a}\nspec: {model_ref: nowhere}\n")
+
+    loose, strict = (foliot("validate", "-f", "a.yaml", "-o", "json", *more) for more in ((), ("--strict",)))
+
+    assert (loose.code, strict.code) == (0, 5)
+    report = json.loads(loose.out)
+    assert report["valid"]
+    assert report["resources"][0]["name"] == "a"
+    assert report["findings"][0]["severity"] == "warning"
+    assert report["findings"][0]["line"] == 3
+
+
+def test_apply_creates_then_leaves_alone_then_updates(foliot, manifest):
+    first = foliot("apply", "-f", manifest)
+    second = foliot("apply", "-f", manifest)
+    manifest.write_text(manifest.read_text().replace("Write.", "Write well."))
+    third = foliot("apply", "-f", manifest)
+
+    assert first.out.splitlines() == [
+        "model-endpoint/brain created",
+        "agent/writer created",
+        "agent/editor created",
+        "3 created",
+    ]
+    assert second.out.splitlines()[-1] == "3 unchanged"
+    assert third.out.splitlines()[-1] == "1 updated, 2 unchanged"
+
+
+def test_a_dry_run_says_what_would_happen_and_changes_nothing(foliot, manifest):
+    said = foliot("apply", "-f", manifest, "--dry-run")
+
+    assert "agent/writer created (dry run)" in said.out
+    assert foliot("get", "all", "-o", "name").out == ""
+
+
+def test_one_wrong_manifest_keeps_all_others_out(foliot, manifest, tmp_path):
+    (tmp_path / "wrong.yaml").write_text(WRONG)
+
+    said = foliot("apply", "-f", manifest, "-f", "wrong.yaml")
+
+    assert said.code == 5
+    assert "nothing was changed" in said.err
+    assert foliot("get", "all", "-o", "name").out == ""
+
+
+def test_an_error_found_only_with_the_store_is_still_shown_in_the_file(foliot, tmp_path):
+    system = "kind: AgentSystem\nmetadata: {name: s}\nspec:\n  agents: [a]\n  graph:\n    a: {edges: [{to: ghost}]}\n"
+    (tmp_path / "s.yaml").write_text(system)
+
+    said = foliot("apply", "-f", "s.yaml")
+
+    assert said.code == 5
+    assert "s.yaml:6:" in said.err
+    assert "ghost" in said.err
+
+
+def test_the_namespace_flag_fills_in_and_contradicts(foliot, manifest, tmp_path):
+    assert foliot("apply", "-f", manifest, "-n", "team-a").code == 0
+    assert "writer" in foliot("get", "agents", "-n", "team-a").out
+
+    (tmp_path / "own.yaml").write_text("kind: AgentRole\nmetadata: {name: r, namespace: other}\nspec: {}\n")
+    refused = foliot("apply", "-f", "own.yaml", "-n", "team-a")
+
+    assert refused.code == 5
+    assert "names namespace 'other', the command line 'team-a'" in refused.err
+    assert "role/r created in namespace other" in foliot("apply", "-f", "own.yaml").out
+
+
+def test_prune_deletes_only_what_apply_made_and_the_selector_names(foliot, team):
+    foliot("create", "secret", "key", "--from-literal", "value=x")
+    kept, *rest = team.read_text().split("---\n")
+    team.write_text("---\n".join([kept, rest[0]]))
+
+    said = foliot("apply", "-f", team, "--prune", "-l", "team=docs")
+
+    assert "agent/editor deleted" in said.out
+    assert foliot("get", "all", "-o", "name").out.split() == ["agent/writer", "model-endpoint/brain", "secret/key"]
+
+
+@pytest.mark.parametrize("words", [("--prune",), ("-l", "a=b"), ("--prune", "-l", "a in (")])
+def test_prune_and_selector_need_each_other_and_sense(foliot, manifest, words):
+    assert foliot("apply", "-f", manifest, *words).code in (2, 5)
+
+
+@pytest.mark.parametrize(("output", "start"), [("name", "model-endpoint/brain"), ("json", "{"), ("yaml", "apiVersion")])
+def test_apply_prints_for_programs(foliot, manifest, output, start):
+    assert foliot("apply", "-f", manifest, "-o", output).out.startswith(start)
+
+
+def test_diff_shows_the_change_and_says_so_by_its_exit_code(foliot, team):
+    assert foliot("diff", "-f", team).code == 0
+    team.write_text(team.read_text().replace("Write.", "Write well."))
+
+    said = foliot("diff", "-f", team)
+
+    assert said.code == 1
+    assert "--- agent/writer (live)\n+++ agent/writer (manifest)" in said.out
+    assert "-  prompt: Write.\n+  prompt: Write well." in said.out
+    assert "resourceVersion" not in said.out
+    assert foliot("diff", "-f", "nowhere.yaml").code > 1
+
+
+def test_secret_values_are_nowhere_to_be_seen_but_a_change_is(foliot, tmp_path, home):
+    (tmp_path / "s.yaml").write_text("kind: Secret\nmetadata: {name: s}\nspec: {stringData: {token: hunter2}}\n")
+    said = [foliot("apply", "-f", "s.yaml"), foliot("diff", "-f", "s.yaml"), foliot("get", "secret", "s", "-o", "yaml")]
+    (tmp_path / "s.yaml").write_text("kind: Secret\nmetadata: {name: s}\nspec: {stringData: {token: hunter3}}\n")
+    said += [foliot("diff", "-f", "s.yaml"), foliot("describe", "secret", "s"), foliot("apply", "-f", "s.yaml")]
+
+    assert [each.code for each in said] == [0, 0, 0, 1, 0, 0]
+    assert "*** (changed)" in said[3].out
+    everything = "".join(each.out + each.err for each in said)
+    assert "hunter" not in everything
+    assert "aHVudGVy" not in everything  # the same in base64
+    assert b"hunter" not in b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+
+
+def test_a_secret_is_created_from_everything_and_never_echoed(foliot, tmp_path):
+    (tmp_path / "cert.pem").write_bytes(b"\x00\xffbinary")
+    (tmp_path / ".env").write_text("# comment\nexport A='one'\nB=two=2\n\n")
+
+    said = foliot(
+        *("create", "secret", "s", "--from-literal", "value=-", "--from-file", "cert.pem"),
+        *("--from-file", "named=cert.pem", "--from-env-file", ".env"),
+        stdin="hunter2\n",
+    )
+
+    assert (said.code, said.out) == (0, "secret/s created (5 values)\n")
+    assert set(json.loads(foliot("get", "secret", "s", "-o", "json").out)["spec"]["data"].values()) == {"***"}
+    assert foliot("create", "secret", "s", "--from-literal", "a=b").code == 4
+    assert foliot("create", "secret", "s", "--from-literal", "a=b", "--replace").code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("s",),
+        ("s", "--from-literal", "hunter2"),
+        ("s", "--from-literal", "=hunter2"),
+        ("Bad/Name", "--from-literal", "a=hunter2"),
+        ("s", "--from-literal", "a b=hunter2"),
+        ("s", "--from-file", "nowhere"),
+        ("s", "--from-env-file", "bad.env"),
+    ],
+)
+def test_a_secret_given_wrongly_is_refused_without_its_value(foliot, tmp_path, words):
+    (tmp_path / "bad.env").write_text("hunter2 is no assignment\n")
+
+    said = foliot("create", "secret", *words)
+
+    assert said.code in (1, 2, 5)
+    assert "hunter2" not in said.out + said.err
+    assert foliot("get", "secrets", "-o", "name").out == ""
+
+
+def test_rotating_the_key_keeps_every_secret(foliot):
+    foliot("create", "secret", "s", "--from-literal", "a=b")
+
+    said = foliot("secrets", "rotate-key")
+
+    assert said.code == 0
+    assert "1 value of 1 secret sealed with it" in said.out
+    assert "unchanged" in foliot("create", "secret", "s", "--from-literal", "a=b", "--replace").out
+
+
+def editor(tmp_path: Path, script: str) -> str:
+    path = tmp_path / "editor.sh"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.fixture
+def drafts(tmp_path, monkeypatch) -> Path:
+    """Where the drafts of `edit` go, so that what is left behind can be seen."""
+    import tempfile
+
+    folder = tmp_path / "drafts"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_edit_stores_what_was_saved(foliot, team, tmp_path, monkeypatch, drafts):
+    monkeypatch.setenv("VISUAL", editor(tmp_path, 'sed -i "s/Write\\./Write well./" "$1"'))
+
+    said = foliot("edit", "agent", "writer")
+
+    assert (said.code, said.out) == (0, "agent/writer updated\n")
+    assert "Write well." in foliot("get", "agent/writer", "-o", "yaml").out
+    assert list(drafts.iterdir()) == []
+
+
+@pytest.mark.parametrize("script", ["true", ': > "$1"'])
+def test_edit_without_a_change_changes_nothing(foliot, team, tmp_path, monkeypatch, drafts, script):
+    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
+
+    said = foliot("edit", "agent/writer")
+
+    assert (said.code, said.err) == (0, "agent/writer: no changes\n")
+    assert list(drafts.iterdir()) == []
+
+
+def test_an_invalid_edit_opens_again_with_the_problems_on_top(foliot, team, tmp_path, monkeypatch, drafts):
+    script = (
+        f'cp "$1" {tmp_path}/seen; if grep -q modell "$1"; then sed -i "s/modell_ref/model_ref/; s/Edit/Cut/" "$1";'
+    )
+    script += ' else sed -i "s/model_ref/modell_ref/" "$1"; fi'
+    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
+
+    said = foliot("edit", "agent", "editor")
+
+    assert (said.code, said.out) == (0, "agent/editor updated\n")
+    seen = (tmp_path / "seen").read_text()
+    assert "# It cannot be stored like this:" in seen
+    assert 'unknown field "modell_ref" (did you mean model_ref?)' in seen
+
+
+def test_an_edit_given_up_keeps_the_text(foliot, team, tmp_path, monkeypatch, drafts):
+    monkeypatch.setenv("EDITOR", editor(tmp_path, 'grep -q mine "$1" || echo "mine: 1" >> "$1"'))
+
+    said = foliot("edit", "agent", "writer")
+
+    assert said.code == 5
+    (draft,) = drafts.iterdir()
+    assert f"Your text is kept in {draft}" in said.err
+    assert "mine: 1" in draft.read_text()
+    assert stat.S_IMODE(draft.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("change", ["s/name: writer$/name: other/", "s/kind: Agent$/kind: AgentRole/"])
+def test_an_edit_cannot_rename(foliot, team, tmp_path, monkeypatch, drafts, change):
+    monkeypatch.setenv("EDITOR", editor(tmp_path, f'sed -i "{change}" "$1"'))
+
+    assert foliot("edit", "agent", "writer").code == 5
+    assert foliot("get", "agents", "-o", "name").out.split() == ["agent/editor", "agent/writer"]
+
+
+def test_an_editor_that_never_gets_it_right_is_not_opened_for_ever(foliot, team, tmp_path, monkeypatch, drafts):
+    monkeypatch.setenv("EDITOR", editor(tmp_path, f'echo x >> {tmp_path}/rounds; echo "wrong: 1" >> "$1"'))
+
+    said = foliot("edit", "agent", "writer")
+
+    assert said.code == 5
+    assert "giving up" in said.err
+    assert len((tmp_path / "rounds").read_text().split()) == 10
+
+
+def test_an_edit_that_came_too_late_is_a_conflict_and_keeps_the_text(foliot, team, tmp_path, monkeypatch, drafts):
+    import sys
+
+    later = tmp_path / "later.yaml"
+    later.write_text(team.read_text().replace("Write.", "Somebody was faster."))
+    script = f'sed -i "s/Write\\./Too late./" "$1"; {sys.executable} -m foliot.cli apply -f {later} >/dev/null'
+    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
+
+    said = foliot("edit", "agent", "writer")
+
+    assert said.code == 4
+    (draft,) = drafts.iterdir()
+    assert "Too late." in draft.read_text()
+    assert f"foliot apply -f {draft}" in said.err
+    assert "Somebody was faster." in foliot("get", "agent/writer", "-o", "yaml").out
+
+
+@pytest.mark.parametrize(("value", "code"), [("no-such-editor-here", 2), ("'unclosed", 2), ("false", 1)])
+def test_an_editor_that_does_not_work_is_told_and_leaves_nothing(foliot, team, monkeypatch, drafts, value, code):
+    monkeypatch.setenv("EDITOR", value)
+
+    assert foliot("edit", "agent", "writer").code == code
+    assert list(drafts.iterdir()) == []
+
+
+def test_a_secret_can_be_edited_without_being_seen_or_lost(foliot, tmp_path, monkeypatch, drafts):
+    foliot("create", "secret", "s", "--from-literal", "a=hunter2")
+    script = f'cp "$1" {tmp_path}/seen; sed -i "s/namespace: default/&\\n  labels: {{x: y}}/" "$1"'
+    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
+
+    assert foliot("edit", "secret", "s").out == "secret/s updated\n"
+    assert "hunter2" not in (tmp_path / "seen").read_text()
+    assert "unchanged" not in foliot("create", "secret", "s", "--from-literal", "a=other", "--replace", "--dry-run").out
+
+
+def test_delete_by_name_file_label_and_all(foliot, team):
+    assert foliot("delete", "agent", "writer", "-n", "default").out == "agent/writer deleted\n"
+    assert foliot("delete", "agents", "--all", "--dry-run").out == "agent/editor deleted (dry run)\n"
+    assert foliot("delete", "all", "-l", "team=docs").out == "agent/editor deleted\nmodel-endpoint/brain deleted\n"
+    foliot("apply", "-f", team)
+    assert foliot("delete", "-f", team).code == 0
+    assert foliot("get", "all", "-o", "name").out == ""
+
+
+def test_deleting_what_is_not_there_is_an_error_unless_ignored_and_does_not_keep_the_others(foliot, team):
+    said = foliot("delete", "agent", "wirter", "editor")
+
+    assert said.code == 3
+    assert said.out == "agent/editor deleted\n"
+    assert "Did you mean writer?" in said.err
+    assert foliot("delete", "agent", "wirter", "--ignore-not-found").code == 0
+
+
+@pytest.mark.parametrize("words", [("agents",), ("agent", "a", "--all"), ("-f", "x", "agents"), ("all", "a"), ()])
+def test_delete_refuses_what_is_not_clear(foliot, words):
+    assert foliot("delete", *words).code == 2
