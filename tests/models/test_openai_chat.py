@@ -219,6 +219,27 @@ def test_reasoning_goes_back_only_where_it_is_wanted() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("given_id", "nine", "kept"),
+    [
+        ("functions.search:0", False, True),
+        ("call_abc", False, True),
+        ("x" * 41, False, False),
+        ("aB3dE6gH9", True, True),
+        ("call_abc", True, False),
+    ],
+)
+def test_an_id_goes_back_as_it_came_unless_the_server_refuses_it(given_id: str, nine: bool, kept: bool) -> None:
+    history = (
+        Message("assistant", (ToolCall(given_id, "t", "{}"),)),
+        Message("tool", (ToolResult(given_id, "t", (Text("ok"),)),)),
+    )
+    first, second = build(ask(*history), ChatOptions(nine_ids=nine))["messages"]
+    assert first["tool_calls"][0]["id"] == second["tool_call_id"]
+    assert (second["tool_call_id"] == given_id) is kept
+    assert len(second["tool_call_id"]) == 9 if nine else len(second["tool_call_id"]) <= 40
+
+
 # ── streams ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

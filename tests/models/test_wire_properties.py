@@ -239,3 +239,30 @@ def test_calls_get_an_id_that_is_new_in_the_run_and_the_same_when_asked_again(pa
     ]
     assert found[0] == found[1]
     assert len({*found[0], "call_0"}) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("/chat/completions", set()),
+        ("/responses", {"ENCRYPTED"}),
+        ("/messages", {"SIGNED", "REDACTED"}),
+        (":generateContent", {"ONTEXT", "ONCALL"}),
+        ("/api/chat", set()),
+    ],
+)
+def test_what_one_provider_signed_is_never_sent_to_another(path: str, own: set[str]) -> None:
+    """A run that fell back has the signatures of several providers in its history; each gets back its own."""
+    parts = (
+        Reasoning("t", signature="SIGNED"),
+        Reasoning(opaque="anthropic.redacted:REDACTED"),
+        Reasoning("r", opaque='openai.responses:{"id":"rs_1","encrypted_content":"ENCRYPTED"}'),
+        Text("x"),
+        Reasoning(opaque="gemini.text:ONTEXT"),
+        Reasoning(opaque='openai.chat.details:[{"type":"DETAILS"}]'),
+        ToolCall("call_1", "search", "{}", "gemini.call:ONCALL"),
+    )
+    wire, asked = WIRES[path], request(messages=(Message("user", (Text("hi"),)), Message("assistant", parts)))
+    body = msgspec.json.encode(wire.build_body(asked, wire.names(asked), stream=False)).decode()
+    known = {"SIGNED", "REDACTED", "ENCRYPTED", "ONTEXT", "ONCALL", "DETAILS"}
+    assert {word for word in known if word in body} == own

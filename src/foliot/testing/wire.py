@@ -43,6 +43,8 @@ FaultKind: TypeAlias = Literal[
     "not_http",  # bytes that are no HTTP
 ]
 
+_KEPT = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -95,7 +97,7 @@ class WireServer:
         self._plays = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._encoded: dict[tuple[int, str, bool], list[bytes]] = {}
+        self._encoded: dict[tuple[int, int, str, bool], tuple[ModelResponse | None, list[bytes]]] = {}
         self.requests: list[WireRequest] = []
         self.connections = 0
         self.dropped = asyncio.Event()
@@ -166,11 +168,16 @@ class WireServer:
         return True
 
     def _frames(self, play: Play, wire: WireFormat, stream: bool) -> list[bytes]:
-        # Kept, so that in a benchmark the server's own work does not drown the client's.
-        key = (id(play.response), wire.name, stream)
-        if key not in self._encoded:
-            self._encoded[key] = encoded(play, wire, stream)
-        return self._encoded[key]
+        # Kept, so that in a benchmark the server's own work does not drown the client's. The response is kept too: an
+        # id alone could be that of a later one.
+        key = (id(play.response), play.pieces, wire.name, stream)
+        kept, frames = self._encoded.get(key, (None, []))
+        if kept is None or kept is not play.response:
+            if len(self._encoded) >= _KEPT:
+                self._encoded.clear()
+            frames = encoded(play, wire, stream)
+            self._encoded[key] = (play.response, frames)
+        return frames
 
 
 def encoded(play: Play, wire: WireFormat, stream: bool) -> list[bytes]:

@@ -18,8 +18,12 @@ from foliot.kernel.messages import ModelRequest
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
-_SAFE_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _OWN = "foliot_"
+
+# What providers take as the id of a call. An id goes back as it came wherever it fits: some models go by it.
+ANY_ID = re.compile(r".{1,40}")
+PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+NINE_ID = re.compile(r"[a-zA-Z0-9]{9}")  # Mistral
 
 
 def arguments_text(arguments: str) -> str:
@@ -58,11 +62,12 @@ def raw_arguments(value: msgspec.Raw) -> str:
     return raw_piece(value) or "{}"
 
 
-def sendable_id(call_id: str) -> str:
-    """An id that every provider takes. Ids of one provider reach another when a run falls back to it."""
-    if _SAFE_ID.fullmatch(call_id):
+def sendable_id(call_id: str, fits: re.Pattern[str] = PLAIN_ID) -> str:
+    """An id that the provider takes. Ids of one provider reach another when a run falls back to it."""
+    if fits.fullmatch(call_id):
         return call_id
-    return f"{_OWN}{blake2b(call_id.encode('utf-8', 'replace'), digest_size=12).hexdigest()}"
+    digest = blake2b(call_id.encode("utf-8", "replace"), digest_size=12).hexdigest()
+    return digest[:9] if fits is NINE_ID else f"{_OWN}{digest}"
 
 
 def is_own_id(call_id: str) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from foliot.kernel.messages import Media, Message, ModelRequest, ModelResponse, Reasoning, Text, ToolCall, ToolResult
 from foliot.models.config import GatewayConfig
 from foliot.models.wire.base import Unsendable
-from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
+from foliot.models.wire.calls import ANY_ID, NINE_ID, CallIds, arguments_text, sendable_id
 from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, needs_bytes, placeholder
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, parse_chat
@@ -35,6 +35,7 @@ class ChatOptions:
     send_tool_choice: bool = True
     system_role: str = "system"
     reasoning_replay: str = "none"
+    nine_ids: bool = False
     path: str = "/chat/completions"
 
     @classmethod
@@ -55,6 +56,7 @@ class ChatOptions:
             reasoning_replay=config.choice(
                 "reasoning_replay", ("none", "reasoning_content", "reasoning", "reasoning_details"), replay
             ),
+            nine_ids=host.endswith("mistral.ai"),
             path=path,
         )
 
@@ -64,6 +66,7 @@ class OpenAIChatWire:
 
     def __init__(self, options: ChatOptions | None = None) -> None:
         self.options = options or ChatOptions()
+        self._ids = NINE_ID if self.options.nine_ids else ANY_ID
 
     def names(self, request: ModelRequest) -> ToolNames:
         return tool_names(request.tools)
@@ -127,7 +130,7 @@ class OpenAIChatWire:
             if role == "tool":
                 for part in message.parts:
                     if isinstance(part, ToolResult):
-                        sent.append(_tool_message(part))
+                        sent.append(_tool_message(part, sendable_id(part.call_id, self._ids)))
                         waiting.extend(_result_media(part))
             elif role == "assistant":
                 if said := self._assistant(message, names):
@@ -148,7 +151,7 @@ class OpenAIChatWire:
             elif isinstance(part, ToolCall):
                 calls.append(
                     {
-                        "id": sendable_id(part.id),
+                        "id": sendable_id(part.id, self._ids),
                         "type": "function",
                         "function": {"name": names.wire(part.name), "arguments": arguments_text(part.arguments)},
                     }
@@ -195,14 +198,14 @@ def _tools(request: ModelRequest, names: ToolNames) -> list[dict[str, Any]]:
     ]
 
 
-def _tool_message(result: ToolResult) -> dict[str, Any]:
+def _tool_message(result: ToolResult, call_id: str) -> dict[str, Any]:
     text = result.text
     if not text:
         if result.error is not None:
             text = result.error.message
         elif result.content:
             text = "(the content follows in the next message)"
-    return {"role": "tool", "tool_call_id": sendable_id(result.call_id), "content": text}
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
 def _result_media(result: ToolResult) -> list[dict[str, Any]]:
