@@ -14,7 +14,7 @@ from foliot.kernel.budget import Limits
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.spec import Contract, RunSpec, ToolRule
 from foliot.resources.durations import seconds
-from foliot.tools.base import ToolDefinition
+from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
 
 ENDPOINT = "endpoint"
 
@@ -39,7 +39,11 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
         duplicates=execution["duplicate_tool_call_policy"],
         output_schema=spec.get("output_schema"),
         tool_use_behavior=execution["tool_use_behavior"],
-        extra={ENDPOINT: endpoint},
+        extra={
+            ENDPOINT: endpoint,
+            "roles": spec.get("roles", []),
+            "allowed_tools": spec.get("allowed_tools", []),
+        },
     )
 
 
@@ -50,16 +54,61 @@ def tool_rule(tool: ToolDefinition) -> ToolRule:
 
 def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
     """The definition in a normalised Tool document."""
-    spec = document["spec"]
+    metadata, spec = document["metadata"], document["spec"]
+    runtime = spec["runtime"]
+    timeouts = runtime.get("timeouts", {})
     return ToolDefinition(
-        name=document["metadata"]["name"],
+        name=metadata["name"],
         description=spec.get("description", ""),
         schema=spec.get("input_schema"),
         effect=spec["effect"],
         on_unknown=spec["on_unknown"],
-        timeout=seconds(spec["runtime"]["timeout"]) or None,
+        timeout=seconds(runtime["timeout"]),
         version=spec["version"],
-        labels=document["metadata"].get("labels") or {},
+        labels=metadata.get("labels") or {},
+        namespace=metadata.get("namespace", "default"),
+        type=spec["type"],
+        endpoint=spec.get("endpoint", ""),
+        isolation=runtime["isolation_mode"],
+        category=spec["category"],
+        risk=spec["risk_level"],
+        capabilities=tuple(spec.get("capabilities", ())),
+        operation_classes=tuple(spec["operation_classes"]),
+        requires=tuple(spec.get("requires", ())),
+        requires_prior=tuple(spec.get("requires_prior", ())),
+        after=tuple(spec.get("after", ())),
+        attempt_timeout=seconds(timeouts["attempt"]) if "attempt" in timeouts else None,
+        idle_timeout=seconds(timeouts["idle"]) if "idle" in timeouts else None,
+        retry=_retry(runtime["retry"]),
+        rate_limit=_rate_limit(spec.get("rate_limit")),
+        auth=_auth(spec.get("auth")),
+    )
+
+
+def _retry(given: Mapping[str, Any]) -> Retry:
+    return Retry(
+        max_attempts=given["max_attempts"],
+        backoff=seconds(given["backoff"]),
+        max_backoff=seconds(given["max_backoff"]),
+        jitter=given["jitter"],
+    )
+
+
+def _rate_limit(given: Mapping[str, Any] | None) -> RateLimit | None:
+    if not given:
+        return None
+    return RateLimit(given.get("requests"), seconds(given["per"]), given.get("burst"), given.get("concurrency"))
+
+
+def _auth(given: Mapping[str, Any] | None) -> AuthSpec | None:
+    if not given:
+        return None
+    return AuthSpec(
+        profile=given["profile"],
+        secret_ref=given["secretRef"],
+        header_name=given.get("headerName", ""),
+        token_url=given.get("tokenURL", ""),
+        scopes=tuple(given.get("scopes", ())),
     )
 
 

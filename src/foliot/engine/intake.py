@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from foliot.kernel.actions import CallIntent, CallTools, CheckOutput, Compact
-from foliot.kernel.events import ModelFailed, OutputAccepted, OutputRejected, ToolFinished
+from foliot.kernel.events import ApprovalRequested, ModelFailed, OutputAccepted, OutputRejected, ToolFinished
 from foliot.kernel.messages import ToolResult
 from foliot.kernel.state import State
-from foliot.tools.base import Admitted, Invocation, Toolbox
+from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 MOST_PROBLEMS_TOLD = 8
@@ -19,14 +19,16 @@ MOST_PROBLEMS_TOLD = 8
 
 async def admit_calls(
     tools: Toolbox, state: State, action: CallTools
-) -> tuple[list[tuple[CallIntent, Admitted]], list[ToolFinished]]:
-    """Who may act, and the results of those who may not."""
+) -> tuple[list[tuple[CallIntent, Admitted]], list[ToolFinished | ApprovalRequested]]:
+    """Who may act; and the results of those who may not, or the questions to be answered first."""
     admitted: list[tuple[CallIntent, Admitted]] = []
-    refused: list[ToolFinished] = []
+    refused: list[ToolFinished | ApprovalRequested] = []
     for intent in action.calls:
         outcome = await tools.admit(_invocation(state, intent))
         if isinstance(outcome, ToolResult):
             refused.append(ToolFinished(outcome))
+        elif isinstance(outcome, Parked):
+            refused.append(_question(intent, outcome))
         else:
             admitted.append((intent, outcome))
     return admitted, refused
@@ -39,10 +41,37 @@ def _invocation(state: State, intent: CallIntent) -> Invocation:
         tool=intent.name,
         arguments=_decode(intent.arguments),  # the kernel hands over JSON objects only
         idempotency_key=intent.key,
-        namespace=state.spec.namespace,
-        agent=state.spec.agent,
+        caller=_caller(state),
         step=state.step,
+        grant=intent.grant.approval_id if intent.grant else "",
+        prior=frozenset(state.tools_done),
         attempt=intent.attempt,
+    )
+
+
+def _caller(state: State) -> Caller:
+    """Who asks, from the frozen spec: what the model wrote has no say in it."""
+    spec = state.spec
+    return Caller(
+        namespace=spec.namespace,
+        agent=spec.agent,
+        roles=tuple(spec.extra.get("roles", ())),
+        allowed_tools=tuple(spec.extra.get("allowed_tools", ())),
+        advertised=frozenset(state.rules),
+        model=spec.model,
+        depth=state.created.depth if state.created else 0,
+    )
+
+
+def _question(intent: CallIntent, parked: Parked) -> ApprovalRequested:
+    return ApprovalRequested(
+        call_id=intent.call_id,
+        approval_id=parked.approval_id,
+        tool=intent.name,
+        digest=parked.digest,
+        reason=parked.reason,
+        approvers=parked.approvers,
+        expires_at=parked.expires_at,
     )
 
 

@@ -19,11 +19,30 @@ OnUnknown: TypeAlias = Literal["ask", "fail", "retry"]
 OnOutput: TypeAlias = Callable[[str], None]
 
 
+class Caller(Struct, frozen=True):
+    """On whose behalf a call is made. The runtime fills this in; nothing a model writes ever reaches it.
+
+    `allowed_tools` need no further permission; `advertised` are the tools this run was given (None: no run, no list).
+    """
+
+    namespace: str = "default"
+    agent: str = ""
+    roles: tuple[str, ...] = ()
+    allowed_tools: tuple[str, ...] = ()
+    advertised: frozenset[str] | None = None
+    model: str = ""
+    task: str = ""
+    system: str = ""
+    user: str = ""
+    depth: int = 0
+
+
 class Invocation(Struct, frozen=True):
     """One call as a tool receives it. `arguments` are parsed and were checked against the tool's schema.
 
     `idempotency_key` is the same for every attempt of the same call, across crashes and machines: a backend that
-    remembers it can make a `once` tool safe to repeat.
+    remembers it can make a `once` tool safe to repeat. `grant` is the id of the approval it was given; `prior` are the
+    tools that succeeded before in the same run; `deadline` is in seconds since 1970.
     """
 
     run_id: str
@@ -31,15 +50,61 @@ class Invocation(Struct, frozen=True):
     tool: str
     arguments: dict[str, Any]
     idempotency_key: str
-    namespace: str = "default"
-    agent: str = ""
+    caller: Caller = Caller()
     step: int = 0
     attempt: int = 1
+    grant: str = ""
+    prior: frozenset[str] = frozenset()
+    deadline: float | None = None
+    trace_id: str = ""
+
+    @property
+    def namespace(self) -> str:
+        return self.caller.namespace
+
+    @property
+    def agent(self) -> str:
+        return self.caller.agent
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When a failed call is tried again: after `backoff` seconds, twice as long each time, at most `max_backoff`."""
+
+    max_attempts: int = 1
+    backoff: float = 0.0
+    max_backoff: float = 30.0
+    jitter: Literal["none", "full", "equal"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """`requests` in each `per` seconds, `burst` at once, `concurrency` at the same time. None: no limit."""
+
+    requests: int | None = None
+    per: float = 60.0
+    burst: int | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSpec:
+    """How a tool is told who calls. The secret itself is looked up when the call is made, and never kept."""
+
+    profile: Literal["bearer", "api_key_header", "basic", "oauth2_client_credentials"]
+    secret_ref: str
+    header_name: str = ""
+    token_url: str = ""
+    scopes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """What is known of a tool before it is called. `schema` is a JSON Schema (2020-12) of the arguments, or None."""
+    """What is known of a tool before it is called. `schema` is a JSON Schema (2020-12) of the arguments, or None.
+
+    `timeout` bounds the whole call with its retries, `attempt_timeout` each attempt, `idle_timeout` the silence of a
+    tool that streams; in seconds, None for no bound. `type` and `isolation` choose the backend.
+    """
 
     name: str
     description: str = ""
@@ -49,6 +114,22 @@ class ToolDefinition:
     timeout: float | None = 30.0
     version: str = "0.1.0"
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    namespace: str = "default"
+    type: str = "function"
+    endpoint: str = ""
+    isolation: str = "none"
+    category: str = "uncategorised"
+    risk: Literal["low", "medium", "high", "critical"] = "low"
+    capabilities: tuple[str, ...] = ()
+    operation_classes: tuple[str, ...] = ("read",)
+    requires: tuple[str, ...] = ()
+    requires_prior: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    attempt_timeout: float | None = None
+    idle_timeout: float | None = None
+    retry: Retry = Retry()
+    rate_limit: RateLimit | None = None
+    auth: AuthSpec | None = None
 
 
 class Tool(Protocol):
@@ -73,6 +154,16 @@ class Admitted(Protocol):
         ...
 
 
+class Parked(Struct, frozen=True):
+    """A call that someone has to agree to first. `digest` names the arguments that the grant will be bound to."""
+
+    approval_id: str
+    digest: str
+    reason: str
+    approvers: tuple[str, ...] = ()
+    expires_at: float | None = None
+
+
 class Toolbox(Protocol):
     """All tools that one runtime can call, behind the one pipeline.
 
@@ -82,19 +173,44 @@ class Toolbox(Protocol):
 
     def definition(self, name: str) -> ToolDefinition | None: ...
 
-    async def admit(self, call: Invocation) -> Admitted | ToolResult:
-        """The call, ready to act, or the result that refuses it."""
+    async def admit(self, call: Invocation) -> Admitted | Parked | ToolResult:
+        """The call, ready to act; the question that has to be answered first; or the result that refuses it."""
         ...
 
 
+class ApprovalNeeded(Exception):
+    """Raised by a gate: the call is neither refused nor allowed yet. Not an error; `parked` is what is asked."""
+
+    def __init__(self, parked: Parked) -> None:
+        super().__init__(parked.reason)
+        self.parked = parked
+
+
 class ToolError(FoliotError):
-    """A tool call that did not succeed. `code` and `reason` are stable; `kind` is what repairs and policies go by."""
+    """A tool call that did not succeed. `code` and `reason` are stable; `kind` is what retries and repairs go by.
+
+    ToolError                  execution_failed / tool_backend_failure
+    ├── ToolArgumentsInvalid   invalid_input / tool_invalid_input: the model can put it right
+    ├── ToolUnsupported        unsupported_tool / tool_unsupported: no such tool, or no backend for its type
+    ├── ToolPolicyInvalid      runtime_policy_invalid: the declaration itself cannot be carried out
+    ├── ToolIsolationMissing   isolation_unavailable: never a weaker sandbox instead
+    ├── ToolDenied             permission_denied: a rule says no; `details` name the layer and the rule
+    ├── ToolSecretMissing      secret_resolution_failed
+    ├── ToolAuthInvalid        auth_invalid: the tool's own server does not accept the credentials (401)
+    ├── ToolAuthForbidden      auth_forbidden (403)
+    ├── ToolTimeout            timeout
+    ├── ToolCancelled          canceled
+    ├── ToolRateLimited        execution_failed, kind rate_limited; `retry_after` in seconds
+    └── ToolUnreachable        execution_failed, kind network
+    """
 
     code: ClassVar[str] = "execution_failed"
     reason: ClassVar[str] = "tool_backend_failure"
-    kind: ClassVar[str] = "execution"
+    kind: ClassVar[str] = "external"
+    status: ClassVar[Literal["error", "denied"]] = "error"
     http = 502
     retryable = True
+    retry_after: float | None = None
 
 
 class ToolArgumentsInvalid(ToolError):
@@ -107,12 +223,53 @@ class ToolUnsupported(ToolError):
     retryable = False
 
 
+class ToolPolicyInvalid(ToolError):
+    code, reason, kind = "runtime_policy_invalid", "tool_runtime_policy_invalid", "policy_denied"
+    retryable = False
+
+
+class ToolIsolationMissing(ToolError):
+    code, reason, kind = "isolation_unavailable", "tool_isolation_unavailable", "policy_denied"
+    retryable = False
+
+
 class ToolDenied(ToolError):
     code, reason, kind = "permission_denied", "tool_permission_denied", "denied"
+    status = "denied"
     http = 403
+    retryable = False
+
+
+class ToolSecretMissing(ToolError):
+    code, reason, kind = "secret_resolution_failed", "tool_secret_resolution_failed", "internal"
+    retryable = False
+
+
+class ToolAuthInvalid(ToolError):
+    code, reason, kind = "auth_invalid", "tool_auth_invalid", "permission"
+    retryable = False
+
+
+class ToolAuthForbidden(ToolError):
+    code, reason, kind = "auth_forbidden", "tool_auth_forbidden", "permission"
     retryable = False
 
 
 class ToolTimeout(ToolError):
     code, reason, kind = "timeout", "tool_execution_timeout", "timeout"
+    retryable = True
+
+
+class ToolCancelled(ToolError):
+    code, reason, kind = "canceled", "tool_execution_canceled", "cancelled"
+    retryable = False
+
+
+class ToolRateLimited(ToolError):
+    kind = "rate_limited"
+    retryable = True
+
+
+class ToolUnreachable(ToolError):
+    kind = "network"
     retryable = True

@@ -14,7 +14,17 @@ from typing import Any, Protocol, TypeAlias
 
 from foliot.errors import Conflict
 from foliot.kernel.messages import ToolResult
-from foliot.tools.base import Admitted, Invocation, OnOutput, Tool, ToolDefinition, ToolUnsupported
+from foliot.tools.base import (
+    Admitted,
+    ApprovalNeeded,
+    Invocation,
+    OnOutput,
+    Parked,
+    Tool,
+    ToolDefinition,
+    ToolDenied,
+    ToolUnsupported,
+)
 from foliot.tools.result import failure_result, success_result
 from foliot.tools.stages.arguments import CheckArguments
 from foliot.tools.stages.timeout import Timeout
@@ -79,7 +89,7 @@ class Pipeline:
         tool = self._tools.get(name)
         return tool.definition if tool else None
 
-    async def admit(self, call: Invocation) -> Admitted | ToolResult:
+    async def admit(self, call: Invocation) -> Admitted | Parked | ToolResult:
         tool = self._tools.get(call.tool)
         if tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
@@ -87,6 +97,8 @@ class Pipeline:
         try:
             for gate in self._gates[call.tool]:
                 call = await gate(call)
+        except ApprovalNeeded as needed:
+            return needed.parked
         except Exception as error:
             # Governance fails closed: a gate that breaks refuses the call.
             return failure_result(call, error)
@@ -95,6 +107,8 @@ class Pipeline:
     async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
         """Both halves at once, for callers that keep no journal."""
         admitted = await self.admit(call)
+        if isinstance(admitted, Parked):
+            return failure_result(call, ToolDenied(f"{call.tool!r} needs an approval: {admitted.reason}"))
         return admitted if isinstance(admitted, ToolResult) else await admitted.run(on_output=on_output)
 
 
