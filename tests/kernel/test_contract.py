@@ -170,11 +170,13 @@ def test_an_old_result_does_not_stand_in_for_a_call_that_just_failed():
 
 def test_a_repeat_that_was_skipped_by_an_interrupt_breaks_nothing():
     play = Play(owes("save", duplicates="deny"), [says("done")])
-    play.record(StepStarted(1), ModelResponded(1, asks(("a", "save"), ("b", "save"))))
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "save"), ("b", "save"), ("c", "save", '{"x":1}'))))
     action = play.next()
-    play.record(action.calls[0].started(), InputReceived("i1", user("stop"), "interrupt"))
+    play.record(*(call.started() for call in action.calls), InputReceived("i1", user("stop"), "interrupt"))
     play.next()
     play.record(ToolFinished(result(action.calls[0])))
+    play.next()
+    play.record(ToolFinished(result(action.calls[1])))
     play.run()
     assert play.all(ContractViolated) == []
     assert isinstance(play.state.ended, RunSucceeded)

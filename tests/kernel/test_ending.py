@@ -107,6 +107,12 @@ def test_a_model_that_fails_for_good_ends_the_run():
     assert play.state.ended == RunFailed("model_failed", "auth", "bad key", usage=Usage(cost_usd=0.0))
 
 
+def test_what_a_failed_answer_cost_is_counted():
+    play = Play(spec(), [failing(retryable=False, usage=Usage(7, 1, cost_usd=0.5))])
+    play.run()
+    assert play.state.ended.usage == Usage(7, 1, cost_usd=0.5)
+
+
 def test_a_model_in_trouble_is_asked_again_after_a_growing_delay():
     play = Play(spec(repairs=Repairs(model=2)), [failing(), failing(), failing()])
     for delay in (2.0, 4.0):
@@ -429,7 +435,7 @@ def test_a_wait_that_the_shell_recorded_gives_way_to_the_one_of_the_run():
 
 def test_a_waiting_run_that_nobody_holds_is_not_resumed_before_it_is_claimed():
     play = Play(spec())
-    play.record(RunWaiting("capacity", "capacity"), RunRetried(1, "worker_lost"))
+    play.record(RunWaiting("input", "input"), RunRetried(1, "worker_lost"))
     action = play.next()
     assert isinstance(action, Wait)
     assert action.waiting.reason == "capacity"
