@@ -130,17 +130,20 @@ class Runtime:
         *,
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
+        stream: bool = False,
         check: bool = True,
     ) -> RunResult:
         """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
+
+        `stream` lets whoever watches the run see answers as they are written.
 
         With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
         """
         agent = await self._assembly.agent(agent)
         if run_id is not None and await self._exists(run_id):
-            return await self.resume(run_id, check=check)
-        driver = await self._start(agent, input, run_id, labels, stream=False)
-        return await self._finish(driver, agent, check)
+            return await self.resume(run_id, stream=stream, check=check)
+        driver = await self._start(agent, input, run_id, labels, stream=stream)
+        return await self._finish(driver, agent, check, stream=stream)
 
     async def stream(
         self,

@@ -1,0 +1,193 @@
+"""`foliot resume`, `cancel` and `decide`: what a person does with a run that exists."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Literal, cast
+
+import click
+
+from foliot.cli.commands.run import going_on
+from foliot.cli.connect import namespace, run
+from foliot.cli.errors import tell
+from foliot.cli.live import WAITS, choose_view, finish, leave, watch_run
+from foliot.cli.runtimes import find_run, interrupted, opened, run_argument, whoami
+from foliot.cli.runview.plain import MARKS
+from foliot.engine.amounts import counted, one_line
+from foliot.engine.signals import signal
+from foliot.engine.worker import is_gone
+from foliot.errors import Conflict, FoliotError, NotFound, UsageError
+from foliot.kernel.events import UnknownDecided
+from foliot.kernel.messages import Text, ToolResult
+from foliot.kernel.state import Call, State
+from foliot.results import RunResult
+from foliot.runtime import Runtime
+from foliot.store.runs import TERMINAL, Held, RunInfo
+
+MOST = 1000
+
+
+@click.command()
+@run_argument(required=False)
+@click.option("-A", "--all-namespaces", is_flag=True, help="Without RUN: look in every namespace.")
+@click.option("--json", "as_json", is_flag=True, help="With RUN: one JSON line per event on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
+def resume(run_id: str | None, all_namespaces: bool, as_json: bool, quiet: bool) -> int:
+    """Go on with a run that was interrupted; without RUN, with every one that nobody drives.
+
+    No finished step is repeated, and no call either. Start it where the tools can be imported.
+
+    Exit code: 0 succeeded, 1 failed, 8 waits for a person, 130 Ctrl-C.
+    """
+    if run_id is None:
+        return run(_resume_all(None if all_namespaces else namespace()))
+    return run(_resume_one(run_id, as_json=as_json, quiet=quiet))
+
+
+async def _resume_one(word: str, *, as_json: bool, quiet: bool) -> int:
+    async with opened() as runtime:
+        run_id = (await find_run(runtime, word)).id
+        code = await _go_on(runtime, run_id, as_json=as_json, quiet=quiet)
+    return leave(code)
+
+
+async def _go_on(runtime: Runtime, run_id: str, *, as_json: bool = False, quiet: bool = False) -> int:
+    view = choose_view(json=as_json, quiet=quiet)
+    opening = await going_on(runtime, run_id)
+    watched = await watch_run(runtime, view, opening, lambda: runtime.resume(run_id, stream=not quiet, check=False))
+    return await finish(runtime, view, watched)
+
+
+async def _resume_all(space: str | None) -> int:
+    async with opened() as runtime:
+        found = await _left_alone(runtime, space)
+        if not found:
+            where = "any namespace" if space is None else f"namespace {space}"
+            click.echo(f"No interrupted runs in {where}.", err=True)
+            return 0
+        if len(found) == 1:
+            code = await _go_on(runtime, found[0].id)
+        else:
+            click.echo(f"Taking up {counted(len(found), 'interrupted run')}.", err=True)
+            codes = await asyncio.gather(*(_one_of_many(runtime, info) for info in found))
+            code = 1 if 1 in codes else max(codes)
+    return leave(code)
+
+
+async def _left_alone(runtime: Runtime, space: str | None) -> list[RunInfo]:
+    """Runs that nobody drives, oldest first; also those whose timer has gone off with nobody to hear it."""
+    now = time.time()
+    live = await runtime.runs.journal.list(namespace=space, phases=("pending", "running", "waiting"), limit=MOST)
+    due = [info for info in live if interrupted(info, now) or _timer_is_over(info, now)]
+    return sorted(due, key=lambda info: info.created_at)
+
+
+def _timer_is_over(info: RunInfo, now: float) -> bool:
+    waiting = cast("dict[str, object]", info.summary.get("waiting") or {})
+    until = waiting.get("until")
+    return info.phase == "waiting" and isinstance(until, int | float) and until <= now
+
+
+async def _one_of_many(runtime: Runtime, info: RunInfo) -> int:
+    """One line at the end of each: several live views at once would be no view at all."""
+    click.echo(f"  {info.id}  {info.agent}", err=True)
+    try:
+        result = await runtime.resume(info.id, check=False)
+    except Held:
+        click.echo(f"  {info.id}  somebody else took it up", err=True)
+        return 0
+    except FoliotError as error:
+        return tell(error) and 1
+    click.echo(_line(result))
+    return {"succeeded": 0, "waiting": WAITS}.get(result.phase, 1)
+
+
+def _line(result: RunResult) -> str:
+    mark = MARKS["ok" if result.succeeded else "note" if result.phase == "waiting" else "bad"]
+    said = result.output if result.succeeded else result.error or (result.waiting.message if result.waiting else "")
+    return f"{mark}{result.run_id}  {result.phase}  {one_line(said, 80)}".rstrip()
+
+
+@click.command()
+@run_argument()
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with the run.")
+def cancel(run_id: str, reason: str) -> int:
+    """End a run, wherever it is driven. What it did is not undone."""
+    return run(_cancel(run_id, reason))
+
+
+async def _cancel(word: str, reason: str) -> int:
+    async with opened() as runtime:
+        info = await find_run(runtime, word)
+        if info.phase in TERMINAL:
+            raise Conflict(f"Run {info.id} has ended already ({info.phase}).")
+        info = await runtime.cancel(info.id, by=whoami(), reason=reason)
+        if info.phase not in TERMINAL and interrupted(info, time.time()):
+            # Nobody would hear it: take the run up, and it ends at once.
+            await runtime.resume(info.id, check=False)
+            info = await runtime.runs.journal.get(info.id)
+    if info.phase in TERMINAL:
+        click.echo(f"{info.id} {info.phase}")
+    else:
+        click.echo(f"{info.id} was asked to stop; the process that drives it does so at the next moment.")
+    return 0
+
+
+@click.command()
+@run_argument()
+@click.argument("call", metavar="CALL")
+@click.argument("decision", type=click.Choice(["happened", "run", "fail"]), metavar="happened|run|fail")
+@click.option("--result", metavar="TEXT", help="With `happened`: what the call returned, for the model to read.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with the run.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
+def decide(run_id: str, call: str, decision: str, result: str | None, reason: str, quiet: bool) -> int:
+    """Say what became of a call that a crash cut off, and go on with the run.
+
+    \b
+    happened   it took effect (--result: what it returned)
+    run        it did not; run it now
+    fail       nobody can know: end the run
+
+    CALL is the id of the call, or the name of its tool. `foliot why RUN` shows both.
+    """
+    if result is not None and decision != "happened":
+        raise UsageError("--result says what a call returned that happened; it does not go with `run` and `fail`.")
+    said = cast("Literal['happened', 'run', 'fail']", decision)
+    return run(_decide(run_id, call, said, result, reason, quiet=quiet))
+
+
+async def _decide(
+    word: str, call: str, decision: Literal["happened", "run", "fail"], result: str | None, reason: str, *, quiet: bool
+) -> int:
+    async with opened() as runtime:
+        info = await find_run(runtime, word)
+        _, state = await runtime.runs.load(info.id)
+        found = _undecided(info, state, call)
+        given = ToolResult(found.id, found.name, (Text(result),)) if result is not None else None
+        event = UnknownDecided(found.id, decision, whoami(), reason, given)
+        await runtime.runs.journal.signal(signal(info.id, event, time.time()))
+        code = await _go_on(runtime, info.id, quiet=quiet)
+    return leave(code)
+
+
+def _undecided(info: RunInfo, state: State, word: str) -> Call:
+    """The call that is meant: by id, or by its tool's name. Raises `NotFound`, `Conflict`."""
+    open_calls = [call for call in state.calls if _is_unknown(info, call)]
+    if not open_calls:
+        raise Conflict(f"Run {info.id} ({info.phase}) waits for no decision.", hint=f"`foliot why {info.id}`")
+    found = [call for call in open_calls if word in (call.id, call.name)]
+    if len(found) == 1:
+        return found[0]
+    listed = "\n".join(f"{call.id}  {call.name}" for call in open_calls)
+    if found:
+        raise Conflict(f"Several calls of {word} wait for a decision:\n{listed}", hint="Give the id of one.")
+    raise NotFound(f"No call {word!r} waits for a decision. These do:\n{listed}")
+
+
+def _is_unknown(info: RunInfo, call: Call) -> bool:
+    """Also a call whose worker is gone without anybody having noticed yet: taking the run up will say the same."""
+    if call.phase == "unknown":
+        return True
+    asked = call.rule is not None and call.rule.effect == "once" and call.rule.on_unknown == "ask"
+    return call.phase == "running" and asked and info.phase == "running" and is_gone(info.worker)

@@ -1,0 +1,243 @@
+"""`foliot run`: run an agent and watch it work."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from foliot.cli.connect import connected, namespace, run
+from foliot.cli.errors import warn
+from foliot.cli.live import choose_view, finish, leave, watch_run
+from foliot.cli.manifests import files_option, load, located
+from foliot.cli.runtimes import opened
+from foliot.cli.runview.base import Opening
+from foliot.client.base import Applied
+from foliot.engine.amounts import counted, duration
+from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
+from foliot.kernel.events import RunCreated
+from foliot.runtime import Runtime
+
+RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+EXAMPLE: Final = 'For example `foliot run writer "Three lines on clocks"`.'
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be run: `files` are applied first; `agent` may then be left out if they declare only one."""
+
+    files: tuple[str, ...]
+    agent: str | None
+    input: str | None
+
+
+@click.command(name="run")
+@click.argument("words", nargs=-1, metavar="AGENT|FILE|DIR INPUT")
+@files_option(required=False)
+@click.option("--agent", metavar="NAME", help="Which agent, when the manifests declare several.")
+@click.option("--id", "run_id", metavar="ID", help="The run's id: a run that has it already is gone on with.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the run. Can be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
+def run_command(
+    words: tuple[str, ...],
+    files: tuple[str, ...],
+    agent: str | None,
+    run_id: str | None,
+    labels: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Run an agent and watch it work. INPUT is what it is told; - reads it from standard input.
+
+    \b
+    foliot run writer "Three lines on clocks"
+    foliot run team.yaml --agent editor "Shorten this" < draft.txt
+    foliot run examples/first-run "Order A-1007 arrived broken"
+    git diff | foliot run reviewer -
+    foliot run writer "…" > answer.txt     progress on stderr, the answer on stdout
+
+    Manifests are applied first, as by `foliot apply`. Tools of type `function` are imported from the current
+    folder too, and from that of the manifests. Ctrl-C cancels the run; twice leaves it, to be resumed.
+
+    Exit code: 0 succeeded, 1 failed, 8 waits for a person, 130 Ctrl-C.
+    """
+    order = _understand(words, files, agent)
+    if run_id is not None:
+        check_run_id(run_id)
+    return run(_run(order, run_id, parse_labels(labels), as_json=as_json, quiet=quiet))
+
+
+# --- what was typed ----------------------------------------------------------------------------------------------
+
+
+def _understand(words: Sequence[str], files: tuple[str, ...], agent: str | None) -> Order:
+    rest = list(words)
+    if not files and not rest and agent is None:
+        raise UsageError("`foliot run` needs to know which agent, or which manifest.", hint=EXAMPLE)
+    if not files and rest and looks_like_files(rest[0]):
+        files = (rest.pop(0),)
+    elif agent is None and (not files or len(rest) > 1):
+        agent = rest.pop(0)
+    if len(rest) > 1:
+        raise UsageError(
+            f"The input is one text, and here are {len(rest)}: {', '.join(repr(word) for word in rest[:4])}.",
+            hint=f"Put it in quotes. {EXAMPLE}",
+        )
+    return Order(files, agent, _input(rest[0] if rest else None, taken="-" in files))
+
+
+def looks_like_files(word: str) -> bool:
+    """Whether the word is a path. An agent whose name is also a folder's is meant by `agent/NAME`."""
+    if word.startswith("agent/") and not os.path.exists(word):
+        return False
+    return word.endswith(SUFFIXES) or os.path.exists(word)
+
+
+def _input(word: str | None, *, taken: bool) -> str | None:
+    """The text that was typed or piped; None when there is none, which is right for a run that exists already."""
+    piped = not taken and not sys.stdin.isatty()
+    if word == "-":
+        if taken:
+            raise UsageError("Standard input cannot be both the manifest and the input.")
+        word = _read_stdin()
+    elif word is None and piped:
+        word = _read_stdin() or None
+    if word is not None and not word.strip():
+        raise UsageError("The input is empty: there is nothing to do.", hint=EXAMPLE)
+    return word
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"The input is not UTF-8 text (byte {error.start}).") from None
+
+
+def check_run_id(run_id: str) -> None:
+    """Raises `UsageError` for what could not be typed again, or be told from an option."""
+    if not RUN_ID.fullmatch(run_id):
+        raise UsageError(
+            f"{run_id[:80]!r} cannot be the id of a run.",
+            hint="Use up to 128 letters, digits, dots, dashes, underscores and colons, such as `order-17`.",
+        )
+
+
+def parse_labels(pairs: Sequence[str]) -> dict[str, str]:
+    """`key=value` pairs. Raises `UsageError`."""
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{pair!r} is not a label.", hint="Write KEY=VALUE, such as `--label team=docs`.")
+        labels[key.strip()] = value.strip()
+    return labels
+
+
+# --- doing it ----------------------------------------------------------------------------------------------------
+
+
+async def _run(order: Order, run_id: str | None, labels: dict[str, str], *, as_json: bool, quiet: bool) -> int:
+    agent = await _agent(order, quiet=quiet)
+    view = choose_view(json=as_json, quiet=quiet)
+    async with opened(*_folders(order.files)) as runtime:
+        opening = await _opening(runtime, agent, order.input, run_id)
+        watched = await watch_run(
+            runtime,
+            view,
+            opening,
+            lambda: runtime.run(
+                agent, order.input or "", run_id=opening.run_id, labels=labels, stream=not quiet, check=False
+            ),
+        )
+        code = await finish(runtime, view, watched)
+    return leave(code)
+
+
+def _folders(files: Sequence[str]) -> list[str]:
+    paths = [os.path.abspath(file) for file in files if file != "-"]
+    return [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
+
+
+async def _agent(order: Order, *, quiet: bool) -> str:
+    """Apply the manifests, and find the agent: `namespace/name`. Raises with near names when there is no such one."""
+    declared: list[tuple[str, str]] = []
+    async with connected() as client:
+        if order.files:
+            loaded = load(order.files)
+            try:
+                applied = await client.apply([item.document for item in loaded])
+            except FoliotError as error:
+                raise located(error, loaded) from None
+            for warning in applied.warnings:
+                warn(warning)
+            if not quiet:
+                click.echo(click.style(_applied(order.files, applied), dim=True), err=True)
+            declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
+        space, name = _named(order, declared)
+        await client.get("Agent", name, namespace=space)
+    return f"{space}/{name}"
+
+
+def _named(order: Order, declared: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    if order.agent is not None:
+        word = order.agent.removeprefix("agent/")
+        space, slash, name = word.rpartition("/")
+        if not name or (slash and not space):
+            raise UsageError(f"{order.agent!r} does not name an agent.", hint=EXAMPLE)
+        within = [pair for pair in declared if pair[1] == name and (not space or pair[0] == space)]
+        return within[0] if within else (space or namespace(), name)
+    if len(declared) == 1:
+        return declared[0]
+    source = ", ".join(order.files)
+    if not declared:
+        raise NotFound(f"There is no Agent in {source}.", hint="Name one with --agent.")
+    names = ", ".join(name for _, name in declared)
+    raise UsageError(f"{source} declares {len(declared)} agents: {names}.", hint="Choose one with --agent NAME.")
+
+
+def _applied(files: Sequence[str], applied: Applied) -> str:
+    counts = Counter(outcome.action for outcome in applied.outcomes)
+    actions = ", ".join(f"{count} {action}" for action, count in sorted(counts.items()))
+    return f"applied {', '.join(files)}: {counted(len(applied.outcomes), 'resource')} ({actions})"
+
+
+async def _opening(runtime: Runtime, agent: str, input: str | None, run_id: str | None) -> Opening:
+    """Whether the run is new or gone on with. Raises `Conflict` when the id belongs to other work."""
+    facts = await runtime.runs.facts(run_id, limit=1) if run_id is not None else []
+    created = facts[0][1] if facts else None
+    if run_id is None or not isinstance(created, RunCreated):
+        if input is None:
+            raise UsageError("What should the agent do? There is no input.", hint=EXAMPLE)
+        return Opening(run_id or runtime.new_run_id(), agent.removeprefix("default/"), input)
+    if f"{created.namespace}/{created.agent}" != agent:
+        raise Conflict(
+            f"Run {run_id} is one of agent {created.namespace}/{created.agent}, not of {agent}.",
+            hint="Choose another --id.",
+        )
+    if input is not None and "\n".join(message.text for message in created.input) != input:
+        raise Conflict(
+            f"Run {run_id} was started with another input.",
+            hint="Leave the input out to go on with it, or choose another --id.",
+        )
+    return await going_on(runtime, run_id)
+
+
+async def going_on(runtime: Runtime, run_id: str) -> Opening:
+    """What to say of a run that exists already."""
+    info, state = await runtime.runs.load(run_id)
+    agent = info.agent if info.namespace == "default" else f"{info.namespace}/{info.agent}"
+    if state.ended is not None:
+        return Opening(run_id, agent, done=f"had ended already ({info.phase}); nothing is done again")
+    done = f"{counted(state.spent.steps, 'step')} and {counted(state.spent.tool_calls, 'tool call')}"
+    since = max(0.0, time.time() - state.now)
+    return Opening(run_id, agent, done=f"goes on where it was {duration(since)} ago: {done} are done and kept")

@@ -1,0 +1,134 @@
+"""`foliot runs`: the list of runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import click
+
+from foliot.cli.connect import namespace, run
+from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
+from foliot.cli.runtimes import LOOKED_AT, interrupted, opened
+from foliot.cli.tables import since, table
+from foliot.engine.amounts import money, one_line
+from foliot.engine.summary import summary_of
+from foliot.runtime import Runtime
+from foliot.store.base import Document
+from foliot.store.runs import Phase, RunInfo
+
+PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted")
+
+
+@click.command()
+@output_option("table", "wide", "json", "yaml", "name", default="table", help="table, wide, json, yaml or name (ids).")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace.")
+@click.option("--agent", metavar="NAME", help="Only runs of this agent.")
+@click.option(
+    "--phase", type=click.Choice(PHASES), metavar="PHASE", help=f"Only runs in this phase: {', '.join(PHASES)}."
+)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most N.")
+def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None, limit: int) -> int:
+    """List runs, newest first.
+
+    `interrupted` is a run that nobody drives although it has not ended: `foliot resume` takes it up.
+    """
+    return run(_runs(output, None if all_namespaces else namespace(), agent, phase, limit))
+
+
+async def _runs(output: str, space: str | None, agent: str | None, phase: str | None, limit: int) -> int:
+    now = time.time()
+    async with opened() as runtime:
+        found = await runtime.runs.journal.list(
+            namespace=space, agent=agent, phases=_phases(phase), limit=max(limit, LOOKED_AT)
+        )
+        found.sort(key=lambda info: info.created_at, reverse=True)
+        if phase == "interrupted":
+            found = [info for info in found if interrupted(info, now)]
+        shown = [await _document(runtime, info, now) for info in found[:limit]]
+    if output == "name":
+        click.echo("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
+    elif output == "json":
+        click.echo(as_json(as_list(shown)))
+    elif output == "yaml":
+        click.echo(as_yaml(shown))
+    elif shown:
+        click.echo(_table(shown, wide=output == "wide", namespaced=space is None))
+    if not shown and output in ("table", "wide"):
+        where = "any namespace" if space is None else f"namespace {space}"
+        click.echo(f"No runs found in {where}.", err=True)
+    return 0
+
+
+def _phases(phase: str | None) -> Sequence[Phase]:
+    if phase is None:
+        return ()
+    return ("pending", "running") if phase == "interrupted" else (cast("Phase", phase),)
+
+
+async def _document(runtime: Runtime, info: RunInfo, now: float) -> Document:
+    """A run as every other object looks to programs. What listings show is folded anew while it is under way."""
+    summary = info.summary
+    if info.phase in ("pending", "running"):
+        _, state = await runtime.runs.load(info.id)
+        summary = summary_of(state)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Run",
+        "metadata": {
+            "name": info.id,
+            "namespace": info.namespace,
+            "labels": info.labels,
+            "createdAt": _iso(info.created_at),
+        },
+        "spec": {"agent": info.agent, "parent": info.parent, "definition": info.spec},
+        "status": {
+            "phase": info.phase,
+            "interrupted": interrupted(info, now),
+            "updatedAt": _iso(info.updated_at),
+            **summary,
+        },
+    }
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _table(documents: Sequence[Document], *, wide: bool, namespaced: bool) -> str:
+    headings = ["RUN", "AGENT", "PHASE", "STEPS", "TOKENS", "COST", "AGE", "LAST"]
+    if namespaced:
+        headings.insert(0, "NAMESPACE")
+    if wide:
+        headings[-1:] = ["CALLS", "FORK OF", "LABELS", "LAST"]
+    now = datetime.now(UTC)
+    return table(headings, [_row(document, now, wide=wide, namespaced=namespaced) for document in documents])
+
+
+def _row(document: Document, now: datetime, *, wide: bool, namespaced: bool) -> list[str]:
+    metadata, spec, status = document["metadata"], document["spec"], document["status"]
+    cost = status.get("cost_usd")
+    cells = [
+        metadata["name"],
+        one_line(spec["agent"], 40),
+        "interrupted" if status["interrupted"] else status["phase"],
+        str(status.get("steps", "-")),
+        f"{status['tokens']:,}" if status.get("tokens") else "-",
+        money(cost) if cost else "-",
+        since(metadata["createdAt"], now=now),
+    ]
+    if wide:
+        labels = ",".join(f"{key}={value}" for key, value in metadata["labels"].items())
+        cells += [str(status.get("tool_calls", "-")), spec["parent"] or "-", one_line(labels, 60) or "-"]
+    cells.append(_last(status, 200 if wide else 48) or "-")
+    return [metadata["namespace"], *cells] if namespaced else cells
+
+
+def _last(status: dict[str, Any], longest: int) -> str:
+    """What it waits for, why it failed, or what it said."""
+    waiting = status.get("waiting")
+    if waiting:
+        return f"waits: {waiting.get('reason', '')} ({waiting.get('owner', '')})"
+    return one_line(str(status.get("error") or status.get("output") or status.get("reason") or ""), longest)

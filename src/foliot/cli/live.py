@@ -1,0 +1,200 @@
+"""Driving a run while a person watches: the view that fits, Ctrl-C, the exit code.
+
+The answer goes to stdout and everything else to stderr, so that `foliot run … | less` and `> answer.txt` do what one
+means. On a terminal the answer is part of the live view and appears once. What tools print goes to stderr as well.
+
+Exit codes: 0 succeeded; 1 failed or cancelled; 8 it waits for a person; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import click
+
+from foliot.cli.errors import INTERRUPTED
+from foliot.cli.invocation import current, is_terminal
+from foliot.cli.runtimes import whoami
+from foliot.cli.runview.base import Opening, View
+from foliot.engine.amounts import safe
+from foliot.engine.explain import Standing, explain
+from foliot.engine.tracing import trace_of
+from foliot.errors import Conflict, NotFound
+from foliot.results import RunResult
+from foliot.runtime import Runtime
+from foliot.store.runs import TERMINAL
+
+WAITS: Final = 8
+FRAME: Final = 0.08
+Drive: TypeAlias = Callable[[], Coroutine[Any, Any, RunResult]]
+
+
+@dataclass(slots=True)
+class Watched:
+    """How it went. `result` is None when the person left the run as it was."""
+
+    result: RunResult | None
+    interrupted: bool = False
+    answer_shown: bool = False
+
+
+def choose_view(*, json: bool, quiet: bool) -> View:
+    """What fits the streams: JSON lines when asked for, the live view on a terminal, plain lines otherwise."""
+    if json:
+        from foliot.cli.runview.jsonl import JsonView
+
+        return JsonView()
+    from foliot.cli.runview.plain import PlainView, QuietView
+
+    if quiet:
+        return QuietView()
+    if not is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
+        return PlainView()
+    from rich.console import Console
+
+    from foliot.cli.runview.terminal import TerminalView
+
+    console = Console(stderr=True, no_color=current().color is False or None, highlight=False, markup=False)
+    return TerminalView(console, answer=is_terminal(sys.stdout))
+
+
+async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive) -> Watched:
+    """Drive the run of `opening` with `drive` and show it. Ctrl-C once cancels the run, twice leaves it as it is."""
+    begun = time.monotonic()
+    watched = Watched(None)
+    view.begin(opening)
+    try:
+        # What tools print in this process must not get into the answer.
+        with runtime.watch(opening.run_id) as reader, redirect_stdout(sys.stderr):
+            task = asyncio.create_task(drive())
+            task.add_done_callback(lambda _: reader.close())
+            ticking = asyncio.create_task(_tick(view))
+            with _on_ctrl_c(lambda times: _interrupt(runtime, view, opening.run_id, task, watched, times)):
+                try:
+                    async for item in reader:
+                        view.show(item)
+                    watched.result = await task
+                except asyncio.CancelledError:
+                    if not watched.interrupted:
+                        raise
+                    watched.result = await _ended_meanwhile(runtime, opening.run_id)
+                finally:
+                    ticking.cancel()
+                    task.cancel()
+                    await asyncio.gather(task, ticking, return_exceptions=True)
+    finally:
+        watched.answer_shown = view.end(watched.result, time.monotonic() - begun)
+    return watched
+
+
+async def finish(runtime: Runtime, view: View, watched: Watched) -> int:
+    """Print the answer where it belongs, and say what to do next. The exit code of the command.
+
+    Raises `RunFailedError` for a run that failed: it is told as every error is.
+    """
+    result = watched.result
+    if result is None:
+        view.note("Left as it is. `foliot resume` goes on with it.")
+        return INTERRUPTED
+    if result.phase == "succeeded":
+        if not watched.answer_shown:
+            click.echo(safe(result.output) if is_terminal(sys.stdout) else result.output)
+        return 0
+    if result.phase == "waiting":
+        await _tell_wait(runtime, result.run_id)
+        return WAITS
+    if watched.interrupted and result.phase == "cancelled":
+        return INTERRUPTED
+    result.check()
+    return 0
+
+
+def leave(code: int) -> int:
+    """End the process now if a person asked for it: a tool that blocks in a thread would hold it back for minutes.
+
+    Everything is recorded and closed by then; the thread's work is over for this run in any case.
+    """
+    if code == INTERRUPTED and any(thread.startswith("asyncio_") for thread in _threads()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _threads() -> list[str]:
+    import threading
+
+    return [thread.name for thread in threading.enumerate()]
+
+
+async def _tell_wait(runtime: Runtime, run_id: str) -> None:
+    """For whom it waits and what to type, on stderr."""
+    _, state = await runtime.runs.load(run_id)
+    trace = trace_of(run_id, await runtime.runs.facts(run_id))
+    told = explain(trace, Standing("waiting"), state.spec.limits, time.time())
+    click.echo(f"\n{told.headline}", err=True)
+    for line in told.chain:
+        click.echo(f"  {safe(line)}", err=True)
+    for hint in told.next:
+        click.echo(f"  {click.style(hint.command, fg='cyan')}  # {hint.effect}", err=True)
+
+
+async def _tick(view: View) -> None:
+    while True:
+        await asyncio.sleep(FRAME)
+        view.tick()
+
+
+@contextmanager
+def _on_ctrl_c(heard: Callable[[int], Awaitable[None]]) -> Generator[None]:
+    """Call `heard` with 1, 2, … for each Ctrl-C while this lasts."""
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Future[None]] = []
+
+    def on_signal() -> None:
+        tasks.append(asyncio.ensure_future(heard(len(tasks) + 1)))
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, on_signal)
+    except (ValueError, RuntimeError, NotImplementedError):  # not the main thread: whoever runs us hears it
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        for task in tasks:
+            task.cancel()
+
+
+async def _interrupt(
+    runtime: Runtime, view: View, run_id: str, task: asyncio.Task[RunResult], watched: Watched, times: int
+) -> None:
+    watched.interrupted = True
+    if times > 1:
+        task.cancel()
+        return
+    view.note("Cancelling; Ctrl-C again leaves at once, and the run can be resumed.")
+    try:
+        info = await runtime.cancel(run_id, by=whoami(), reason="Ctrl-C")
+    except (NotFound, Conflict):  # not stored yet, or ended this very moment
+        if runtime.runs.local(run_id) is None:
+            task.cancel()
+        return
+    if info.phase in TERMINAL and runtime.runs.local(run_id) is None:
+        task.cancel()  # it slept until a timer would go off
+
+
+async def _ended_meanwhile(runtime: Runtime, run_id: str) -> RunResult | None:
+    with suppress(NotFound):
+        if (await runtime.runs.journal.get(run_id)).phase in TERMINAL:
+            return await runtime.resume(run_id, check=False)
+    return None

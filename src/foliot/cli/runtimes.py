@@ -1,0 +1,90 @@
+"""From a command to the runs: opening the runtime, and finding the run that a person means."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import click
+
+from foliot.cli.connect import namespace
+from foliot.cli.errors import warn
+from foliot.cli.invocation import current
+from foliot.engine.worker import is_gone
+from foliot.errors import Conflict, NotFound, UsageError
+from foliot.runtime import Runtime
+from foliot.store.runs import TERMINAL, RunInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+NEAR: Final = 5
+LOOKED_AT: Final = 500
+
+
+def run_argument(*, required: bool = True) -> Callable[[F], F]:
+    """RUN, given to the command as `run_id`: an id, or as much of its beginning as is unique."""
+    return click.argument("run_id", metavar="RUN" if required else "[RUN]", required=required)
+
+
+@asynccontextmanager
+async def opened(*folders: str) -> AsyncGenerator[Runtime]:
+    """The runtime on the store that the settings name. Tools are imported from the current folder too, and `folders`.
+
+    As with `python -m`, a function tool may be a module that lies where one works.
+    """
+    settings = current().settings()
+    for warning in settings.warnings:
+        warn(warning)
+    for folder in (*folders, os.getcwd()):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    async with Runtime(settings=settings) as runtime:
+        yield runtime
+
+
+async def find_run(runtime: Runtime, word: str | None) -> RunInfo:
+    """The run with this id or the only one that begins so; the newest of the namespace when none is named.
+
+    Raises `NotFound`, and `Conflict` with the candidates when several begin so.
+    """
+    journal = runtime.runs.journal
+    if word is None:
+        newest = await newest_runs(runtime, limit=1)
+        if not newest:
+            raise NotFound(f"There are no runs in namespace {namespace()} yet.", hint="`foliot run --help` says how.")
+        return newest[0]
+    if not word.strip():
+        raise UsageError("An empty text does not name a run.", hint="`foliot runs` lists them.")
+    try:
+        return await journal.find(word)
+    except Conflict:
+        alike = [info for info in await journal.list(limit=LOOKED_AT) if info.id.startswith(word)][:NEAR]
+        listed = "\n".join(f"{info.id}  {info.agent}  {info.phase}" for info in alike)
+        raise Conflict(f"Several runs begin with {word!r}:\n{listed}", hint="Give more of the id.") from None
+
+
+async def newest_runs(runtime: Runtime, *, limit: int) -> list[RunInfo]:
+    """The newest runs of the namespace. Ids that people chose do not sort by age, so a page more is looked at."""
+    found = await runtime.runs.journal.list(namespace=namespace(), limit=max(limit, LOOKED_AT))
+    return sorted(found, key=lambda info: info.created_at, reverse=True)[:limit]
+
+
+def interrupted(info: RunInfo, now: float) -> bool:
+    """Whether nobody drives this run although somebody should."""
+    if info.phase in TERMINAL or info.phase == "waiting":
+        return False
+    if info.phase == "pending":
+        return True
+    return is_gone(info.worker) or (info.lease_until is not None and info.lease_until < now)
+
+
+def whoami() -> str:
+    """The name of the person at the keyboard, for decisions and cancellations."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""

@@ -1,0 +1,177 @@
+"""A run told in lines as it happens, for people. What a line looks like is the business of whoever prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from foliot.cli.runview.base import Opening
+from foliot.engine.amounts import arguments, counted, duration, money, one_line, safe, tokens
+from foliot.engine.live import Recorded
+from foliot.kernel import events as e
+from foliot.kernel.messages import ModelResponse, Reasoning, ToolResult, Usage
+from foliot.results import RunResult
+
+Style: TypeAlias = Literal["title", "step", "text", "quiet", "ok", "bad", "note"]
+LONGEST_ARGUMENTS = 72
+LONGEST_RESULT = 96
+LONGEST_INPUT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`detail` follows the text in a quieter tone; `wrap` says whether a long line may break, or is cut."""
+
+    style: Style
+    text: str
+    detail: str = ""
+    indent: int = 2
+    wrap: bool = False
+
+
+@dataclass(slots=True)
+class Running:
+    """A call under way."""
+
+    label: str
+    since: float
+    output: str = ""
+
+
+class Story:
+    """Remembers as much of the run as its lines need. `thinking`: since when the model is being asked."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._asked: dict[str, str] = {}
+        self._step = 0
+        self.thinking: float | None = None
+        self.running: dict[str, Running] = {}
+
+    def opening(self, opening: Opening) -> list[Line]:
+        lines = [Line("title", opening.agent, f"run {opening.run_id}", indent=0)]
+        if opening.forked:
+            lines.append(Line("note", opening.forked))
+        if opening.done:
+            lines.append(Line("note", opening.done))
+        if opening.input:
+            lines.append(Line("quiet", f"› {one_line(opening.input, LONGEST_INPUT)}", wrap=True))
+        return lines
+
+    def take(self, item: Recorded, *, answer: bool) -> list[Line]:
+        """The lines for an event. `answer`: also the text of an answer that asks for no tool."""
+        match item.event:
+            case e.RunClaimed(attempt=attempt) if attempt > 1:
+                self.running.clear()
+                return [Line("note", f"attempt {attempt} takes over")]
+            case e.StepStarted(step=step):
+                return self._started(step)
+            case e.ModelResponded(step=step, response=response, seconds=seconds):
+                return self._responded(step, response, seconds, answer)
+            case e.ModelFailed() as failed:
+                self.thinking = None
+                return [Line("bad", f"the model failed: {failed.kind}", one_line(failed.message, LONGEST_RESULT))]
+            case e.ToolStarted(call_id=call_id, name=name):
+                self.running[call_id] = Running(self._label(call_id, name), self._clock())
+                return []
+            case e.ToolFinished() as finished:
+                return self._finished(finished)
+            case event:
+                return _others(event)
+
+    def _started(self, step: int) -> list[Line]:
+        self.thinking = self._clock()
+        if step == self._step:
+            return []  # asked again after a failure; its headline stands
+        self._step = step
+        return [Line("step", f"step {step}", indent=0)]
+
+    def _responded(self, step: int, response: ModelResponse, seconds: float | None, answer: bool) -> list[Line]:
+        self.thinking = None
+        message, lines = response.message, list[Line]()
+        thought = " ".join(part.text for part in message.parts if isinstance(part, Reasoning) and part.text)
+        if thought:
+            lines.append(Line("quiet", f"thought: {one_line(thought, LONGEST_RESULT)}"))
+        if message.text.strip() and (answer or message.calls):
+            lines += [Line("text", row, wrap=True) for row in safe(message.text).strip().splitlines()]
+        for call in message.calls:
+            self._asked[call.id] = f"{one_line(call.name, 64)} {arguments(call.arguments, LONGEST_ARGUMENTS)}".rstrip()
+        lines.append(Line("quiet", " · ".join(spent(response.usage, seconds))))
+        return lines
+
+    def _finished(self, finished: e.ToolFinished) -> list[Line]:
+        result = finished.result
+        self.running.pop(result.call_id, None)
+        label = self._label(result.call_id, result.name)
+        took = [duration(finished.seconds)] if finished.seconds is not None else []
+        why = [_SYNTHETIC.get(finished.synthetic, finished.synthetic)] if finished.synthetic else []
+        good = result.error is None
+        lines = [Line("ok" if good else "bad", label, " · ".join((*took, *why)))]
+        shown = _result(result)
+        return [*lines, Line("quiet", shown, indent=4)] if shown else lines
+
+    def _label(self, call_id: str, name: str) -> str:
+        return self._asked.get(call_id, one_line(name, 64))
+
+
+def spent(usage: Usage, seconds: float | None = None) -> list[str]:
+    """`0.9s`, `312 tokens`, `$0.0012`: what one answer took. A price that nobody knows is left out."""
+    parts = [duration(seconds)] if seconds is not None else []
+    if usage.total_tokens:
+        parts.append(tokens(usage.total_tokens))
+    if usage.cost_usd:
+        parts.append(money(usage.cost_usd))
+    return parts
+
+
+def closing(result: RunResult, calls: int, seconds: float) -> Line:
+    """The last line: how it ended and what it took."""
+    parts = [counted(result.steps, "step"), counted(calls, "tool call"), *spent(result.usage), duration(seconds)]
+    style: Style = "ok" if result.succeeded else "note" if result.phase == "waiting" else "bad"
+    return Line(style, result.phase, " · ".join((*parts, result.run_id)), indent=0)
+
+
+def _result(result: ToolResult) -> str:
+    if result.error is not None:
+        return one_line(result.error.message, LONGEST_RESULT)
+    return one_line(result.text, LONGEST_RESULT) or ("(not text)" if result.content else "")
+
+
+def _others(event: e.Event) -> list[Line]:
+    match event:
+        case e.RunWaiting(message=message, reason=reason):
+            return [Line("note", f"waits: {message or reason}")]
+        case e.OutputRejected(reason=reason, problems=problems):
+            return [Line("note", f"the answer is sent back ({reason})", one_line("; ".join(problems), LONGEST_RESULT))]
+        case e.InputReceived(message=message, by=by):
+            return [Line("note", f"{by or 'somebody'} says: {one_line(message.text, LONGEST_RESULT)}")]
+        case e.BudgetExceeded(message=message):
+            return [Line("note", message)]
+        case e.ContractViolated(message=message, observed=observed):
+            return [Line("note", f"contract: {message}{' (only watched)' if observed else ''}")]
+        case e.CancelRequested(reason=reason):
+            return [Line("note", f"asked to stop{f' ({reason})' if reason else ''}")]
+        case e.UnknownDecided(decision=decision, by=by):
+            return [Line("note", f"decision: {decision}{f', by {by}' if by else ''}")]
+        case e.ApprovalRequested(tool=tool, reason=reason):
+            return [Line("note", f"{tool} needs an approval{f': {reason}' if reason else ''}")]
+        case e.ApprovalDecided(decision=decision, by=by):
+            return [Line("note", f"approval: {decision}{f', by {by}' if by else ''}")]
+        case e.SessionCompacted():
+            return [Line("note", "the beginning of the conversation was summarised")]
+        case _:
+            return []
+
+
+_SYNTHETIC = {
+    "invalid": "not run: cannot be run as written",
+    "duplicate": "not run again: same call as before",
+    "denied": "not run: denied",
+    "interrupted": "not run: interrupted",
+    "cancelled": "stopped",
+    "budget": "not run: over the limit",
+    "contract": "not run: against the contract",
+    "decided": "by decision",
+    "ended": "not run: the run ends",
+}

@@ -1,0 +1,173 @@
+"""A trace as a tree of lines, and as data for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+import msgspec
+
+from foliot.cli.runview.story import spent
+from foliot.engine.amounts import arguments, counted, duration, one_line, safe
+from foliot.engine.trace import Ask, CallTrace, Mark, StepTrace, Trace
+from foliot.kernel.codec import type_of
+from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
+
+WIDTH = 100
+
+
+@dataclass(slots=True)
+class Node:
+    """One line of the tree, what stands under it as text, and what hangs below it."""
+
+    label: str
+    texts: list[str] = field(default_factory=list[str])
+    children: list[Node] = field(default_factory=list["Node"])
+
+    def lines(self, head: str = "", rest: str = "") -> Iterator[str]:
+        yield f"{head}{self.label}"
+        bar = "│  " if self.children else "   "
+        for text in self.texts:
+            for row in text.splitlines():
+                yield f"{rest}{bar}{row}".rstrip()
+        for number, child in enumerate(self.children):
+            last = number == len(self.children) - 1
+            yield from child.lines(rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+
+
+def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Node:
+    """The whole run. `full` shows texts as they are; otherwise each is one line of at most `width` characters."""
+    texts = _Texts(full, max(20, width - 12))
+    calls = counted(len(trace.calls), "call")
+    head = " · ".join((phase, counted(len(trace.steps), "step"), calls, *spent(trace.usage), duration(trace.seconds)))
+    root = Node(f"{_bold(trace.agent)}  {trace.run_id}  {_dim(head)}")
+    if trace.fork is not None:
+        root.texts.append(_dim(f"forked from {trace.fork.run_id} behind event {trace.fork.seq}"))
+    root.texts += texts.of("› ", trace.input)
+    root.children += [_mark(mark, texts) for mark in trace.before]
+    root.children += [_step(step, texts) for step in trace.steps]
+    root.children.append(_end(trace, texts))
+    return root
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    full: bool
+    width: int
+
+    def of(self, prefix: str, text: str) -> list[str]:
+        if not text.strip():
+            return []
+        return (
+            [_dim(prefix + row) for row in safe(text).strip().splitlines()]
+            if self.full
+            else [_dim(prefix + one_line(text, self.width))]
+        )
+
+    def arguments(self, text: str) -> str:
+        return safe(text) if self.full else arguments(text, self.width - 20)
+
+
+def _step(step: StepTrace, texts: _Texts) -> Node:
+    whole = None if step.ended_at is None else step.ended_at - step.at
+    node = Node(f"{click.style(f'step {step.number}', fg='cyan', bold=True)}  {_dim(duration(whole))}")
+    node.children += [_ask(ask) for ask in step.asks if ask.error or ask.lost]
+    if step.answered_at is not None:
+        took = " · ".join(spent(step.usage, step.seconds))
+        answer = Node(f"{one_line(step.model or 'the model', 60)}  {_dim(took)}")
+        answer.texts += texts.of("thought: ", step.reasoning)
+        answer.texts += texts.of("", step.text)
+        node.children.append(answer)
+    elif step.asks and not step.asks[-1].error and not step.asks[-1].lost:
+        node.children.append(Node(_dim("the model was asked; there is no answer yet")))
+    for item in step.items:
+        node.children.append(_call(item, texts) if isinstance(item, CallTrace) else _mark(item, texts))
+    return node
+
+
+def _ask(ask: Ask) -> Node:
+    if ask.lost:
+        return Node(f"{_bad('✗')} the model was asked; the answer was lost with the worker")
+    status = f" (HTTP {ask.status})" if ask.status else ""
+    return Node(
+        f"{_bad('✗')} the model failed: {ask.error}{status}  {_dim(duration(ask.seconds))}",
+        [_dim(one_line(ask.message, WIDTH))],
+    )
+
+
+def _call(call: CallTrace, texts: _Texts) -> Node:
+    mark = _good("✓") if call.ok else _bad("✗") if call.finished_at is not None else click.style("…", fg="yellow")
+    facts = [duration(call.seconds)] if call.seconds is not None else []
+    if call.synthetic:
+        facts.append(f"not run by the tool: {call.synthetic}")
+    if len(call.starts) > 1:
+        facts.append(f"started {len(call.starts)} times")
+    if call.unknown:
+        facts.append("cut off by a crash: nobody knows whether it took effect")
+    elif call.parked and call.finished_at is None:
+        facts.append("waits for an approval")
+    elif call.running:
+        facts.append("under way")
+    given = texts.arguments(call.arguments)
+    node = Node(f"{mark} {one_line(call.name, 64)} {given}  {_dim(' · '.join((*facts, call.id)))}")
+    node.texts += texts.of("", call.error.message if call.error else call.result)
+    return node
+
+
+def _mark(mark: Mark, texts: _Texts) -> Node:
+    lasted = "" if mark.seconds is None else f"after {duration(mark.seconds)}"
+    by = f"by {mark.by}" if mark.by else ""
+    detail = " · ".join(part for part in (by, lasted) if part)
+    return Node(f"{click.style('!', fg='yellow')} {one_line(mark.text, 2 * texts.width)}  {_dim(detail)}".rstrip())
+
+
+def _end(trace: Trace, texts: _Texts) -> Node:
+    match trace.ended:
+        case RunSucceeded(output=output):
+            return Node(f"{_good('✓')} succeeded", texts.of("", output))
+        case RunFailed(code=code, message=message):
+            return Node(f"{_bad('✗')} failed: {code}", texts.of("", message))
+        case RunCancelled(by=by, reason=reason):
+            return Node(f"{_bad('✗')} cancelled{f' by {by}' if by else ''}", texts.of("", reason))
+        case RunDeadLettered(reason=reason, message=message):
+            return Node(f"{_bad('✗')} given up: {reason}", texts.of("", message))
+        case None if trace.waiting is not None:
+            return Node(click.style(f"… waits: {trace.waiting.reason}", fg="yellow"))
+        case None:
+            return Node(click.style("… not ended", fg="yellow"))
+
+
+def as_data(trace: Trace, phase: str) -> dict[str, Any]:
+    """The trace for programs: the same tree, nothing shortened."""
+    data = msgspec.to_builtins(trace)
+    ended = trace.ended
+    data["phase"] = phase
+    data["ended"] = None if ended is None else {"type": type_of(ended), **_without_type(msgspec.to_builtins(ended))}
+    for step, raw in zip(trace.steps, data["steps"], strict=True):
+        raw["items"] = [
+            {"item": "call" if isinstance(item, CallTrace) else "mark", **msgspec.to_builtins(item)}
+            for item in step.items
+        ]
+    return data
+
+
+def _without_type(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key != "type"}
+
+
+def _bold(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+def _dim(text: str) -> str:
+    return click.style(text, dim=True) if text else ""
+
+
+def _good(text: str) -> str:
+    return click.style(text, fg="green")
+
+
+def _bad(text: str) -> str:
+    return click.style(text, fg="red")

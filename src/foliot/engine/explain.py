@@ -1,0 +1,264 @@
+"""Why a run waits, failed, or cost what it cost, in plain words from its journal.
+
+    explanation = explain(trace_of(run_id, facts), Standing("waiting"), limits, now)
+
+Every sentence is drawn from recorded facts; nothing is guessed. The chain starts with what is the case now and goes
+back, cause by cause, to the first one that the journal knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from foliot.engine.amounts import arguments, counted, duration, money, one_line, times, tokens
+from foliot.engine.causes import causes_of_failure
+from foliot.engine.trace import CallTrace, StepTrace, Trace
+from foliot.kernel.budget import Limits
+from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
+from foliot.store.runs import Phase
+
+Holder: TypeAlias = Literal["alive", "gone", "nobody"]
+SHOWN_STEPS = 3
+WIDTH = 100
+
+
+class Standing(Struct, frozen=True):
+    """How the run stands outside of its journal: its row's phase, and whether its holder is alive."""
+
+    phase: Phase
+    holder: Holder = "nobody"
+
+
+class Hint(Struct, frozen=True):
+    """What to type, and what that does."""
+
+    command: str
+    effect: str
+
+
+class Explanation(Struct):
+    """`chain` goes from the effect to the first cause; `way` is what else happened, in order."""
+
+    headline: str
+    chain: list[str] = field(default_factory=list[str])
+    cost: list[str] = field(default_factory=list[str])
+    time: str = ""
+    way: list[str] = field(default_factory=list[str])
+    next: list[Hint] = field(default_factory=list[Hint])
+
+
+def explain(trace: Trace, standing: Standing, limits: Limits, now: float) -> Explanation:
+    """The whole story of a run in a few sentences."""
+    explanation = _situation(trace, standing, limits, now)
+    explanation.cost = cost_of(trace)
+    explanation.time = time_of(trace, now)
+    explanation.way = way_of(trace)
+    return explanation
+
+
+# --- how it stands -----------------------------------------------------------------------------------------------
+
+
+def _situation(trace: Trace, standing: Standing, limits: Limits, now: float) -> Explanation:
+    run = trace.run_id
+    match trace.ended:
+        case None if trace.waiting is not None and trace.waiting_since is not None:
+            return _waiting(trace, trace.waiting, trace.waiting_since, now)
+        case None if standing.holder == "alive":
+            return Explanation(f"It is at work: {_doing(trace, now)}.", [f"held by {_worker(trace.worker)}"])
+        case None:
+            return _interrupted(trace, standing, now)
+        case RunSucceeded():
+            answer = one_line(trace.ended.output, WIDTH) or "(empty)"
+            asked = counted(len(trace.steps), "step")
+            return Explanation(
+                f"It succeeded after {asked} and {counted(len(trace.calls), 'tool call')}.",
+                [f"it answered: {answer}"],
+                next=[Hint(f"foliot trace {run}", "shows every step with its timing")],
+            )
+        case RunCancelled(by=by, reason=reason):
+            who = f" by {by}" if by else ""
+            chain = [f"cancelled{who}{f': {reason}' if reason else ''}", *_cut_off(trace)]
+            return Explanation("It was cancelled.", chain, next=_after_end(trace))
+        case failed:
+            return Explanation("It failed.", causes_of_failure(trace, failed, limits), next=_after_end(trace))
+
+
+def _after_end(trace: Trace) -> list[Hint]:
+    hints = [Hint(f"foliot trace {trace.run_id}", "shows every step with its timing")]
+    if trace.steps:
+        last = trace.steps[-1].number
+        hints.append(Hint(f"foliot fork {trace.run_id} --at {last}", f"tries again from step {last}, as a new run"))
+    return hints
+
+
+def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Explanation:
+    run, ago = trace.run_id, duration(max(0.0, now - since))
+    calls = [call for call in (trace.call(call_id) for call_id in waiting.calls) if call is not None]
+    match waiting.reason:
+        case "unknown_effect":
+            chain, hints = _ambiguous(trace, [call for call in calls if call.unknown] or calls)
+            return Explanation(f"It waits for a person to decide, since {ago} ago.", chain, next=hints)
+        case "approval":
+            names = ", ".join(call.name for call in calls) or "a call"
+            chain = [waiting.message, *(f"{call.name} {arguments(call.arguments, WIDTH)}" for call in calls)]
+            if waiting.until is not None:
+                chain.append(f"nobody's approval is waited for longer than {duration(max(0.0, waiting.until - now))}")
+            return Explanation(f"It waits for an approval of {names}, since {ago} ago.", chain)
+        case "model_retry":
+            left = duration(max(0.0, (waiting.until or now) - now))
+            failures = trace.steps[-1].failures if trace.steps else []
+            chain = [waiting.message, *(f"{ask.error}: {one_line(ask.message, WIDTH)}" for ask in failures[-2:])]
+            hint = Hint(f"foliot resume {run}", "drives it, if the process that did is gone")
+            return Explanation(f"It waits for the model; it is asked again in {left}.", chain, next=[hint])
+        case _:
+            what = "something to be said to it" if waiting.owner == "input" else waiting.owner
+            return Explanation(f"It waits for {what}, since {ago} ago.", [waiting.message] if waiting.message else [])
+
+
+def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], list[Hint]]:
+    run = trace.run_id
+    chain: list[str] = []
+    hints: list[Hint] = []
+    for call in calls:
+        chain.append(f"nobody knows whether {call.name} took effect: {arguments(call.arguments, WIDTH)}")
+        hints += [
+            Hint(f"foliot decide {run} {call.id} happened", "it did take effect (--result: what it returned)"),
+            Hint(f"foliot decide {run} {call.id} run", "it did not: run it now"),
+            Hint(f"foliot decide {run} {call.id} fail", "end the run here"),
+        ]
+    chain.append("the worker died after the call had been started and before its result was recorded")
+    chain.append("a tool with the effect `once` is never repeated silently")
+    return chain, hints
+
+
+def _interrupted(trace: Trace, standing: Standing, now: float) -> Explanation:
+    hint = Hint(f"foliot resume {trace.run_id}", "goes on where it was")
+    since = duration(max(0.0, now - trace.last_at))
+    if standing.holder == "gone":
+        chain = [f"{_worker(trace.worker)} is gone; it was {_doing(trace, trace.last_at)}"]
+    else:
+        chain = [f"the process that drove it let it go; it was {_doing(trace, trace.last_at)}"]
+    kept = counted(len([step for step in trace.steps if step.answered_at is not None]), "answer")
+    chain.append(f"everything up to then is kept: {kept}, {counted(sum(c.ok for c in trace.calls), 'tool result')}")
+    return Explanation(f"It was interrupted {since} ago, and nobody drives it now.", chain, next=[hint])
+
+
+def _doing(trace: Trace, now: float) -> str:
+    """What is under way, by the journal."""
+    running = [call for call in trace.calls if call.running]
+    if running:
+        return "calling " + ", ".join(f"{call.name} ({duration(max(0.0, now - call.starts[-1]))})" for call in running)
+    if trace.steps and trace.steps[-1].answered_at is None and trace.steps[-1].asks:
+        step = trace.steps[-1]
+        return f"asking the model for step {step.number} ({duration(max(0.0, now - step.asks[-1].at))})"
+    return "between two steps" if trace.steps else "about to start"
+
+
+def _cut_off(trace: Trace) -> list[str]:
+    cut = [call for call in trace.calls if call.synthetic == "cancelled"]
+    return [f"{call.name} was stopped: {one_line(call.error.message, WIDTH)}" for call in cut if call.error]
+
+
+def _worker(worker: str) -> str:
+    """`host/4711/123` as people say it."""
+    host, _, rest = worker.partition("/")
+    pid = rest.partition("/")[0]
+    return f"process {pid} on {host.partition('.')[0]}" if pid else worker or "another process"
+
+
+# --- what it cost ------------------------------------------------------------------------------------------------
+
+
+def cost_of(trace: Trace) -> list[str]:
+    """Where tokens and money went: the sum, the dearest steps, and why the input grows."""
+    usage = trace.usage
+    if not usage.total_tokens:
+        return []
+    estimated = ", estimated" if usage.source == "estimated" else ""
+    price = money(usage.cost_usd) if usage.cost_usd is not None else "no price is known"
+    lines = [
+        f"{tokens(usage.total_tokens)} ({usage.input_tokens:,} in, {usage.output_tokens:,} out{estimated}), {price}"
+    ]
+    dear = sorted(
+        (step for step in trace.steps if step.usage.total_tokens), key=lambda s: s.usage.total_tokens, reverse=True
+    )
+    if len(dear) > 1:
+        lines += [_share(step, usage.total_tokens) for step in dear[:SHOWN_STEPS]]
+    by_model: dict[str, int] = {}
+    for step in trace.steps:
+        by_model[step.model] = by_model.get(step.model, 0) + step.usage.total_tokens
+    if len(by_model) > 1:
+        lines.append("by model: " + ", ".join(f"{name or '?'} {count:,}" for name, count in by_model.items()))
+    if len(dear) > 2:
+        first, last = trace.steps[0].usage.input_tokens, trace.steps[-1].usage.input_tokens
+        if first and last > 2 * first:
+            lines.append(f"each step sends the conversation again: {first:,} tokens at the first, {last:,} at the last")
+    return lines
+
+
+def _share(step: StepTrace, whole: int) -> str:
+    usage = step.usage
+    price = f", {money(usage.cost_usd)}" if usage.cost_usd is not None else ""
+    return f"step {step.number}: {tokens(usage.total_tokens)} ({usage.total_tokens * 100 // whole} %){price}"
+
+
+def time_of(trace: Trace, now: float) -> str:
+    """Where the time went."""
+    model = sum(ask.seconds or 0.0 for step in trace.steps for ask in step.asks)
+    tools = sum(call.seconds or 0.0 for call in trace.calls)
+    waited = trace.waited
+    if trace.waiting_since is not None and trace.ended is None:
+        waited += max(0.0, now - trace.waiting_since)
+    parts = [("the model", model), ("tools", tools), ("waiting", waited), ("nobody at work", trace.idle)]
+    told = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts if seconds >= 0.001)
+    whole = trace.seconds if trace.ended is not None else max(0.0, now - trace.created_at)
+    return f"{duration(whole)} from start to end: {told}" if told else duration(whole)
+
+
+# --- what happened on the way ------------------------------------------------------------------------------------
+
+
+def way_of(trace: Trace) -> list[str]:
+    """Crashes, retries, refused and failed calls, repairs, decisions: what a smooth run would not have."""
+    told = [_mark(mark.text, mark.seconds, mark.by) for mark in trace.before if mark.kind != "waiting" or mark.seconds]
+    for step in trace.steps:
+        here = f"step {step.number}: "
+        lost = sum(ask.lost for ask in step.asks)
+        if lost:
+            told.append(f"{here}the question was asked again, the first answer was lost with the worker")
+        if step.failures:
+            told.append(here + _failures(step))
+        for item in step.items:
+            if isinstance(item, CallTrace):
+                told += [here + line for line in _call(item)]
+            elif item.kind != "waiting" or item.seconds is not None:
+                told.append(here + _mark(item.text, item.seconds, item.by))
+    return told
+
+
+def _mark(text: str, seconds: float | None, by: str) -> str:
+    lasted = f" (after {duration(seconds)})" if seconds is not None else ""
+    return f"{one_line(text, 2 * WIDTH)}{f', by {by}' if by else ''}{lasted}"
+
+
+def _failures(step: StepTrace) -> str:
+    kinds = dict.fromkeys(ask.error for ask in step.failures)
+    went = "then it answered" if step.answered_at is not None else "and it never answered"
+    return f"the model failed {times(len(step.failures))} ({', '.join(kinds)}), {went}"
+
+
+def _call(call: CallTrace) -> list[str]:
+    lines: list[str] = []
+    if len(call.starts) > 1:
+        lines.append(f"{call.name} was started {times(len(call.starts))}: a crash had cut it off")
+    if call.synthetic == "duplicate":
+        lines.append(f"{call.name} was asked for again with the same arguments; the earlier result was given")
+    elif call.error is not None and call.synthetic:
+        lines.append(f"{call.name} was not run ({call.synthetic}): {one_line(call.error.message, WIDTH)}")
+    elif call.error is not None:
+        lines.append(f"{call.name} failed ({call.error.code}): {one_line(call.error.message, WIDTH)}")
+    return lines

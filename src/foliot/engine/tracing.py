@@ -1,0 +1,265 @@
+"""From the facts of a run to its trace: one small step for each kind of event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from foliot.engine.trace import Ask, CallTrace, Mark, MarkKind, StepTrace, Trace, total
+from foliot.kernel import events as e
+from foliot.kernel.messages import Reasoning, Usage
+
+
+def trace_of(run_id: str, facts: Iterable[tuple[float, e.Event]]) -> Trace:
+    """The tree of these facts, each with the time it was recorded. Never raises for a journal that was written."""
+    building = _Building(Trace(run_id))
+    for at, event in facts:
+        building.take(at, event)
+    return building.trace
+
+
+class _Building:
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._calls: dict[str, CallTrace] = {}
+        self._usages: list[Usage] = []
+
+    def take(self, at: float, event: e.Event) -> None:
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, at, event)
+        self.trace.events += 1
+        self.trace.last_at = max(at, self.trace.last_at)
+        if self.trace.steps:
+            self.trace.steps[-1].ended_at = at
+
+    # --- the run -------------------------------------------------------------------------------------------------
+
+    def created(self, at: float, event: e.RunCreated) -> None:
+        trace = self.trace
+        trace.agent, trace.namespace, trace.fork = event.agent, event.namespace, event.fork
+        trace.input = "\n".join(message.text for message in event.input)
+        trace.created_at = trace.last_at = at
+
+    def claimed(self, at: float, event: e.RunClaimed) -> None:
+        trace = self.trace
+        trace.worker = event.worker
+        trace.attempts = event.attempt
+        if event.attempt == 1:
+            return
+        under_way = [call for call in self._calls.values() if call.running]
+        asking = self._asking()
+        for call in under_way:
+            call.unknown = True
+        if asking is not None:
+            asking.lost = True
+        if trace.waiting is not None and not under_way:
+            return  # it waited, and was taken up again: that is told by `resumed`
+        pause = max(0.0, at - trace.last_at)
+        trace.idle += pause
+        doing = [f"{call.name} was under way" for call in under_way]
+        if asking is not None:
+            doing.append("the model was being asked")
+        what = f" while {' and '.join(doing)}" if doing else ""
+        self.mark("interrupted", at, f"the worker was gone{what}; attempt {event.attempt} took over", seconds=pause)
+
+    def waiting(self, at: float, event: e.RunWaiting) -> None:
+        self.trace.waiting, self.trace.waiting_since = event, at
+        if event.reason == "approval":
+            for call_id in event.calls:
+                self._call(call_id).parked = True
+        self.mark("waiting", at, event.message or f"waits for {event.owner} ({event.reason})")
+
+    def resumed(self, at: float, event: e.RunResumed) -> None:
+        since = self.trace.waiting_since
+        lasted = None if since is None else max(0.0, at - since)
+        self.trace.waiting, self.trace.waiting_since = None, None
+        self.trace.waited += lasted or 0.0
+        for mark in reversed(self.trace.marks):
+            if mark.kind == "waiting":
+                mark.seconds = lasted
+                break
+
+    def ended(self, at: float, event: e.Terminal) -> None:
+        self.trace.ended = event
+        self.trace.waiting = None
+        self.trace.usage = getattr(event, "usage", self.trace.usage)
+
+    # --- a step --------------------------------------------------------------------------------------------------
+
+    def step_started(self, at: float, event: e.StepStarted) -> None:
+        steps = self.trace.steps
+        if not steps or steps[-1].number != event.step:
+            steps.append(StepTrace(event.step, at))
+        steps[-1].asks.append(Ask(at))
+
+    def responded(self, at: float, event: e.ModelResponded) -> None:
+        step, response = self._step(event.step, at), event.response
+        step.answered_at = at
+        step.text = response.message.text
+        step.reasoning = "".join(part.text for part in response.message.parts if isinstance(part, Reasoning))
+        step.usage, step.model, step.endpoint = response.usage, response.model, response.endpoint
+        step.stop = response.stop
+        asked = step.asks[-1] if step.asks else Ask(at)
+        asked.seconds = event.seconds if event.seconds is not None else max(0.0, at - asked.at)
+        step.seconds = asked.seconds
+        self._spend(response.usage)
+        for index, call in enumerate(response.message.calls):
+            self._open_call(step, call.id or f"call_{event.step}_{index}", call.name, call.arguments, at)
+
+    def failed(self, at: float, event: e.ModelFailed) -> None:
+        step = self._step(event.step, at)
+        asked = next((ask for ask in reversed(step.asks) if not ask.error and not ask.lost), None)
+        if asked is None:
+            asked = Ask(at)
+            step.asks.append(asked)
+        asked.seconds = max(0.0, at - asked.at)
+        asked.error, asked.message, asked.status, asked.provider = (
+            event.kind,
+            event.message,
+            event.status,
+            event.provider,
+        )
+        self._spend(event.usage)
+
+    def tool_started(self, at: float, event: e.ToolStarted) -> None:
+        call = self._call(event.call_id, event.name)
+        call.starts.append(at)
+        call.unknown = False
+
+    def tool_finished(self, at: float, event: e.ToolFinished) -> None:
+        result = event.result
+        call = self._call(result.call_id, result.name)
+        call.finished_at = at
+        call.unknown = call.parked = False
+        call.seconds = event.seconds
+        if call.seconds is None and call.starts and event.synthetic is None:
+            call.seconds = max(0.0, at - call.starts[-1])
+        call.result = result.text or ("(not text)" if result.content else "")
+        call.error = result.error
+        call.synthetic = event.synthetic or ""
+        if event.usage is not None:
+            self._spend(event.usage)
+
+    # --- what else -----------------------------------------------------------------------------------------------
+
+    def mark(
+        self, kind: MarkKind, at: float, text: str, *, seconds: float | None = None, by: str = "", call_id: str = ""
+    ) -> None:
+        mark = Mark(kind, at, text, seconds, by, call_id)
+        if self.trace.steps:
+            self.trace.steps[-1].items.append(mark)
+        else:
+            self.trace.before.append(mark)
+
+    def _spend(self, usage: Usage) -> None:
+        self._usages.append(usage)
+        self.trace.usage = total(self._usages)
+
+    def _asking(self) -> Ask | None:
+        if not self.trace.steps:
+            return None
+        step = self.trace.steps[-1]
+        if step.answered_at is not None or not step.asks:
+            return None
+        last = step.asks[-1]
+        return None if last.error or last.lost else last
+
+    def _step(self, number: int, at: float) -> StepTrace:
+        steps = self.trace.steps
+        if not steps or steps[-1].number != number:
+            steps.append(StepTrace(number, at))
+        return steps[-1]
+
+    def _open_call(self, step: StepTrace, call_id: str, name: str, arguments: str, at: float) -> None:
+        # The kernel makes ids unique in the run in the same way (calls.py), so that both name a call alike.
+        unique, n = call_id, 2
+        while unique in self._calls:
+            unique, n = f"{call_id}-{n}", n + 1
+        call = CallTrace(unique, name, arguments, at)
+        self._calls[unique] = call
+        step.items.append(call)
+
+    def _call(self, call_id: str, name: str = "") -> CallTrace:
+        if call_id not in self._calls:
+            step = self._step(self.trace.steps[-1].number if self.trace.steps else 1, self.trace.last_at)
+            self._open_call(step, call_id, name, "", self.trace.last_at)
+        return self._calls[call_id]
+
+
+def _retried(building: _Building, at: float, event: e.RunRetried) -> None:
+    building.mark("retried", at, f"attempt {event.attempt} broke down: {event.message or event.reason}")
+
+
+def _cancelling(building: _Building, at: float, event: e.CancelRequested) -> None:
+    building.mark("cancel", at, f"asked to stop{f': {event.reason}' if event.reason else ''}", by=event.by)
+
+
+def _rejected(building: _Building, at: float, event: e.OutputRejected) -> None:
+    problems = f": {'; '.join(event.problems)}" if event.problems else ""
+    building.mark("rejected", at, f"the answer was sent back ({event.reason}){problems}")
+
+
+def _approval_asked(building: _Building, at: float, event: e.ApprovalRequested) -> None:
+    why = f": {event.reason}" if event.reason else ""
+    building.mark("approval", at, f"{event.tool} needs an approval{why}", call_id=event.call_id)
+
+
+def _approval_given(building: _Building, at: float, event: e.ApprovalDecided) -> None:
+    why = f": {event.reason}" if event.reason else ""
+    building.mark("approval", at, f"decision: {event.decision}{why}", by=event.by, call_id=event.call_id)
+
+
+def _unknown_decided(building: _Building, at: float, event: e.UnknownDecided) -> None:
+    said = {"happened": "it took effect", "run": "it did not take effect: run it", "fail": "end the run"}
+    why = f" ({event.reason})" if event.reason else ""
+    building.mark("decided", at, f"decision: {said[event.decision]}{why}", by=event.by, call_id=event.call_id)
+
+
+def _input(building: _Building, at: float, event: e.InputReceived) -> None:
+    building.mark("input", at, event.message.text, by=event.by)
+
+
+def _compacted(building: _Building, at: float, event: e.SessionCompacted) -> None:
+    building.mark("compacted", at, f"the first {event.replaced} messages are summarised from here on")
+
+
+def _memory(building: _Building, at: float, event: e.MemoryWritten) -> None:
+    building.mark("memory", at, f"remembered {event.key} ({event.scope})")
+
+
+def _budget(building: _Building, at: float, event: e.BudgetExceeded) -> None:
+    building.mark("budget", at, event.message)
+
+
+def _violation(building: _Building, at: float, event: e.ContractViolated) -> None:
+    seen = " (only watched)" if event.observed else ""
+    building.mark("violation", at, f"{event.message}{seen}", call_id=event.call_id or "")
+
+
+_HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]] = {
+    e.RunCreated: _Building.created,
+    e.RunClaimed: _Building.claimed,
+    e.RunWaiting: _Building.waiting,
+    e.RunResumed: _Building.resumed,
+    e.RunRetried: _retried,
+    e.RunSucceeded: _Building.ended,
+    e.RunFailed: _Building.ended,
+    e.RunCancelled: _Building.ended,
+    e.RunDeadLettered: _Building.ended,
+    e.CancelRequested: _cancelling,
+    e.StepStarted: _Building.step_started,
+    e.ModelResponded: _Building.responded,
+    e.ModelFailed: _Building.failed,
+    e.OutputRejected: _rejected,
+    e.ToolStarted: _Building.tool_started,
+    e.ToolFinished: _Building.tool_finished,
+    e.ApprovalRequested: _approval_asked,
+    e.ApprovalDecided: _approval_given,
+    e.UnknownDecided: _unknown_decided,
+    e.InputReceived: _input,
+    e.MemoryWritten: _memory,
+    e.SessionCompacted: _compacted,
+    e.BudgetExceeded: _budget,
+    e.ContractViolated: _violation,
+}
