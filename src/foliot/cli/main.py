@@ -29,6 +29,17 @@ INSPECT: Final = {
     "explain": Verb(f"{_AT}.explain:explain", "Fields of a kind: types, defaults, meaning", ("doc", "docs", "man")),
     "schema": Verb(f"{_AT}.schema:schema", "JSON Schemas of the kinds, for editors", ()),
 }
+RUN: Final = {
+    "run": Verb(f"{_AT}.run:run_command", "Run an agent and watch it work", ("start", "exec", "ask", "invoke")),
+    "runs": Verb(f"{_AT}.runs:runs", "List runs, newest first", ("ps", "history")),
+    "trace": Verb(f"{_AT}.trace:trace", "One run as a tree: steps, calls, timings", ("log", "logs", "journal")),
+    "why": Verb(f"{_AT}.why:why", "Why a run waits, failed, or cost that", ("debug", "explain-run")),
+    "resume": Verb(f"{_AT}.resume:resume", "Go on with interrupted runs", ("continue", "retry", "restart")),
+    "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),
+    "decide": Verb(f"{_AT}.resume:decide", "Say what became of a call that a crash cut off", ("approve", "resolve")),
+    "replay": Verb(f"{_AT}.replay:replay", "Verify a run offline, byte for byte", ("verify",)),
+    "fork": Verb(f"{_AT}.fork:fork", "Run again from a step, with something changed", ("branch", "what-if")),
+}
 OPERATE: Final = {
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
@@ -42,7 +53,7 @@ cli = LazyGroup(
     help="Foliot runs agents durably and lets no tool run ungoverned.\n\n"
     "Declare agents, tools and rules as YAML; look at them, change them, see why.",
     epilog="Start with `foliot init my-agent`. Each command has its own --help.",
-    sections=(("Declare", DECLARE), ("Inspect", INSPECT), ("Operate", OPERATE)),
+    sections=(("Declare", DECLARE), ("Run", RUN), ("Inspect", INSPECT), ("Operate", OPERATE)),
     params=[*global_options(root=True)],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
