@@ -283,7 +283,7 @@ def _ask(state: State) -> AskModel:
     if spec.limits.max_tokens is not None and settings.max_output_tokens is not None:
         left = spec.limits.max_tokens - state.spent.tokens - _estimate(state)
         settings = replace(settings, max_output_tokens=min(settings.max_output_tokens, max(1, left)))
-    request = ModelRequest(spec.model, messages, spec.system, state.tools, spec.output_schema, settings)
+    request = ModelRequest(spec.model, messages, spec.system, state.tools, spec.output_schema, settings, spec.agent)
     return AskModel(state.step, request, (StepStarted(state.step, state.asks + 1),), state.deadline)
 
 
