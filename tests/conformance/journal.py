@@ -95,6 +95,15 @@ class JournalConformance:
         with pytest.raises(Held):
             await journal.claim("kept", worker="w2", now=190.0, until=220.0)
 
+    async def test_a_late_renewal_does_not_shorten_a_lease(self, journal: Journal) -> None:
+        lease = await born(journal)
+        await journal.renew([lease], until=200.0)
+
+        assert await journal.renew([lease], until=150.0) == set()
+
+        with pytest.raises(Held):
+            await journal.claim("r1", worker="w2", now=180.0, until=220.0)
+
     @pytest.mark.parametrize("phase", ["waiting", "succeeded", "failed", "cancelled"])
     async def test_leaving_running_gives_the_lease_back(self, journal: Journal, phase) -> None:
         lease = await born(journal)

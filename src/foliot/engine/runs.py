@@ -21,7 +21,7 @@ from foliot.kernel.loop import apply, fold
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, decode_spec, digest, encode_spec
 from foliot.kernel.state import State
-from foliot.store.runs import Entry, Held, Journal, Lease, NewRun, RunInfo
+from foliot.store.runs import Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo
 from foliot.tools.base import Toolbox
 
 _messages = msgspec.json.Decoder(tuple[Message, ...])
@@ -109,7 +109,10 @@ class Runs:
         return self._driver(lease, state, tools, stream, claim=False)
 
     async def take(self, run_id: str, *, tools: Toolbox | None = None, stream: bool = False) -> Driver:
-        """Take up a run that waits, or whose holder died. Raises `NotFound`, `Held`, `Conflict` when it has ended."""
+        """Take up a run that waits, or whose holder died.
+
+        Raises `NotFound`; `Held`; `Conflict` when it has ended, which is a `LeaseLost` if it happened just now.
+        """
         now = self._clock()
         until = now + self._lease_seconds
         try:
@@ -121,6 +124,9 @@ class Runs:
             # The holder was killed on this machine: waiting for its lease to run out would help nobody.
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until, force=True)
         _, state = await self.load(run_id)
+        if state.ended is not None:
+            # This process slept past its new lease before it read on, and someone else has finished the run.
+            raise LeaseLost(f"run {run_id} has been ended by another process")
         driver = self._driver(lease, state, tools, stream, claim=True)
         for signal in await self.journal.signals([run_id]):
             driver.deliver(signal)

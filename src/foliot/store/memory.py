@@ -71,7 +71,7 @@ class MemoryJournal:
         info = run.info
         if info.phase in TERMINAL:
             raise Conflict(f"run {run_id} has ended ({info.phase})")
-        if info.lease_until is not None and info.lease_until > now and not force:
+        if info.lease_until is not None and info.lease_until >= now and not force:
             raise Held(f"run {run_id} is held by {info.worker}")
         run.info = msgspec.structs.replace(
             info, phase="running", epoch=info.epoch + 1, worker=worker, lease_until=until, updated_at=now
@@ -85,7 +85,7 @@ class MemoryJournal:
             if run is None or run.info.epoch != lease.epoch:
                 lost.add(lease.run_id)
             else:
-                run.info = msgspec.structs.replace(run.info, lease_until=until)
+                run.info = msgspec.structs.replace(run.info, lease_until=max(until, run.info.lease_until or 0.0))
         return lost
 
     async def append(

@@ -130,7 +130,7 @@ class Journal(Protocol):
         ...
 
     async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
-        """Prolong many leases in one write; the run ids whose lease was lost."""
+        """Prolong many leases in one write, never shorten one; the run ids whose lease was lost."""
         ...
 
     async def append(

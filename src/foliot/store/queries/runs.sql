@@ -17,7 +17,9 @@ UPDATE run
 RETURNING key, epoch;
 
 -- name: run_renew
-UPDATE run SET lease_until = :until WHERE key = :key AND epoch = :epoch;
+-- Never shorter: of two renewals under way the older one may come last.
+UPDATE run SET lease_until = CASE WHEN lease_until > :until THEN lease_until ELSE :until END
+ WHERE key = :key AND epoch = :epoch;
 
 -- name: run_advance
 -- The fence of every append: no row is changed when the epoch or the last event is not what the writer believes.

@@ -1,0 +1,80 @@
+"""`python -m foliot.testing.simulator`: play one seed and see it, or thousands and see whether any breaks a promise."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from foliot.testing.simulator.profiles import ANY, PROFILES
+from foliot.testing.simulator.simulation import simulate
+
+CHUNK = 50
+MOST_FAILURES_SHOWN = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 when every promise was kept, 1 otherwise."""
+    options = _parser().parse_args(arguments)
+    if options.seed is not None:
+        return _play_one(options.seed, options.profile, options.verbose)
+    return _play_many(options.start, options.seeds, options.profile, options.jobs)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m foliot.testing.simulator", description=__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int, help="play this seed")
+    which.add_argument("--seeds", type=int, help="play that many, and stop at nothing but a broken promise")
+    parser.add_argument("--start", type=int, default=0, help="the first of --seeds (default: 0)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to use for --seeds (default: 1)")
+    parser.add_argument("--profile", choices=[ANY, *PROFILES], default=ANY, help="which kind of trouble (default: any)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the history even when all went well")
+    return parser
+
+
+def _play_one(seed: int, profile: str, verbose: bool) -> int:
+    report = simulate(seed, profile)
+    if verbose or not report.ok:
+        _say(str(report))
+    _say(f"seed {seed}: {'every promise was kept' if report.ok else 'BROKEN'}; digest {report.digest}")
+    return 0 if report.ok else 1
+
+
+def _play_many(start: int, count: int, profile: str, jobs: int) -> int:
+    began = time.monotonic()
+    chunks = [range(first, min(first + CHUNK, start + count)) for first in range(start, start + count, CHUNK)]
+    failed = 0
+    for failures in _chunk_results(chunks, profile, jobs):
+        for text in failures:
+            failed += 1
+            if failed <= MOST_FAILURES_SHOWN:
+                _say(text)
+    took = time.monotonic() - began
+    _say(f"{count} seeds from {start}, profile {profile}: {failed} broken; {took:.1f} s in all")
+    return 1 if failed else 0
+
+
+def _chunk_results(chunks: list[range], profile: str, jobs: int) -> Iterator[list[str]]:
+    profiles = [profile] * len(chunks)
+    if jobs <= 1:
+        yield from map(play_chunk, chunks, profiles)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(play_chunk, chunks, profiles)
+
+
+def play_chunk(seeds: range, profile: str) -> list[str]:
+    """The reports of those seeds that broke a promise."""
+    return [str(report) for seed in seeds if not (report := simulate(seed, profile)).ok]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

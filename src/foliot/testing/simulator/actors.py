@@ -1,0 +1,147 @@
+"""What the engine reaches out to: a model that blunders and tools that fail, each at the mercy of its process."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, Final, NoReturn, cast
+
+from foliot.kernel.messages import (
+    Message,
+    ModelRequest,
+    ModelResponse,
+    Part,
+    StopReason,
+    Text,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
+from foliot.kernel.spec import Effect, OnUnknown, RunSpec, ToolRule
+from foliot.models.base import (
+    ModelAuthError,
+    ModelError,
+    ModelGarbage,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelTimeout,
+    OnDelta,
+)
+from foliot.testing.simulator.history import Asked
+from foliot.testing.simulator.process import Process
+from foliot.testing.simulator.virtual_loop import OWNER
+from foliot.tools.base import Invocation, OnOutput, ToolDefinition, ToolError
+from foliot.tools.pipeline import Pipeline
+
+TOOL_TIMEOUT: Final = 4.0
+SCHEMA: Final = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+_KINDS: Final[tuple[tuple[str, Effect, OnUnknown], ...]] = (
+    ("look", "read", "ask"),
+    ("save", "idempotent", "ask"),
+    ("pay", "once", "ask"),
+    ("post", "once", "retry"),
+    ("launch", "once", "fail"),
+)
+RULES: Final = tuple(ToolRule(ToolSpec(name, "", dict(SCHEMA)), effect, unknown) for name, effect, unknown in _KINDS)
+
+
+class ProcessModels:
+    """The engine's `Models` in one process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def ask(self, spec: RunSpec, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
+        process, world = self._process, self._process.world
+        run_id = spec.agent
+        if not world.over:
+            world.history.items.append(Asked(world.loop.time(), process.name, run_id, request))
+        await process.occasion("before an answer", run_id)
+        slow = world.maybe(world.profile.clumsy / 2)
+        await asyncio.sleep(world.chance.choice((5.0, 12.0)) if slow else world.soon())
+        response = answer(world.chance, world.profile.clumsy, request)
+        await process.occasion("after an answer", run_id)
+        return response
+
+
+def answer(chance: Random, clumsy: float, request: ModelRequest) -> ModelResponse:
+    """Something that a model might say. Raises a `ModelError`, and sometimes what no gateway should raise."""
+    if chance.random() < clumsy:
+        _fail(chance)
+    parts: list[Part] = []
+    asked = sum(message.role == "assistant" for message in request.messages)
+    if chance.random() < 1.0 - 0.2 * asked or chance.random() < clumsy:
+        number = chance.choice((1, 1, 1, 2, 3, 5))
+        parts = [_call(chance, clumsy, asked, n) for n in range(number)]
+    if not parts or chance.random() < 0.2:
+        parts.insert(0, Text(_text(chance, clumsy, request)))
+    stop: StopReason = "tool_calls" if parts[-1].__class__ is ToolCall else "end"
+    if chance.random() < clumsy / 3:
+        stop = chance.choice(("length", "refusal", "other"))
+    cost = None if chance.random() < clumsy else 0.01
+    return ModelResponse(Message("assistant", tuple(parts)), Usage(20, 5, cost_usd=cost), stop)
+
+
+def _text(chance: Random, clumsy: float, request: ModelRequest) -> str:
+    if chance.random() < clumsy:
+        return chance.choice(("", " ", "half a surrogate \ud800", "{", "[" * 3000))
+    return '{"n": 1}' if request.output_schema is not None else "done"
+
+
+def _call(chance: Random, clumsy: float, step: int, position: int) -> ToolCall:
+    name = chance.choice(("unheard_of", "")) if chance.random() < clumsy else chance.choice(RULES).name
+    arguments = f'{{"n": {chance.choice((1, 1, 2))}}}'
+    if chance.random() < clumsy:
+        arguments = chance.choice(("", "{", '{"n": "x"}', "[]", '{"n": 1', '{"n": "\\ud800"}'))
+    call_id = chance.choice(("c1", "")) if chance.random() < max(clumsy, 0.1) else f"c{step}_{position}"
+    return ToolCall(call_id, name, arguments)
+
+
+def _fail(chance: Random) -> NoReturn:
+    kind = chance.choice(
+        (ModelRateLimited, ModelOverloaded, ModelOverloaded, ModelTimeout, ModelGarbage, ModelAuthError, None, None)
+    )
+    if kind is None:
+        raise chance.choice((RuntimeError("a broken gateway"), KeyError("x\ud800"), TimeoutError("its own")))
+    error: ModelError = kind("the model fails", retry_after=chance.choice((None, 0.0, 2.5)))
+    raise error
+
+
+class SimulatedTool:
+    """Acts in the world of whichever process runs it, and enters that into the ledger."""
+
+    def __init__(self, rule: ToolRule) -> None:
+        self.definition = ToolDefinition(
+            rule.name, schema=SCHEMA, effect=rule.effect, on_unknown=rule.on_unknown, timeout=TOOL_TIMEOUT
+        )
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        process = cast("Process", OWNER.get())
+        world = process.world
+        world.begin(process.name, call)
+        await process.occasion("before an effect", call.run_id)
+        trouble = (
+            world.chance.choice(("late", "fail", "fail_after", "hang", "cancelled", "unsayable"))
+            if (world.maybe(world.profile.tool_trouble))
+            else ""
+        )
+        await asyncio.sleep(3.0 if trouble == "late" else world.soon())
+        if trouble == "hang":
+            await world.loop.create_future()
+        if trouble == "fail":
+            raise ToolError("it does not work")
+        world.act(process.name, call)
+        await process.occasion("after an effect", call.run_id)
+        await asyncio.sleep(world.soon())
+        match trouble:
+            case "fail_after":
+                raise ValueError("it broke after it took effect")
+            case "cancelled":
+                raise asyncio.CancelledError("something inside was cancelled")
+            case "unsayable":
+                return "half a surrogate \udc00"
+            case _:
+                return f"{call.tool} {call.arguments['n']}"
+
+
+TOOLS: Final = Pipeline(SimulatedTool(rule) for rule in RULES)

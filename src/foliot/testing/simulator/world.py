@@ -1,0 +1,139 @@
+"""The simulated world: the one true journal, the ledger of effects, chance, and the faults that are still to come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from foliot.engine.runs import Runs
+from foliot.kernel.spec import RunSpec
+from foliot.store.memory import MemoryJournal
+from foliot.testing.simulator.history import Acted, Begun, History, Noted
+from foliot.testing.simulator.profiles import Profile
+from foliot.testing.simulator.virtual_loop import VirtualLoop, context_of
+from foliot.tools.base import Invocation
+
+T = TypeVar("T")
+Fate: TypeAlias = Literal["crash", "pause", "stop"]
+
+EPOCH: Final = 1_750_000_000.0
+FAULTS_END_AT: Final = 60.0
+
+
+class World:
+    """What all simulated processes share. `over`: the history is closed, nothing has an effect any more."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        chance: Random,
+        profile: Profile,
+        specs: dict[str, RunSpec],
+        journal: MemoryJournal,
+        make_runs: Callable[..., Runs],
+    ) -> None:
+        self.loop = loop
+        self.chance = chance
+        self.profile = profile
+        self.specs = specs
+        self.journal = journal
+        self.make_runs = make_runs
+        self.history = History(specs)
+        self.acts: Counter[str] = Counter()
+        self.alive: set[str] = set()  # names of processes; membership only, never walked
+        self.over = False
+        self.outside = context_of(None)
+        self._faults_left = profile.faults
+        self._occasions = 0
+
+    @property
+    def now(self) -> float:
+        return EPOCH + self.loop.time()
+
+    def maybe(self, probability: float) -> bool:
+        return probability > 0 and self.chance.random() < probability
+
+    def soon(self) -> float:
+        """A short time: mostly next to nothing, sometimes long enough for others to come in between."""
+        return 0.0 if self.chance.random() < 0.5 else self.chance.choice((0.001, 0.02, 0.2, 1.5))
+
+    def later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        """As no process's own doing."""
+        self.loop.call_later(delay, callback, *args, context=self.outside)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self.loop.create_task(work, context=context_of(None))
+
+    # --- faults
+
+    @property
+    def faulty(self) -> bool:
+        return self._faults_left > 0 and self.loop.time() < FAULTS_END_AT and not self.over
+
+    def fate(self) -> Fate | None:
+        """What befalls a process at this occasion."""
+        profile = self.profile
+        self._occasions += 1
+        if profile.crash_at:
+            return "crash" if self._occasions in profile.crash_at else None
+        if not self.faulty:
+            return None
+        roll = self.chance.random()
+        chances: tuple[tuple[Fate, float], ...] = (
+            ("crash", profile.crash),
+            ("pause", profile.pause),
+            ("stop", profile.stop),
+        )
+        for fate, probability in chances:
+            if roll < probability:
+                self._faults_left -= 1
+                return fate
+            roll -= probability
+        return None
+
+    @property
+    def occasions(self) -> int:
+        """How many points there were at which a process could have died."""
+        return self._occasions
+
+    def disk_fails(self) -> bool:
+        if self.faulty and self.maybe(self.profile.disk):
+            self._faults_left -= 1
+            return True
+        return False
+
+    # --- the ledger
+
+    def begin(self, worker: str, call: Invocation) -> None:
+        if not self.over:
+            self.history.items.append(
+                Begun(
+                    self.loop.time(), worker, call.run_id, call.call_id, call.tool, call.idempotency_key, call.attempt
+                )
+            )
+
+    def act(self, worker: str, call: Invocation) -> None:
+        """The effect itself: in one instant, and for ever."""
+        if not self.over:
+            self.acts[call.idempotency_key] += 1
+            self.history.items.append(
+                Acted(
+                    self.loop.time(), worker, call.run_id, call.call_id, call.tool, call.idempotency_key, call.attempt
+                )
+            )
+
+    def note(self, worker: str, run_id: str, text: str) -> None:
+        if not self.over:
+            self.history.items.append(Noted(self.loop.time(), worker, run_id, text))
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits, such as the methods of `MemoryJournal`."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("the journal in memory must not wait")
