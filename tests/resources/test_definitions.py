@@ -78,6 +78,12 @@ DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("AgentRole", {"permissions": [" a ", "A", "", "b"]}, {"permissions": ["a", "b"]}),
     ("ToolPermission", {}, {"tool_ref": "it", "action": "invoke", "match_mode": "all", "apply_mode": "global"}),
     ("ToolApproval", {"task_ref": "t", "tool": "x"}, {"task_ref": "t", "tool": "x", "ttl": "10m"}),
+    ("ToolApproval", {"tool": "x", "standing": True}, {"tool": "x", "standing": True, "ttl": "10m"}),
+    (
+        "ToolApproval",
+        {"tool": "x", "run": "r", "callId": "c", "argumentsDigest": "sha256:1", "standing": False},
+        {"tool": "x", "run": "r", "call_id": "c", "arguments_digest": "sha256:1", "ttl": "10m"},
+    ),
     (
         "Task",
         {"system": "s", "retry": {"max_attempts": 3, "backoff": "90s"}},
@@ -408,6 +414,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("ToolApproval", {"tool": "x"}, "spec.task_ref is required"),
     ("ToolApproval", {"task_ref": "x"}, "spec.tool is required"),
+    ("ToolApproval", {"tool": "x", "run": "r"}, "spec.call_id is required when spec.run is set"),
+    ("ToolApproval", {"tool": "x", "run": "r", "call_id": "c"}, "spec.arguments_digest is required"),
+    ("ToolApproval", {"tool": "x", "task_ref": "t", "max_uses": 2}, "spec.max_uses is only for a standing grant"),
+    ("ToolApproval", {"tool": "x", "standing": True, "run": "r"}, "spec.standing cannot be set for a call"),
     ("Task", {}, "spec.system is required"),
     ("Task", {"system": "s", "agent": "a"}, "spec.agent and spec.system exclude each other"),
     ("Task", {"system": "s", "mode": "x"}, 'invalid spec.mode "x": expected run or template'),

@@ -1,30 +1,62 @@
-"""ToolApproval: a person's answer to one tool call that needs it."""
+"""ToolApproval: a person's answer to one tool call that needs it, or to all such calls for a while."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AliasChoices, AliasGenerator, BeforeValidator, ConfigDict, Field, field_validator
 
-from foliot.resources.base import Model, Resource, Status
-from foliot.resources.fields import Name, RawText, Ref, Timeout, lowered, refusal
+from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.fields import ExactList, Name, Positive, RawText, Ref, Timeout, lowered, refusal
+from foliot.resources.problems import Problem
 from foliot.resources.spelling import snake, spellings
 
 PHASES: Final = ("Pending", "Approved", "Denied", "Expired")
 
 
 class ToolApprovalSpec(Model):
-    """What is asked."""
+    """What is asked. It is bound to one call of one run and to the digest of its arguments.
 
-    required: ClassVar = {"task_ref": "", "tool": ""}
+    A standing grant answers before anybody asks: it names a tool (and an agent), not a call.
+    """
+
+    required: ClassVar = {"tool": ""}
 
     task_ref: Ref = Field(default="", description="The Task that waits: name or namespace/name.")
+    run: str = Field(default="", description="The run that waits.")
+    call_id: str = Field(default="", description="The call of that run.")
     tool: Name = Field(default="", description="The tool to be called.")
     operation_class: Annotated[str, BeforeValidator(lowered)] = Field(default="", description="What it would do.")
-    agent: str = Field(default="", description="The agent that asks.")
-    input: RawText = Field(default="", description="The arguments of the call.")
+    agent: str = Field(default="", description="The agent that asks; for a standing grant, the only one it is for.")
+    input: RawText = Field(default="", description="The arguments of the call, as text.")
+    arguments: dict[str, Any] = Field(
+        default_factory=dict[str, Any], description="The arguments as the runtime shows them: secrets are masked."
+    )
+    arguments_digest: str = Field(default="", description="SHA-256 of the canonical arguments: what the answer covers.")
     reason: str = Field(default="", description="Why an approval is needed.")
+    approvers: ExactList = Field(default_factory=list[str], description="Who may decide; anybody when empty.")
     ttl: Timeout = Field(default="10m", description="How long the question stands before it expires.")
+    standing: bool | None = Field(
+        default=None, description="Whether it covers every call in its scope until it ends."
+    )
+    max_uses: Positive | None = Field(default=None, description="How many calls a standing grant covers at most.")
+
+    def complete(self) -> None:
+        self.standing = self.standing or None
+
+    def problems(self) -> Iterator[Problem]:
+        if self.standing:
+            if self.run or self.call_id:
+                yield problem("standing", message="{field} cannot be set for a call of a run")
+            return
+        if not self.task_ref and not self.run:
+            yield problem("task_ref", message="{field} is required")
+        if self.run and not (self.call_id and self.arguments_digest):
+            missing = "arguments_digest" if self.call_id else "call_id"
+            yield problem(missing, message="{field} is required when spec.run is set")
+        if self.max_uses is not None:
+            yield problem("max_uses", message="{field} is only for a standing grant")
 
 
 class ToolApprovalStatus(Status):
@@ -37,13 +69,19 @@ class ToolApprovalStatus(Status):
     )
 
     phase: str = Field(default="", description="Where it is.", json_schema_extra={"enum": [*PHASES]})
-    decision: Annotated[Literal["", "approved", "denied"], BeforeValidator(lowered)] = Field(
-        default="", description="What was decided."
+    decision: Annotated[Literal["", "approved", "denied", "edited"], BeforeValidator(lowered)] = Field(
+        default="", description="What was decided; `edited` is approved with other arguments."
     )
     decided_by: str = Field(default="", description="Who decided.")
     decided_at: str = Field(default="", description="When it was decided.")
-    expires_at: str = Field(default="", description="When the question expires.")
+    expires_at: str = Field(default="", description="When the question, or the standing grant, expires.")
     reason: str = Field(default="", description="Why it was decided so.")
+    edited_arguments: dict[str, Any] = Field(
+        default_factory=dict[str, Any], description="The arguments that were approved instead: secrets are masked."
+    )
+    granted_digest: str = Field(default="", description="SHA-256 of the canonical arguments that may be run.")
+    uses: ExactList = Field(default_factory=list[str], description="The calls that a standing grant has covered.")
+    attended_by: str = Field(default="", description="The process that waits for the answer, if one does.")
 
     @field_validator("phase")
     @classmethod
