@@ -121,6 +121,9 @@ class TestWrongValues:
             ("nats", "localhost:4222", "nats://host:port"),
             ("home", "~no-such-user-here/x", "no such user"),
             ("secret_key_file", "a\nb", "without control characters"),
+            ("outbound_allow", "10.0.0.1/8", "has host bits set"),
+            ("outbound_allow", "intranet.example, http://x", "hosts and networks"),
+            ("outbound_allow", "0x7f.1", "hosts and networks"),
         ],
     )
     def test_a_wrong_value_names_its_place_and_what_is_expected(self, name: str, value: str, expected: str) -> None:
@@ -192,6 +195,17 @@ class TestWarnings:
         assert load_settings({}, {"FOLIOT_MY_OWN_THING": "1"}).warnings == ()
 
 
+class TestOutbound:
+    def test_hosts_and_networks_are_a_list(self, environ: dict[str, str]) -> None:
+        environ["FOLIOT_OUTBOUND_ALLOW"] = "Intranet.example, *.svc.local,10.1.0.0/16 , ::1,127.0.0.1"
+        settings = load_settings({}, environ)
+        assert settings.outbound_allow == ("intranet.example", "*.svc.local", "10.1.0.0/16", "::1", "127.0.0.1")
+        assert ("outbound_allow", ", ".join(settings.outbound_allow)) in [row[:2] for row in settings.explain()]
+
+    def test_without_it_nothing_is_allowed(self, environ: dict[str, str]) -> None:
+        assert load_settings({}, environ).outbound_allow == ()
+
+
 class TestShowing:
     def test_every_setting_is_explained_with_secrets_masked(self, tmp_path: Path) -> None:
         settings = load_settings(
@@ -211,6 +225,7 @@ class TestShowing:
             ("secret_key_file", str(tmp_path / "secret.key"), "default"),
             ("log_level", "warning", "default"),
             ("nats", "nats://****@h:4222", "flag --nats"),
+            ("outbound_allow", "", "default"),
         ]
         assert "sesame" not in repr(settings)
         assert "sesame" not in str(settings)

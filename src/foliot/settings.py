@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from foliot.errors import UsageError
 
@@ -27,6 +27,10 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 QUERY_PASSWORD: Final = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
+# The last label of a name has a letter: what is only digits and dots is an address, and has to be a right one.
+HOST: Final = re.compile(
+    r"(\*\.)?([a-z0-9_]([a-z0-9_-]*[a-z0-9_])?\.)*(?!0x)(?=[0-9-]*[a-z])[a-z0-9]([a-z0-9-]*[a-z0-9])?\.?"
+)
 LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error")
 
 
@@ -105,6 +109,20 @@ def as_level(given: Given) -> LogLevel:
     raise refused(given, "one of " + ", ".join(LEVELS))
 
 
+def as_hosts(given: Given) -> tuple[str, ...]:
+    """Names, addresses and networks, separated by commas: `intranet.example, *.svc.local, 10.1.0.0/16, ::1`."""
+    import ipaddress  # only who sets it pays
+
+    entries = tuple(part.strip().lower() for part in given.text.split(",") if part.strip())
+    for entry in entries:
+        if not HOST.fullmatch(entry):
+            try:
+                ipaddress.ip_network(entry)
+            except ValueError as error:
+                raise refused(given, f"hosts and networks such as intranet.example, 10.1.0.0/16 ({error})") from None
+    return entries
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """What one process was told. Make it with `load_settings`."""
@@ -117,6 +135,8 @@ class Settings:
     secret_key_file: Path = field(metadata=rule(as_path, "{home}/secret.key"))
     log_level: LogLevel = field(metadata=rule(as_level, "warning"))
     nats: str | None = field(metadata=rule(as_nats, None))
+    # Hosts inside this network that tools may reach; without it they reach only the public internet.
+    outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
     """Worth telling: variables that look like a misspelt setting."""
@@ -136,6 +156,8 @@ class Settings:
         value = getattr(self, name)
         if value is None:
             return ""
+        if isinstance(value, tuple):
+            return ", ".join(cast("tuple[str, ...]", value))
         return "********" if rule.secret else mask_password(str(value))
 
 

@@ -121,6 +121,14 @@ def test_a_secret_may_come_from_the_environment() -> None:
     assert (problem.severity, problem.hint) == ("warning", "the environment may provide it")
 
 
+def test_a_key_in_clear_among_the_headers_of_a_tool_is_doubted_without_repeating_it() -> None:
+    headers = {"authorization": "Bearer sesame", "Accept": "text/csv"}
+    tool = made("Tool", endpoint="https://x.example", http={"headers": headers})
+    ((_, problem),) = check_references([tool], nothing)
+    assert (problem.severity, problem.field) == ("warning", "spec.http.headers.authorization")
+    assert "sesame" not in str(problem)
+
+
 def test_tools_of_memory_and_of_a_known_server_need_no_declaration() -> None:
     agent = made("Agent", model_ref="m", tools=["memory.read", "files--read", "other--read"])
     assert [field for _, _, field, _ in found(agent, known=lambda kind, _, name: name in ("m", "files"))] == [

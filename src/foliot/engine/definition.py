@@ -17,6 +17,8 @@ from foliot.resources.durations import seconds
 from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
 
 ENDPOINT = "endpoint"
+# Fields of a Tool that only one kind of backend understands.
+_BACKEND_OPTIONS = ("http",)
 
 
 def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequence[ToolDefinition]) -> RunSpec:
@@ -82,6 +84,7 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
         retry=_retry(runtime["retry"]),
         rate_limit=_rate_limit(spec.get("rate_limit")),
         auth=_auth(spec.get("auth")),
+        options={name: spec[name] for name in _BACKEND_OPTIONS if name in spec},
     )
 
 

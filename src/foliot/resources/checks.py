@@ -21,6 +21,18 @@ Key: TypeAlias = tuple[str, str, str]
 
 _CALLED_BY_ADDRESS: Final = frozenset({"http", "external", "grpc", "webhook-callback", "queue", "wasm"})
 _CLEAR_KEYS: Final = frozenset({"api_key", "apikey", "api-key", "authorization", "password", "secret", "access_token"})
+_CLEAR_HEADERS: Final = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "x-api-key",
+        "api-key",
+        "apikey",
+        "x-auth-token",
+        "x-access-token",
+    }
+)
 
 __all__ = ["check_graph", "check_references"]
 
@@ -142,6 +154,11 @@ def _doubts(document: Document) -> Iterator[Problem]:
             yield Problem(
                 ("spec", "options", key), message, "name a Secret in auth.secretRef instead", severity="warning"
             )
+    for name in spec.get("http", {}).get("headers", {}) if document["kind"] == "Tool" else ():
+        if name.lower() in _CLEAR_HEADERS:
+            message = f"spec.http.headers.{name} holds a key in clear"
+            place = ("spec", "http", "headers", name)
+            yield Problem(place, message, "name a Secret in auth.secretRef instead", severity="warning")
     if document["kind"] == "Tool" and spec.get("type") in _CALLED_BY_ADDRESS and not spec.get("endpoint"):
         message = f"a tool of type {spec['type']} without spec.endpoint cannot be called"
         yield Problem(("spec", "endpoint"), message, severity="warning")

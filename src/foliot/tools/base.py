@@ -103,7 +103,8 @@ class ToolDefinition:
     """What is known of a tool before it is called. `schema` is a JSON Schema (2020-12) of the arguments, or None.
 
     `timeout` bounds the whole call with its retries, `attempt_timeout` each attempt, `idle_timeout` the silence of a
-    tool that streams; in seconds, None for no bound. `type` and `isolation` choose the backend.
+    tool that streams; in seconds, None for no bound. `type` and `isolation` choose the backend; `options` are what only
+    that backend understands, by its name (`http`).
     """
 
     name: str
@@ -130,6 +131,7 @@ class ToolDefinition:
     retry: Retry = Retry()
     rate_limit: RateLimit | None = None
     auth: AuthSpec | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Tool(Protocol):

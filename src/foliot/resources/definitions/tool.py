@@ -16,6 +16,7 @@ from foliot.resources.fields import (
     Name,
     NameList,
     Ref,
+    StringMap,
     Timeout,
     WordList,
     check_url,
@@ -38,6 +39,11 @@ _HOST_PORT: Final = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _DANGEROUS: Final = frozenset({"high", "critical"})
 _CALLED_BY_URL: Final = frozenset({"http", "external", "webhook-callback"})
 _TOTAL: Final = "30s"
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OWN_HEADERS: Final = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect", "keep-alive"}
+)
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 
 
 def _semver(value: str) -> str:
@@ -60,6 +66,22 @@ def _import_path(value: str) -> str:
         expected = "package.module:name"
         raise refusal(f'invalid {{field}} "{value[:80]}": expected {expected}', expected=expected)
     return value
+
+
+def _raised(value: Any) -> Any:
+    return value.strip().upper() if isinstance(value, str) else value
+
+
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    """Names that a header may have, and values that stay on their line. A value may be secret: it is never repeated."""
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name):
+            raise refusal(f'"{name[:80]}" is not the name of an HTTP header', path=(name,))
+        if name.lower() in _OWN_HEADERS:
+            raise refusal(f"{name} is set by Foliot itself", path=(name,))
+        if not value.isprintable():
+            raise refusal("the value of a header is one line of printable characters", path=(name,))
+    return headers
 
 
 def _requirements(values: list[str]) -> list[str]:
@@ -111,6 +133,33 @@ class ToolRuntime(Model):
                 yield problem("timeouts", scope, message=f"{{field}} is longer than runtime.timeout ({self.timeout})")
 
 
+class HttpRequest(Model):
+    """The request that an `http` tool makes of its arguments.
+
+    `{name}` in the endpoint's path and query, in a header or in a query value stands for that argument. Arguments that
+    are used nowhere else make the body, or the query when there is no body.
+    """
+
+    method: Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], BeforeValidator(_raised)] = Field(
+        default="POST", description="The method."
+    )
+    headers: Annotated[StringMap, AfterValidator(_headers)] = Field(
+        default_factory=dict[str, str], description="More headers. Secrets belong into auth."
+    )
+    query: StringMap = Field(default_factory=dict[str, str], description="More values for the query.")
+    body: Annotated[Literal["json", "form", "none"], BeforeValidator(lowered)] | None = Field(
+        default=None, description="How arguments travel: `json`; `none` for GET, HEAD and DELETE."
+    )
+
+    def complete(self) -> None:
+        if self.body is None:
+            self.body = "none" if self.method in _BODILESS else "json"
+
+    def problems(self) -> Iterator[Problem]:
+        if self.method in ("GET", "HEAD") and self.body != "none":
+            yield problem("body", message=f"{{field}}: a {self.method} request has no body", expected="none")
+
+
 class ToolSpec(Model):
     """What a tool is."""
 
@@ -129,6 +178,7 @@ class ToolSpec(Model):
     function: Annotated[str, AfterValidator(_import_path)] = Field(
         default="", description="The Python function of a `function` tool: package.module:name."
     )
+    http: HttpRequest | None = Field(default=None, description="The request of an `http` tool; a POST of JSON.")
     input_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="The JSON Schema of the arguments, given to the model."
     )
@@ -180,6 +230,8 @@ class ToolSpec(Model):
             yield problem("function", message="{field} is required when spec.type=function")
         elif self.function and self.type != "function":
             yield problem("function", message="{field} is only for spec.type=function")
+        if self.http is not None and self.type != "http":
+            yield problem("http", message="{field} is only for spec.type=http")
         if self.input_schema.get("type", "object") != "object":
             yield problem("input_schema", "type", message="{field} must be object: arguments have names")
         yield from self._wrong_endpoint()
