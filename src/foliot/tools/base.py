@@ -42,7 +42,8 @@ class Invocation(Struct, frozen=True):
 
     `idempotency_key` is the same for every attempt of the same call, across crashes and machines: a backend that
     remembers it can make a `once` tool safe to repeat. `grant` is the id of the approval it was given; `prior` are the
-    tools that succeeded before in the same run; `deadline` is in seconds since 1970.
+    tools that succeeded before in the same run; `deadline` is in seconds since 1970. `version` and `schema_digest` are
+    what the run was locked to when it began; empty for a caller that has no lock.
     """
 
     run_id: str
@@ -57,6 +58,8 @@ class Invocation(Struct, frozen=True):
     prior: frozenset[str] = frozenset()
     deadline: float | None = None
     trace_id: str = ""
+    version: str = ""
+    schema_digest: str = ""
 
     @property
     def namespace(self) -> str:
@@ -105,6 +108,8 @@ class ToolDefinition:
     `timeout` bounds the whole call with its retries, `attempt_timeout` each attempt, `idle_timeout` the silence of a
     tool that streams; in seconds, None for no bound. `type` and `isolation` choose the backend; `options` are what only
     that backend understands, by its name (`http`).
+    `resource_keys` name what a call touches, such as `file:{path}` with an argument in braces: calls that share a key
+    run one after another unless all of them only read. `record: required` refuses a call that cannot be recorded.
     """
 
     name: str
@@ -126,6 +131,8 @@ class ToolDefinition:
     requires: tuple[str, ...] = ()
     requires_prior: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    resource_keys: tuple[str, ...] = ()
+    record: Literal["best_effort", "required"] = "best_effort"
     attempt_timeout: float | None = None
     idle_timeout: float | None = None
     retry: Retry = Retry()
@@ -200,10 +207,16 @@ class ToolError(FoliotError):
     ├── ToolSecretMissing      secret_resolution_failed
     ├── ToolAuthInvalid        auth_invalid: the tool's own server does not accept the credentials (401)
     ├── ToolAuthForbidden      auth_forbidden (403)
+    ├── ToolPrecondition       invalid_input, kind precondition_failed or dependency_failed: something must come first
+    ├── ToolVersionMismatch    unsupported_tool, kind version_mismatch: not the tool the run was locked to
     ├── ToolTimeout            timeout
     ├── ToolCancelled          canceled
     ├── ToolRateLimited        execution_failed, kind rate_limited; `retry_after` in seconds
     └── ToolUnreachable        execution_failed, kind network
+        └── ToolCircuitOpen    kind circuit_open: it failed so often that it is left alone for `retry_after` seconds
+
+    `before_effect` is set when the failure certainly came before the tool could act (a refused connection, a full
+    rate limit): only then may a `once` call be tried again.
     """
 
     code: ClassVar[str] = "execution_failed"
@@ -213,6 +226,7 @@ class ToolError(FoliotError):
     http = 502
     retryable = True
     retry_after: float | None = None
+    before_effect: bool = False
 
 
 class ToolArgumentsInvalid(ToolError):
@@ -257,6 +271,21 @@ class ToolAuthForbidden(ToolError):
     retryable = False
 
 
+class ToolPrecondition(ToolError):
+    code, reason, kind = "invalid_input", "tool_precondition_failed", "precondition_failed"
+    http = 409
+    retryable = False
+
+
+class ToolDependencyFailed(ToolPrecondition):
+    kind = "dependency_failed"
+
+
+class ToolVersionMismatch(ToolError):
+    code, reason, kind = "unsupported_tool", "tool_version_mismatch", "version_mismatch"
+    retryable = False
+
+
 class ToolTimeout(ToolError):
     code, reason, kind = "timeout", "tool_execution_timeout", "timeout"
     retryable = True
@@ -270,8 +299,14 @@ class ToolCancelled(ToolError):
 class ToolRateLimited(ToolError):
     kind = "rate_limited"
     retryable = True
+    before_effect = True
 
 
 class ToolUnreachable(ToolError):
     kind = "network"
     retryable = True
+
+
+class ToolCircuitOpen(ToolUnreachable):
+    kind = "circuit_open"
+    before_effect = True
