@@ -61,13 +61,17 @@ def pay_refund(order: str, amount: float, call: Invocation) -> dict[str, object]
     return {"paid": amount, "receipt": f"R-{order}"}
 
 
-def read_ledger(order: str) -> list[float]:
-    """Payments that are in the ledger for an order."""
+def read_ledger(order: str, call: Invocation) -> list[float]:
+    """What this run has paid for an order, by the ledger.
+
+    Args:
+        order: The order's number.
+    """
     time.sleep(0.2)
     if not ledger().exists():
         return []
     rows = [json.loads(row) for row in ledger().read_text(encoding="utf-8").splitlines()]
-    return [row["amount"] for row in rows if row["order"] == order]
+    return [row["amount"] for row in rows if row["order"] == order and row["run"] == call.run_id]
 
 
 def send_note(to: str, text: str) -> str:

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -26,6 +26,7 @@ from foliot.cli.runtimes import whoami
 from foliot.cli.runview.base import Opening, View
 from foliot.engine.amounts import safe
 from foliot.engine.explain import Standing, explain
+from foliot.engine.live import Live, Reader
 from foliot.engine.tracing import trace_of
 from foliot.errors import Conflict, NotFound
 from foliot.results import RunResult
@@ -68,18 +69,20 @@ def choose_view(*, json: bool, quiet: bool) -> View:
 
 async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive) -> Watched:
     """Drive the run of `opening` with `drive` and show it. Ctrl-C once cancels the run, twice leaves it as it is."""
-    begun = time.monotonic()
+    started = time.monotonic()
     watched = Watched(None)
-    view.begin(opening)
+    shown = False
     try:
         # What tools print in this process must not get into the answer.
         with runtime.watch(opening.run_id) as reader, redirect_stdout(sys.stderr):
             task = asyncio.create_task(drive())
             task.add_done_callback(lambda _: reader.close())
-            ticking = asyncio.create_task(_tick(view))
             with _on_ctrl_c(lambda times: _interrupt(runtime, view, opening.run_id, task, watched, times)):
                 try:
-                    async for item in reader:
+                    async for item in _with_ticks(reader, view):
+                        if not shown:  # not earlier: what fails before anything happened is no run
+                            view.begin(opening)
+                            shown = True
                         view.show(item)
                     watched.result = await task
                 except asyncio.CancelledError:
@@ -87,12 +90,28 @@ async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive
                         raise
                     watched.result = await _ended_meanwhile(runtime, opening.run_id)
                 finally:
-                    ticking.cancel()
                     task.cancel()
-                    await asyncio.gather(task, ticking, return_exceptions=True)
+                    await asyncio.gather(task, return_exceptions=True)
     finally:
-        watched.answer_shown = view.end(watched.result, time.monotonic() - begun)
+        if watched.result is not None and not shown:
+            view.begin(opening)
+            shown = True
+        if shown:
+            watched.answer_shown = view.end(watched.result, time.monotonic() - started)
     return watched
+
+
+async def _with_ticks(reader: Reader, view: View) -> AsyncIterator[Live]:
+    """What the reader gives, with the view kept moving meanwhile."""
+    ticking: asyncio.Task[None] | None = None
+    try:
+        async for item in reader:
+            yield item
+            ticking = ticking or asyncio.create_task(_tick(view))
+    finally:
+        if ticking is not None:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
 
 
 async def finish(runtime: Runtime, view: View, watched: Watched) -> int:
@@ -139,7 +158,7 @@ async def _tell_wait(runtime: Runtime, run_id: str) -> None:
     """For whom it waits and what to type, on stderr."""
     _, state = await runtime.runs.load(run_id)
     trace = trace_of(run_id, await runtime.runs.facts(run_id))
-    told = explain(trace, Standing("waiting"), state.spec.limits, time.time())
+    told = explain(trace, Standing("waiting"), state.spec, time.time())
     click.echo(f"\n{told.headline}", err=True)
     for line in told.chain:
         click.echo(f"  {safe(line)}", err=True)

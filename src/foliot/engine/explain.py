@@ -1,6 +1,6 @@
 """Why a run waits, failed, or cost what it cost, in plain words from its journal.
 
-    explanation = explain(trace_of(run_id, facts), Standing("waiting"), limits, now)
+    explanation = explain(trace_of(run_id, facts), Standing("waiting"), spec, now)
 
 Every sentence is drawn from recorded facts; nothing is guessed. The chain starts with what is the case now and goes
 back, cause by cause, to the first one that the journal knows.
@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from foliot.engine.amounts import arguments, counted, duration, money, one_line, times, tokens
 from foliot.engine.causes import causes_of_failure
 from foliot.engine.trace import CallTrace, StepTrace, Trace
-from foliot.kernel.budget import Limits
 from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
+from foliot.kernel.spec import RunSpec
 from foliot.store.runs import Phase
 
 Holder: TypeAlias = Literal["alive", "gone", "nobody"]
@@ -50,9 +50,9 @@ class Explanation(Struct):
     next: list[Hint] = field(default_factory=list[Hint])
 
 
-def explain(trace: Trace, standing: Standing, limits: Limits, now: float) -> Explanation:
+def explain(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Explanation:
     """The whole story of a run in a few sentences."""
-    explanation = _situation(trace, standing, limits, now)
+    explanation = _situation(trace, standing, spec, now)
     explanation.cost = cost_of(trace)
     explanation.time = time_of(trace, now)
     explanation.way = way_of(trace)
@@ -62,7 +62,7 @@ def explain(trace: Trace, standing: Standing, limits: Limits, now: float) -> Exp
 # --- how it stands -----------------------------------------------------------------------------------------------
 
 
-def _situation(trace: Trace, standing: Standing, limits: Limits, now: float) -> Explanation:
+def _situation(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Explanation:
     run = trace.run_id
     match trace.ended:
         case None if trace.waiting is not None and trace.waiting_since is not None:
@@ -70,7 +70,7 @@ def _situation(trace: Trace, standing: Standing, limits: Limits, now: float) -> 
         case None if standing.holder == "alive":
             return Explanation(f"It is at work: {_doing(trace, now)}.", [f"held by {_worker(trace.worker)}"])
         case None:
-            return _interrupted(trace, standing, now)
+            return _interrupted(trace, standing, spec, now)
         case RunSucceeded():
             answer = one_line(trace.ended.output, WIDTH) or "(empty)"
             asked = counted(len(trace.steps), "step")
@@ -84,7 +84,7 @@ def _situation(trace: Trace, standing: Standing, limits: Limits, now: float) -> 
             chain = [f"cancelled{who}{f': {reason}' if reason else ''}", *_cut_off(trace)]
             return Explanation("It was cancelled.", chain, next=_after_end(trace))
         case failed:
-            return Explanation("It failed.", causes_of_failure(trace, failed, limits), next=_after_end(trace))
+            return Explanation("It failed.", causes_of_failure(trace, failed, spec.limits), next=_after_end(trace))
 
 
 def _after_end(trace: Trace) -> list[Hint]:
@@ -135,7 +135,7 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
     return chain, hints
 
 
-def _interrupted(trace: Trace, standing: Standing, now: float) -> Explanation:
+def _interrupted(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Explanation:
     hint = Hint(f"foliot resume {trace.run_id}", "goes on where it was")
     since = duration(max(0.0, now - trace.last_at))
     if standing.holder == "gone":
@@ -144,6 +144,9 @@ def _interrupted(trace: Trace, standing: Standing, now: float) -> Explanation:
         chain = [f"the process that drove it let it go; it was {_doing(trace, trace.last_at)}"]
     kept = counted(len([step for step in trace.steps if step.answered_at is not None]), "answer")
     chain.append(f"everything up to then is kept: {kept}, {counted(sum(c.ok for c in trace.calls), 'tool result')}")
+    once = {rule.name for rule in spec.tools if rule.effect == "once" and rule.on_unknown == "ask"}
+    asked = [call.name for call in trace.calls if call.running and call.name in once]
+    chain += [f"{name} must happen only once: you will be asked whether it took effect" for name in asked]
     return Explanation(f"It was interrupted {since} ago, and nobody drives it now.", chain, next=[hint])
 
 
@@ -215,8 +218,11 @@ def time_of(trace: Trace, now: float) -> str:
         waited += max(0.0, now - trace.waiting_since)
     parts = [("the model", model), ("tools", tools), ("waiting", waited), ("nobody at work", trace.idle)]
     told = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts if seconds >= 0.001)
-    whole = trace.seconds if trace.ended is not None else max(0.0, now - trace.created_at)
-    return f"{duration(whole)} from start to end: {told}" if told else duration(whole)
+    if trace.ended is not None:
+        whole = f"{duration(trace.seconds)} from start to end"
+    else:
+        whole = f"{duration(max(0.0, now - trace.created_at))} so far"
+    return f"{whole}: {told}" if told else whole
 
 
 # --- what happened on the way ------------------------------------------------------------------------------------
@@ -258,7 +264,8 @@ def _call(call: CallTrace) -> list[str]:
     if call.synthetic == "duplicate":
         lines.append(f"{call.name} was asked for again with the same arguments; the earlier result was given")
     elif call.error is not None and call.synthetic:
-        lines.append(f"{call.name} was not run ({call.synthetic}): {one_line(call.error.message, WIDTH)}")
+        went = "was stopped" if call.starts else "was not run"
+        lines.append(f"{call.name} {went} ({call.synthetic}): {one_line(call.error.message, WIDTH)}")
     elif call.error is not None:
         lines.append(f"{call.name} failed ({call.error.code}): {one_line(call.error.message, WIDTH)}")
     return lines

@@ -47,13 +47,13 @@ class _Building:
         trace.attempts = event.attempt
         if event.attempt == 1:
             return
-        under_way = [call for call in self._calls.values() if call.running]
+        under_way = [call for call in self._calls.values() if call.running and not call.unknown]
         asking = self._asking()
         for call in under_way:
             call.unknown = True
         if asking is not None:
             asking.lost = True
-        if trace.waiting is not None and not under_way:
+        if trace.waiting is not None:
             return  # it waited, and was taken up again: that is told by `resumed`
         pause = max(0.0, at - trace.last_at)
         trace.idle += pause

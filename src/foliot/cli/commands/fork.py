@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from foliot.cli.connect import run
+from foliot.cli.connect import connected, run
 from foliot.cli.live import choose_view, finish, leave, watch_run
 from foliot.cli.runtimes import find_run, opened, run_argument
 from foliot.cli.runview.base import Opening
@@ -59,6 +59,8 @@ async def _fork(
     view = choose_view(json=as_json, quiet=quiet)
     async with opened() as runtime:
         info = await find_run(runtime, word)
+        if model is not None and ":" not in model:
+            await _check_endpoint(model, info.namespace)
         new_id = runtime.new_run_id()
         changed = [name for name, value in (("prompt", prompt), ("model", model), ("input", said)) if value is not None]
         how = f"with another {' and '.join(changed)}" if changed else "with nothing changed"
@@ -81,6 +83,13 @@ async def _fork(
     if failed is not None:
         raise failed
     return leave(code)
+
+
+async def _check_endpoint(ref: str, namespace: str) -> None:
+    """Raises `NotFound` with near names, before anything runs."""
+    space, _, name = ref.rpartition("/")
+    async with connected() as client:
+        await client.get("ModelEndpoint", name, namespace=space or namespace)
 
 
 async def _compare(runtime: Runtime, original: str, fork: RunResult) -> None:

@@ -21,6 +21,7 @@ from foliot.cli.runtimes import opened
 from foliot.cli.runview.base import Opening
 from foliot.client.base import Applied
 from foliot.engine.amounts import counted, duration
+from foliot.engine.tracing import trace_of
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.events import RunCreated
 from foliot.runtime import Runtime
@@ -73,6 +74,8 @@ def run_command(
     order = _understand(words, files, agent)
     if run_id is not None:
         check_run_id(run_id)
+    elif order.input is None:
+        raise _no_input()
     return run(_run(order, run_id, parse_labels(labels), as_json=as_json, quiet=quiet))
 
 
@@ -114,6 +117,10 @@ def _input(word: str | None, *, taken: bool) -> str | None:
     if word is not None and not word.strip():
         raise UsageError("The input is empty: there is nothing to do.", hint=EXAMPLE)
     return word
+
+
+def _no_input() -> UsageError:
+    return UsageError("What should the agent do? There is no input.", hint=EXAMPLE)
 
 
 def _read_stdin() -> str:
@@ -217,7 +224,7 @@ async def _opening(runtime: Runtime, agent: str, input: str | None, run_id: str 
     created = facts[0][1] if facts else None
     if run_id is None or not isinstance(created, RunCreated):
         if input is None:
-            raise UsageError("What should the agent do? There is no input.", hint=EXAMPLE)
+            raise _no_input()
         return Opening(run_id or runtime.new_run_id(), agent.removeprefix("default/"), input)
     if f"{created.namespace}/{created.agent}" != agent:
         raise Conflict(
@@ -237,7 +244,15 @@ async def going_on(runtime: Runtime, run_id: str) -> Opening:
     info, state = await runtime.runs.load(run_id)
     agent = info.agent if info.namespace == "default" else f"{info.namespace}/{info.agent}"
     if state.ended is not None:
-        return Opening(run_id, agent, done=f"had ended already ({info.phase}); nothing is done again")
-    done = f"{counted(state.spent.steps, 'step')} and {counted(state.spent.tool_calls, 'tool call')}"
-    since = max(0.0, time.time() - state.now)
-    return Opening(run_id, agent, done=f"goes on where it was {duration(since)} ago: {done} are done and kept")
+        ended = f"had ended already ({info.phase}); nothing is done again"
+        return Opening(run_id, agent, done=ended, calls=state.spent.tool_calls)
+    trace = trace_of(run_id, await runtime.runs.facts(run_id))
+    kept = f"{counted(state.spent.steps, 'step')}, {counted(sum(call.ok for call in trace.calls), 'tool result')}"
+    since = duration(max(0.0, time.time() - state.now))
+    return Opening(
+        run_id,
+        agent,
+        done=f"goes on where it was {since} ago; kept and not repeated: {kept}",
+        calls=state.spent.tool_calls,
+        asked={call.id: (call.name, call.arguments) for call in state.calls},
+    )

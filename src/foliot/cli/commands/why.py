@@ -34,7 +34,7 @@ async def _why(word: str | None, output: str) -> int:
         _, state = await runtime.runs.load(info.id)
         trace = trace_of(info.id, await runtime.runs.facts(info.id))
     now = time.time()
-    explanation = explain(trace, Standing(info.phase, _holder(info, now)), state.spec.limits, now)
+    explanation = explain(trace, Standing(info.phase, _holder(info, now)), state.spec, now)
     if output == "json":
         click.echo(as_json({"run": info.id, "phase": info.phase, **msgspec.to_builtins(explanation)}))
     else:

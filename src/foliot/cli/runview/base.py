@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from foliot.engine.live import Live
@@ -11,13 +12,19 @@ from foliot.results import RunResult
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is known when a run is about to be driven. `done` says what is there already when it is gone on with."""
+    """What is known when a run is about to be driven.
+
+    Of one that is gone on with: `done` says in words what is there already, `calls` how many calls were started, and
+    `asked` what the last answer asked for (name and arguments by the id of the call).
+    """
 
     run_id: str
     agent: str
     input: str = ""
     done: str = ""
     forked: str = ""
+    calls: int = 0
+    asked: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
 class View(Protocol):

@@ -25,6 +25,7 @@ class PlainView:
         self._calls = 0
 
     def begin(self, opening: Opening) -> None:
+        self._calls = opening.calls
         self._print(self._story.opening(opening))
 
     def show(self, item: Live) -> None:

@@ -50,11 +50,13 @@ class Story:
         self.running: dict[str, Running] = {}
 
     def opening(self, opening: Opening) -> list[Line]:
-        lines = [Line("title", opening.agent, f"run {opening.run_id}", indent=0)]
+        for call_id, (name, given) in opening.asked.items():
+            self._asked[call_id] = _call(name, given)
+        lines = [Line("title", opening.agent, f"run {opening.run_id}", indent=0, wrap=True)]
         if opening.forked:
-            lines.append(Line("note", opening.forked))
+            lines.append(Line("note", opening.forked, wrap=True))
         if opening.done:
-            lines.append(Line("note", opening.done))
+            lines.append(Line("note", opening.done, wrap=True))
         if opening.input:
             lines.append(Line("quiet", f"› {one_line(opening.input, LONGEST_INPUT)}", wrap=True))
         return lines
@@ -96,7 +98,7 @@ class Story:
         if message.text.strip() and (answer or message.calls):
             lines += [Line("text", row, wrap=True) for row in safe(message.text).strip().splitlines()]
         for call in message.calls:
-            self._asked[call.id] = f"{one_line(call.name, 64)} {arguments(call.arguments, LONGEST_ARGUMENTS)}".rstrip()
+            self._asked[call.id] = _call(call.name, call.arguments)
         lines.append(Line("quiet", " · ".join(spent(response.usage, seconds))))
         return lines
 
@@ -129,7 +131,11 @@ def closing(result: RunResult, calls: int, seconds: float) -> Line:
     """The last line: how it ended and what it took."""
     parts = [counted(result.steps, "step"), counted(calls, "tool call"), *spent(result.usage), duration(seconds)]
     style: Style = "ok" if result.succeeded else "note" if result.phase == "waiting" else "bad"
-    return Line(style, result.phase, " · ".join((*parts, result.run_id)), indent=0)
+    return Line(style, result.phase, " · ".join((*parts, result.run_id)), indent=0, wrap=True)
+
+
+def _call(name: str, given: str) -> str:
+    return f"{one_line(name, 64)} {arguments(given, LONGEST_ARGUMENTS)}".rstrip()
 
 
 def _result(result: ToolResult) -> str:

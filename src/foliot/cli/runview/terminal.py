@@ -46,6 +46,12 @@ class TerminalView:
         self._console = console
         self._answer = answer
         self._story = Story(time.monotonic)
+        self._spinner = Spinner("dots", style="cyan")
+        self._calls = 0
+        self._written = ""  # all that was streamed of the answer under way
+        self._row = ""  # its last row, not yet printed for good
+        self._doing = ""
+        self._answered: str | None = None
         self._region = Region(
             console=console,
             auto_refresh=False,
@@ -54,14 +60,9 @@ class TerminalView:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._spinner = Spinner("dots", style="cyan")
-        self._calls = 0
-        self._written = ""  # all that was streamed of the answer under way
-        self._row = ""  # its last row, not yet printed for good
-        self._doing = ""
-        self._answered: str | None = None
 
     def begin(self, opening: Opening) -> None:
+        self._calls = opening.calls
         self._region.start()
         self._print(self._story.opening(opening))
 
@@ -144,14 +145,19 @@ class TerminalView:
             self._console.print(self._drawn(line))
 
     def _drawn(self, line: Line) -> RenderableType:
-        text = Text(MARKS.get(line.style, ""), style=STYLES[line.style], end="")
-        text.append(safe(line.text), style=STYLES[line.style] if line.style != "ok" else "not dim default")
-        if line.detail:
-            text.append(f"  {safe(line.detail)}", style="dim not bold")
-        text.end = "\n"
-        if not line.wrap:
+        style = STYLES[line.style]
+        text = Text(MARKS.get(line.style, ""), style=style)
+        text.append(safe(line.text), style="not dim default" if line.style == "ok" else style)
+        return self._laid_out(text, line.detail, line.indent, wrap=line.wrap)
+
+    def _laid_out(self, text: Text, detail: str, indent: int, *, wrap: bool) -> RenderableType:
+        """A line that is cut is cut in its text: how long a call took is always to be seen."""
+        quiet = Text(f"  {safe(detail)}" if detail else "", style="dim not bold")
+        if not wrap:
+            text.truncate(max(8, self._console.width - indent - quiet.cell_len), overflow="ellipsis")
             text.no_wrap, text.overflow = True, "ellipsis"
-        return Padding(text, (0, 0, 0, line.indent), expand=False)
+        text.append_text(quiet)
+        return Padding(text, (0, 0, 0, indent), expand=False)
 
     # --- the part that moves -------------------------------------------------------------------------------------
 
@@ -159,27 +165,24 @@ class TerminalView:
         rows: list[RenderableType] = []
         now = time.monotonic()
         if self._row:
-            rows.append(self._moving_row(Text(self._row)))
+            rows.append(self._laid_out(Text(self._row), "", INDENT, wrap=False))
         if self._story.thinking is not None:
             said = self._doing or ("writing" if self._written else "thinking")
-            rows.append(self._spinning(said, duration(now - self._story.thinking)))
+            rows.append(self._spinning(said, now - self._story.thinking))
         running = list(self._story.running.values())
         for call in running[:MOST_ROWS]:
-            rows.append(self._spinning(call.label, f"{duration(now - call.since)}  {call.output}".rstrip()))
+            rows.append(self._spinning(call.label, now - call.since, call.output))
         if len(running) > MOST_ROWS:
-            rows.append(self._moving_row(Text(f"… and {len(running) - MOST_ROWS} more", style="dim")))
+            rows.append(self._laid_out(Text(f"… and {len(running) - MOST_ROWS} more"), "", INDENT, wrap=False))
         return Group(*rows)
 
-    def _spinning(self, label: str, detail: str) -> RenderableType:
+    def _spinning(self, label: str, elapsed: float, output: str = "") -> RenderableType:
         frame = self._spinner.render(time.monotonic())
         text = frame.copy() if isinstance(frame, Text) else Text("…")
-        text.append(f" {label}", style="default")
-        text.append(f"  {detail}", style="dim")
-        return self._moving_row(text)
-
-    def _moving_row(self, text: Text) -> RenderableType:
-        text.no_wrap, text.overflow = True, "ellipsis"
-        return Padding(text, (0, 0, 0, INDENT), expand=False)
+        text.append(f" {safe(label)}", style="default")
+        # Tenths from the start: milliseconds that change width would only flicker.
+        took = f"{elapsed:.1f}s" if elapsed < 1 else duration(elapsed)
+        return self._laid_out(text, f"{took}  {output}".rstrip(), INDENT, wrap=False)
 
 
 def _broken(row: str, width: int) -> tuple[str, str]:

@@ -74,6 +74,8 @@ def _step(step: StepTrace, texts: _Texts) -> Node:
     whole = None if step.ended_at is None else step.ended_at - step.at
     node = Node(f"{click.style(f'step {step.number}', fg='cyan', bold=True)}  {_dim(duration(whole))}")
     node.children += [_ask(ask) for ask in step.asks if ask.error or ask.lost]
+    before = [mark for mark in step.marks if step.answered_at is None or mark.at < step.answered_at]
+    node.children += [_mark(mark, texts) for mark in before]
     if step.answered_at is not None:
         took = " · ".join(spent(step.usage, step.seconds))
         answer = Node(f"{one_line(step.model or 'the model', 60)}  {_dim(took)}")
@@ -83,7 +85,10 @@ def _step(step: StepTrace, texts: _Texts) -> Node:
     elif step.asks and not step.asks[-1].error and not step.asks[-1].lost:
         node.children.append(Node(_dim("the model was asked; there is no answer yet")))
     for item in step.items:
-        node.children.append(_call(item, texts) if isinstance(item, CallTrace) else _mark(item, texts))
+        if isinstance(item, CallTrace):
+            node.children.append(_call(item, texts))
+        elif item not in before:
+            node.children.append(_mark(item, texts))
     return node
 
 
@@ -101,7 +106,7 @@ def _call(call: CallTrace, texts: _Texts) -> Node:
     mark = _good("✓") if call.ok else _bad("✗") if call.finished_at is not None else click.style("…", fg="yellow")
     facts = [duration(call.seconds)] if call.seconds is not None else []
     if call.synthetic:
-        facts.append(f"not run by the tool: {call.synthetic}")
+        facts.append(f"{'stopped' if call.starts else 'not run'}: {call.synthetic}")
     if len(call.starts) > 1:
         facts.append(f"started {len(call.starts)} times")
     if call.unknown:
