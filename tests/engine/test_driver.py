@@ -1,0 +1,453 @@
+"""One run under one lease: what the driver does when the world does not behave."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from foliot.engine.driver import Driver
+from foliot.engine.runs import user_message
+from foliot.engine.signals import signal
+from foliot.errors import Unavailable
+from foliot.kernel.budget import Limits
+from foliot.kernel.events import (
+    BudgetExceeded,
+    CancelRequested,
+    InputReceived,
+    ModelFailed,
+    RunFailed,
+    RunSucceeded,
+    ToolFinished,
+    ToolStarted,
+    UnknownDecided,
+)
+from foliot.kernel.messages import Text, ToolFailure, ToolResult
+from foliot.kernel.spec import Repairs
+from foliot.models.base import ModelOverloaded
+from foliot.store.memory import MemoryJournal
+from foliot.store.runs import LeaseLost, Signal
+from foliot.tools.base import Admitted, Invocation
+from foliot.tools.function import tool
+from foliot.tools.pipeline import Pipeline
+from tests.engine.kit import Engine, calls, in_turn, says
+
+
+class Gate:
+    """A tool that waits until it is let through, and knows whether it was stopped."""
+
+    def __init__(self, effect="once") -> None:
+        self.started, self.open, self.stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.acts = 0
+        self.tool = tool(name="gate", effect=effect)(self.wait)
+
+    async def wait(self) -> str:
+        self.started.set()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
+        self.acts += 1
+        return "through"
+
+
+async def until(event: asyncio.Event) -> None:
+    await asyncio.wait_for(event.wait(), 5)
+
+
+async def begun(engine: Engine, gate: Gate) -> tuple[Driver, asyncio.Task]:
+    driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1")
+    task = asyncio.create_task(engine.runs.drive(driver))
+    await until(gate.started)
+    return driver, task
+
+
+async def test_who_loses_the_lease_stops_at_once_and_writes_nothing_more() -> None:
+    gate = Gate()
+    engine = Engine(in_turn(calls("gate"), says("done")), [gate.tool])
+    driver, task = await begun(engine, gate)
+    before = await engine.types()
+
+    driver.lose()
+
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(task, 5)
+    assert gate.stopped.is_set()
+    assert await engine.types() == before
+    await engine.close()
+
+
+async def test_the_keeper_notices_a_lost_lease_and_stops_the_driver() -> None:
+    gate = Gate()
+    engine = Engine(in_turn(calls("gate")), [gate.tool], lease_seconds=0.06)
+    _, task = await begun(engine, gate)
+
+    engine.now += 1.0
+    await engine.journal.claim("r1", worker="w2", now=engine.now, until=engine.now + 30)
+
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(task, 5)
+    assert gate.stopped.is_set()
+    await engine.close()
+
+
+async def test_whoever_slept_past_its_lease_does_not_act_when_another_has_the_run() -> None:
+    gate = Gate()
+    engine = Engine(in_turn(calls("gate"), says("done")), [gate.tool])
+    other = engine.process("w2")
+
+    class Sleepy(MemoryJournal):
+        """The machine is suspended right after the start of the tool became durable."""
+
+        async def append(self, lease, entries, **kwargs):
+            await super().append(lease, entries, **kwargs)
+            if any(entry.type == "tool.started" for entry in entries):
+                engine.now += 100.0
+                await other.take("r1")
+
+    engine.journal = other.journal = Sleepy()
+    engine.runs = engine.process("w1")
+
+    with pytest.raises(LeaseLost):
+        await engine.run()
+
+    assert not gate.started.is_set()
+    await engine.close()
+
+
+async def test_whoever_slept_past_its_lease_goes_on_when_nobody_took_the_run() -> None:
+    @tool(effect="once")
+    async def pay() -> str:
+        return "paid"
+
+    engine = Engine(in_turn(calls("pay"), says("done")), [pay])
+
+    class Sleepy(MemoryJournal):
+        async def append(self, lease, entries, **kwargs):
+            await super().append(lease, entries, **kwargs)
+            engine.now += 100.0
+
+    engine.journal = Sleepy()
+    engine.runs = engine.process("w1")
+
+    assert isinstance((await engine.run()).ended, RunSucceeded)
+    await engine.close()
+
+
+async def test_a_lease_that_is_lost_while_a_start_is_written_keeps_the_tool_from_acting() -> None:
+    gate = Gate()
+
+    class Slow(MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+        async def append(self, lease, entries, **kwargs):
+            await super().append(lease, entries, **kwargs)
+            if any(entry.type == "tool.started" for entry in entries):
+                self.reached.set()
+                await self.go.wait()
+
+    journal = Slow()
+    engine = Engine(in_turn(calls("gate")), [gate.tool], journal=journal)
+    driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1")
+    task = asyncio.create_task(engine.runs.drive(driver))
+    await until(journal.reached)
+    driver.lose()
+    journal.go.set()
+
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(task, 5)
+    assert not gate.started.is_set()
+    await engine.close()
+
+
+async def test_a_signal_that_comes_while_the_run_is_let_go_is_taken_first() -> None:
+    @tool(effect="once")
+    async def pay() -> str:
+        return "paid"
+
+    class Late(MemoryJournal):
+        """Someone decides in the very moment in which the run is let go."""
+
+        async def append(self, lease, entries, *, phase=None, **kwargs):
+            if phase == "waiting" and not self._runs["r1"].signals and not self.decided:
+                self.decided = True
+                await self.signal(signal("r1", UnknownDecided("c1", "run", "ann"), 1.0, signal_id="s1"))
+            await super().append(lease, entries, phase=phase, **kwargs)
+
+        decided = False
+
+    engine = Engine(in_turn(calls("pay"), says("done")), [pay], journal=Late())
+    await crashed_in_a_call(engine)
+
+    state = await engine.take()
+
+    assert isinstance(state.ended, RunSucceeded)
+    kinds = await engine.types()
+    assert kinds[kinds.index("run.waiting") :][:3] == ["run.waiting", "unknown.decided", "run.resumed"]
+    await engine.close()
+
+
+async def crashed_in_a_call(engine: Engine) -> None:
+    """A worker started the first call of the run, and was never heard of again."""
+    driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1")
+    hold = asyncio.Event()
+
+    async def never(*args) -> None:
+        hold.set()
+        await asyncio.Event().wait()
+
+    driver._call = never  # the tool never acts
+    task = asyncio.create_task(driver.drive())
+    await until(hold)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    engine.now += 1000.0
+
+
+async def test_a_signal_that_nobody_can_read_does_not_keep_the_run_busy_for_ever() -> None:
+    @tool(effect="once")
+    async def pay() -> str:
+        return "paid"
+
+    engine = Engine(in_turn(calls("pay"), says("done")), [pay])
+    await crashed_in_a_call(engine)
+    await engine.journal.signal(Signal("s1", "r1", 1.0, "from.the.future", b'{"type":"from.the.future"}'))
+
+    state = await engine.take()
+
+    assert state.waiting is not None
+    assert await engine.journal.signals(["r1"]) == []
+    await engine.close()
+
+
+async def test_the_same_signal_twice_is_heard_once() -> None:
+    gate = Gate()
+    engine = Engine(in_turn(calls("gate"), says("done")), [gate.tool])
+    driver, task = await begun(engine, gate)
+    said = signal("r1", InputReceived("i1", user_message("hello")), 1.0, signal_id="s1")
+    await engine.journal.signal(said)
+    driver.deliver(said)
+    driver.deliver(said)
+    gate.open.set()
+    await asyncio.wait_for(task, 5)
+    assert (await engine.types()).count("input.received") == 1
+    await engine.close()
+
+
+async def test_a_decision_about_a_call_that_needs_none_is_dropped() -> None:
+    gate = Gate()
+    engine = Engine(in_turn(calls("gate"), says("done")), [gate.tool])
+    driver, task = await begun(engine, gate)
+    await engine.journal.signal(wrong := signal("r1", UnknownDecided("c1", "fail", "bob"), 1.0))
+    driver.deliver(wrong)
+    gate.open.set()
+    state = await asyncio.wait_for(task, 5)
+    assert isinstance(state.ended, RunSucceeded)
+    assert "unknown.decided" not in await engine.types()
+    await engine.close()
+
+
+async def test_a_journal_that_is_unavailable_ends_the_attempt_and_not_the_run() -> None:
+    class Flaky(MemoryJournal):
+        fails = True
+
+        async def append(self, lease, entries, **kwargs):
+            if self.fails and any(entry.type == "tool.finished" for entry in entries):
+                raise Unavailable("the disk is full")
+            await super().append(lease, entries, **kwargs)
+
+    @tool(effect="read")
+    async def look() -> str:
+        return "seen"
+
+    journal = Flaky()
+    engine = Engine(in_turn(calls("look"), says("done")), [look], journal=journal)
+    with pytest.raises(Unavailable):
+        await engine.run()
+    assert (await journal.get("r1")).phase == "running"
+
+    journal.fails = False
+    engine.now += 60.0  # until the lease is over
+    state = await engine.take()
+
+    assert isinstance(state.ended, RunSucceeded)
+    starts = [event for event in await engine.events() if isinstance(event, ToolStarted)]
+    assert [start.attempt for start in starts] == [1, 2]
+    assert starts[0].key == starts[1].key
+    await engine.close()
+
+
+async def test_a_write_that_was_stored_though_it_seemed_to_fail_is_not_done_twice() -> None:
+    class Ambiguous(MemoryJournal):
+        fails = True
+
+        async def append(self, lease, entries, **kwargs):
+            await super().append(lease, entries, **kwargs)
+            if self.fails and any(entry.type == "model.responded" for entry in entries):
+                self.fails = False
+                raise Unavailable("the connection was lost during the commit")
+
+    engine = Engine(in_turn(says("done")), journal=Ambiguous())
+    with pytest.raises(Unavailable):
+        await engine.run()
+
+    _, state = await engine.runs.load("r1")
+    assert isinstance(state.ended, RunSucceeded)
+    assert len(engine.models.requests) == 1
+    await engine.close()
+
+
+async def test_a_refusal_that_ends_the_run_keeps_the_other_calls_from_starting() -> None:
+    acted = False
+
+    @tool(effect="once")
+    async def pay() -> str:
+        nonlocal acted
+        acted = True
+        return "paid"
+
+    @tool(effect="once")
+    async def forbidden() -> str:
+        return "never"
+
+    class Strict(Pipeline):
+        async def admit(self, call: Invocation) -> Admitted | ToolResult:
+            if call.tool == "forbidden":
+                failure = ToolFailure("permission_denied", "tool_permission_denied", "no", kind="denied")
+                return ToolResult(call.call_id, call.tool, (Text("no"),), failure)
+            return await super().admit(call)
+
+    tools = [pay, forbidden]
+    engine = Engine(in_turn(calls("pay", "forbidden")), tools, toolbox=Strict(tools), on_denied="fail")
+
+    state = await engine.run()
+
+    assert isinstance(state.ended, RunFailed)
+    assert state.ended.code == "denied"
+    assert not acted
+    assert "tool.started" not in await engine.types()
+    await engine.close()
+
+
+async def test_a_tool_that_will_not_stop_does_not_hold_the_end_up_for_ever(monkeypatch) -> None:
+    monkeypatch.setattr("foliot.engine.driver.STOP_WITHIN", 0.01)
+    started, release = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="once", timeout=None)
+    async def stubborn() -> None:
+        started.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    engine = Engine(in_turn(calls("stubborn")), [stubborn])
+    driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1")
+    task = asyncio.create_task(engine.runs.drive(driver))
+    await until(started)
+    driver.deliver(signal("r1", CancelRequested("ann"), 1.0))
+
+    state = await asyncio.wait_for(task, 5)
+
+    assert (await engine.types())[-1] == "run.cancelled"
+    assert state.ended is not None
+    release.set()
+    await engine.close()
+
+
+async def test_the_time_limit_cuts_a_model_call() -> None:
+    asked = asyncio.Event()
+    engine = Engine(lambda request: never(), limits=Limits(max_seconds=0.05))
+
+    async def never():
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            engine.now += 0.05  # the wall clock, which stands still in this test, shows what the loop's has measured
+
+    state = await engine.run()
+
+    assert asked.is_set()
+    assert isinstance(state.ended, RunFailed)
+    assert (state.ended.code, state.ended.reason) == ("budget_exceeded", "seconds")
+    failed = next(event for event in await engine.events() if isinstance(event, ModelFailed))
+    assert failed.kind == "timeout"
+    await engine.close()
+
+
+async def test_the_time_limit_cuts_a_tool_call() -> None:
+    @tool(effect="once")
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            engine.now += 0.05
+
+    engine = Engine(in_turn(calls("hang")), [hang], limits=Limits(max_seconds=0.05))
+
+    state = await engine.run()
+
+    assert isinstance(state.ended, RunFailed)
+    assert state.ended.reason == "seconds"
+    events = await engine.events()
+    finished = next(event for event in events if isinstance(event, ToolFinished))
+    assert finished.result.error is not None
+    assert finished.result.error.code == "timeout"
+    assert any(isinstance(event, BudgetExceeded) for event in events)
+    await engine.close()
+
+
+async def test_a_failing_model_is_asked_again_when_the_timer_goes_off_and_not_before() -> None:
+    failing = ModelOverloaded("busy", retry_after=20.0)
+    engine = Engine(in_turn(failing, says("done")), repairs=Repairs(model=2))
+
+    state = await engine.run()
+    assert state.waiting is not None
+    assert (state.waiting.reason, state.waiting.until) == ("model_retry", 1020.0)
+    assert (await engine.journal.get("r1")).phase == "waiting"
+
+    early = await engine.take()
+    assert early.waiting is not None
+    assert len(engine.models.requests) == 1
+
+    engine.now = 1020.0
+    late = await engine.take()
+    assert isinstance(late.ended, RunSucceeded)
+    assert "run.resumed" in await engine.types()
+    await engine.close()
+
+
+async def test_a_driver_that_is_cancelled_lets_the_run_go_for_others() -> None:
+    gate = Gate("read")
+    engine = Engine(in_turn(calls("gate"), says("done")), [gate.tool])
+    _, task = await begun(engine, gate)
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert (await engine.journal.get("r1")).phase == "pending"
+    gate.open.set()
+    other = engine.process("w2")
+    state = await asyncio.wait_for(other.drive(await other.take("r1")), 5)
+    assert isinstance(state.ended, RunSucceeded)
+    await other.close()
+    await engine.close()
+
+
+async def test_a_thousand_waiting_runs_hold_no_task() -> None:
+    engine = Engine(lambda request: refuse(), repairs=Repairs(model=3))
+
+    async def refuse():
+        raise ModelOverloaded("busy", retry_after=3600.0)
+
+    for number in range(1000):
+        await engine.run(f"r{number:04}")
+    await engine.close()
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert len(await engine.journal.list(phases=["waiting"], limit=2000)) == 1000

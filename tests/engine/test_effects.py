@@ -1,0 +1,117 @@
+"""Whatever a model or a tool does, one fact comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from foliot.kernel.events import ModelFailed, RunFailed, RunSucceeded, ToolFinished
+from foliot.kernel.spec import Repairs
+from foliot.models.base import ModelRateLimited
+from foliot.tools.base import ToolDefinition
+from foliot.tools.function import tool
+from tests.engine.kit import Engine, calls, in_turn, says
+
+
+async def results(engine: Engine) -> list[ToolFinished]:
+    return [event for event in await engine.events() if isinstance(event, ToolFinished)]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), KeyError("k"), TimeoutError("its own"), KeyError("half \ud800")])
+async def test_a_gateway_that_raises_what_it_should_not_fails_the_run_and_does_not_leave_it(error: Exception) -> None:
+    engine = Engine(in_turn(error))
+
+    state = await engine.run()
+
+    assert isinstance(state.ended, RunFailed)
+    failed = next(event for event in await engine.events() if isinstance(event, ModelFailed))
+    assert failed.kind == "other"
+    assert type(error).__name__ in failed.message
+    await engine.close()
+
+
+async def test_a_gateway_whose_own_task_was_cancelled_is_a_failure_and_not_a_hang() -> None:
+    engine = Engine(in_turn(asyncio.CancelledError()))
+    assert isinstance((await engine.run()).ended, RunFailed)
+    await engine.close()
+
+
+async def test_a_model_error_keeps_what_a_policy_needs() -> None:
+    engine = Engine(in_turn(ModelRateLimited("slow down", provider="p", status=429, retry_after=7.5)))
+    await engine.run()
+    failed = next(event for event in await engine.events() if isinstance(event, ModelFailed))
+    assert (failed.kind, failed.status, failed.retry_after, failed.provider) == ("rate_limit", 429, 7.5, "p")
+    await engine.close()
+
+
+async def test_an_answer_that_json_cannot_carry_is_garbage_and_asked_for_again() -> None:
+    engine = Engine(in_turn(says("half \ud800"), says("whole")), repairs=Repairs(model=1, model_delay=0.0))
+
+    state = await engine.run()
+    if state.ended is None:
+        state = await engine.take()
+
+    assert isinstance(state.ended, RunSucceeded)
+    assert state.ended.output == "whole"
+    failed = next(event for event in await engine.events() if isinstance(event, ModelFailed))
+    assert failed.kind == "garbage"
+    await engine.close()
+
+
+async def test_a_result_that_json_cannot_carry_becomes_a_failure_the_model_is_told() -> None:
+    @tool(effect="read")
+    async def read() -> str:
+        return "half a pair \udc00"
+
+    engine = Engine(in_turn(calls("read"), says("done")), [read])
+
+    state = await engine.run()
+
+    assert isinstance(state.ended, RunSucceeded)
+    (finished,) = await results(engine)
+    assert finished.result.error is not None
+    assert "cannot be stored" in finished.result.text
+    await engine.close()
+
+
+async def test_a_tool_whose_inner_task_was_cancelled_gives_a_failure_and_not_a_hang() -> None:
+    @tool(effect="read")
+    async def fetch() -> str:
+        inner = asyncio.ensure_future(asyncio.Event().wait())
+        asyncio.get_running_loop().call_soon(inner.cancel)
+        await inner
+        return "never"
+
+    engine = Engine(in_turn(calls("fetch"), says("done")), [fetch])
+
+    state = await engine.run()
+
+    assert isinstance(state.ended, RunSucceeded)
+    (finished,) = await results(engine)
+    assert finished.result.error is not None
+    assert finished.result.error.code == "execution_failed"
+    await engine.close()
+
+
+async def test_a_toolbox_that_breaks_gives_a_failure_and_not_a_hang() -> None:
+    class Broken:
+        def definition(self, name: str) -> ToolDefinition | None:
+            return None
+
+        async def admit(self, call):
+            return self
+
+        async def run(self, *, on_output=None):
+            raise ZeroDivisionError("a bug in a backend")
+
+    @tool(effect="read")
+    async def look() -> str:
+        return ""
+
+    engine = Engine(in_turn(calls("look"), says("done")), [look], toolbox=Broken())
+
+    assert isinstance((await engine.run()).ended, RunSucceeded)
+    (finished,) = await results(engine)
+    assert "ZeroDivisionError" in finished.result.text
+    await engine.close()

@@ -1,0 +1,111 @@
+"""Replay and fork: the same journal decides the same; another one can start from its middle."""
+
+from __future__ import annotations
+
+import pytest
+
+from foliot.engine.fork import branch
+from foliot.engine.replay import replay
+from foliot.engine.runs import user_message
+from foliot.errors import Conflict, NotFound
+from foliot.kernel.codec import encode, type_of
+from foliot.kernel.events import Fork, ModelFailed, StepStarted
+from foliot.models.base import ModelOverloaded
+from foliot.store.runs import Entry
+from foliot.tools.function import tool
+from tests.engine.kit import Engine, calls, in_turn, says
+
+
+@tool(effect="read")
+async def look() -> str:
+    return "seen"
+
+
+@pytest.fixture
+async def engine():
+    engine = Engine(in_turn(calls("look"), says("first"), says("second")), [look])
+    await engine.run()
+    yield engine
+    await engine.close()
+
+
+def entry(seq: int, event) -> Entry:
+    return Entry(seq, 1000.0, type_of(event), encode(event))
+
+
+async def test_a_step_that_was_not_decided_is_a_difference(engine: Engine) -> None:
+    entries = await engine.journal.read("r1")
+    forged = [*entries[:2], entry(3, StepStarted(1, attempt=7)), *entries[3:]]
+
+    found = replay(engine.spec, "r1", forged)
+
+    assert found.difference is not None
+    assert found.difference.seq == 3
+    assert '"attempt":7' in found.difference.recorded
+
+
+async def test_a_fact_that_cannot_follow_is_a_difference(engine: Engine) -> None:
+    entries = await engine.journal.read("r1")
+    forged = [*entries[:2], entry(3, ModelFailed(1, "garbage", "too early")), *entries[3:]]
+    found = replay(engine.spec, "r1", forged)
+    assert found.difference is not None
+    assert "cannot follow" in found.difference.replayed
+
+
+async def test_under_another_spec_the_journal_replays_differently(engine: Engine) -> None:
+    from msgspec.structs import replace
+
+    from foliot.kernel.budget import Limits
+
+    found = replay(replace(engine.spec, limits=Limits(max_steps=1)), "r1", await engine.journal.read("r1"))
+    assert found.difference is not None
+
+
+async def test_a_run_with_retries_and_waits_replays_the_same() -> None:
+    engine = Engine(in_turn(ModelOverloaded("busy", retry_after=5.0), calls("look"), says("done")), [look])
+    await engine.run()
+    engine.now += 5.0
+    await engine.take()
+
+    found = replay(engine.spec, "r1", await engine.journal.read("r1"))
+
+    assert found.difference is None
+    assert found.events == found.state.seq
+    await engine.close()
+
+
+async def test_a_branch_has_the_settled_past_and_what_is_changed(engine: Engine) -> None:
+    found = await branch(engine.runs, "r1", at=2, prompt="Be brief.", input=(user_message("and now?"),))
+
+    assert found.spec.system == "Be brief."
+    assert [message.role for message in found.history] == ["user", "assistant", "tool"]
+    assert found.input == (user_message("and now?"),)
+    assert found.fork == Fork("r1", 6)
+
+
+async def test_a_fork_of_a_fork_keeps_the_whole_past(engine: Engine) -> None:
+    first = await branch(engine.runs, "r1", at=2)
+    driver = await engine.runs.start(first.spec, first.input, run_id="r2", history=first.history, fork=first.fork)
+    await engine.runs.drive(driver)
+
+    second = await branch(engine.runs, "r2", at=1, input=(user_message("otherwise?"),))
+
+    assert second.history == first.history
+    _, state = await engine.runs.load("r2")
+    assert state.transcript[: len(first.history)] == list(first.history)
+    entries = await engine.journal.read("r2")
+    assert replay(first.spec, "r2", entries, first.history).difference is None
+
+
+async def test_a_step_that_never_was_cannot_be_forked(engine: Engine) -> None:
+    with pytest.raises(NotFound, match="no step 3") as caught:
+        await branch(engine.runs, "r1", at=3)
+    assert caught.value.hint == "it has steps 1 to 2"
+    with pytest.raises(NotFound):
+        await branch(engine.runs, "nobody", at=1)
+
+
+async def test_a_journal_without_its_beginning_is_not_loaded(engine: Engine) -> None:
+    del engine.journal._runs["r1"].entries[0]
+    with pytest.raises(Conflict, match="does not begin"):
+        await engine.runs.load("r1")
