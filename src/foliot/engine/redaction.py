@@ -1,0 +1,92 @@
+"""Arguments of a call as people may see them: secrets masked, long texts cut.
+
+What is shown can be edited and given back: `restored` puts what was hidden into its place again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Final, cast
+
+from foliot.errors import InvalidInput
+
+MASK: Final = "***"
+LONGEST: Final = 2000
+DEEPEST: Final = 32
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+# A word of a name that gives it away; and pairs that do so together. `max_tokens` and `key` hide nothing.
+_SECRET_WORDS: Final = frozenset(
+    {"password", "passwd", "passphrase", "passcode", "pwd", "secret", "secrets", "token", "apikey", "authorization"}
+    | {"credential", "credentials", "cookie", "bearer", "jwt", "cvv", "cvc", "otp", "pin"}
+)
+_SECRET_PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key"), ("signing", "key")})
+
+
+def shown(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the arguments that can be stored and printed."""
+    return {name: _shown(value, name, 1) for name, value in arguments.items()}
+
+
+def restored(edited: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
+    """The edited arguments, with what `shown` hid taken from the original where it was left as shown.
+
+    Raises `InvalidInput` when a mask stands where nothing was masked: it would be sent as a value.
+    """
+    whole = _restored(edited, shown(original), dict(original))
+    if place := _masked_at(whole, ()):
+        raise InvalidInput(
+            f"{'/'.join(place)} is {MASK!r}, which only stands for a value that is hidden there",
+            hint="give the value itself, or leave the masked one where it was",
+        )
+    return whole
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a value under this name is one that nobody should read over a shoulder."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return not _SECRET_WORDS.isdisjoint(words) or not _SECRET_PAIRS.isdisjoint(pairwise(words))
+
+
+def _shown(value: Any, name: str, depth: int) -> Any:
+    if value is not None and value != "" and not isinstance(value, bool) and looks_secret(name):
+        return MASK
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else f"{value[:LONGEST]}… ({len(value):,} characters)"
+    if depth >= DEEPEST and isinstance(value, dict | list):
+        return "…"
+    if isinstance(value, dict):
+        return {key: _shown(item, key, depth + 1) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_shown(item, "", depth + 1) for item in cast("list[Any]", value)]
+    return value
+
+
+def _restored(edited: Any, seen: Any, original: Any) -> Any:
+    parts, before, real = _object(edited), _object(seen), _object(original)
+    if parts is not None and before is not None and real is not None:
+        return {
+            key: _restored(item, before[key], real[key]) if key in before and key in real else item
+            for key, item in parts.items()
+        }
+    rows, was, kept = _array(edited), _array(seen), _array(original)
+    if rows is not None and was is not None and kept is not None:
+        return [_restored(*row) for row in zip(rows, was, kept, strict=True)] if len(rows) == len(kept) else rows
+    same = type(edited) is type(seen) and edited == seen  # `1` is not the `true` that was there
+    return original if same else edited
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def _array(value: Any) -> list[Any] | None:
+    return cast("list[Any]", value) if isinstance(value, list) else None
+
+
+def _masked_at(value: Any, place: tuple[str, ...]) -> tuple[str, ...] | None:
+    if value == MASK:
+        return place
+    items = list((_object(value) or {}).items()) or [(str(i), item) for i, item in enumerate(_array(value) or ())]
+    return next((found for name, item in items if (found := _masked_at(item, (*place, name)))), None)
