@@ -144,6 +144,47 @@ async def test_a_deadlock_is_solved_by_running_the_body_again(database: Postgres
     assert (await get(database, "a"), await get(database, "b")) == ("ours", "ours")
 
 
+_AT_COMMIT = """
+CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {what}; RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER t AFTER INSERT ON setting DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.name = 'fatal') EXECUTE FUNCTION at_commit();
+"""
+
+
+async def at_commit(url: str, what: str) -> None:
+    client = await asyncpg.connect(url)
+    await client.execute(_AT_COMMIT.format(what=what))
+    await client.close()
+
+
+async def test_a_connection_lost_during_a_commit_is_told_and_the_body_not_run_again(
+    database: PostgresDatabase, postgres_url: str
+) -> None:
+    await at_commit(postgres_url, "PERFORM pg_terminate_backend(pg_backend_pid())")
+    runs = 0
+
+    def body() -> Tx[None]:
+        nonlocal runs
+        runs += 1
+        yield from run("setting_put", name="fatal", value="x")
+
+    with pytest.raises(Unavailable, match="may or may not be stored") as caught:
+        await database.write(body)
+    assert caught.value.hint
+    assert runs == 1
+    assert await database.write(put, "after", "x") == 1
+
+
+async def test_a_commit_that_the_server_refuses_undoes_only_its_own_body(
+    database: PostgresDatabase, postgres_url: str
+) -> None:
+    await at_commit(postgres_url, "RAISE unique_violation")
+    writes = [database.write(put, name, "x") for name in ("a", "fatal", "b", "c")]
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(result) for result in results] == [int, Conflict, int, int]
+    assert [await get(database, name) for name in ("a", "fatal", "b", "c")] == ["x", None, "x", "x"]
+
+
 async def test_a_cancelled_caller_leaves_the_others_alone(database: PostgresDatabase) -> None:
     tasks = [asyncio.create_task(database.write(put, f"n{n}", "x")) for n in range(60)]
     await asyncio.sleep(0)

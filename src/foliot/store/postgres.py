@@ -190,8 +190,10 @@ class PostgresDatabase:
                 raise
             try:
                 await connection.execute("COMMIT")
-            except DriverErrors as error:
-                raise _CommitUnknown from error
+            except Exception as error:
+                if is_lost(error):
+                    raise _CommitUnknown from error
+                raise  # the server refused, and has undone everything
         self._signal.committed()
         return results
 

@@ -6,6 +6,7 @@ and the feed has exactly one row for each revision that was not compacted. A wat
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Literal
 
@@ -40,6 +41,7 @@ async def follow(database: Database, filter: Filter, after: int) -> AsyncIterato
             if (change := await _through(database, filter, row)) is not None:
                 yield change
         after = upto
+        await asyncio.sleep(0)  # a long stretch that the filter leaves out must not hold up other tasks
 
 
 def _check_position(after: int, bounds: Row) -> None:
