@@ -18,7 +18,9 @@ async def results(engine: Engine) -> list[ToolFinished]:
     return [event for event in await engine.events() if isinstance(event, ToolFinished)]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no"), KeyError("k"), TimeoutError("its own"), KeyError("half \ud800")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no"), KeyError("k"), TimeoutError("its own"), RuntimeError("half \ud800")]
+)
 async def test_a_gateway_that_raises_what_it_should_not_fails_the_run_and_does_not_leave_it(error: Exception) -> None:
     engine = Engine(in_turn(error))
 

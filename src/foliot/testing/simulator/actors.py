@@ -102,7 +102,7 @@ def _fail(chance: Random) -> NoReturn:
         (ModelRateLimited, ModelOverloaded, ModelOverloaded, ModelTimeout, ModelGarbage, ModelAuthError, None, None)
     )
     if kind is None:
-        raise chance.choice((RuntimeError("a broken gateway"), KeyError("x\ud800"), TimeoutError("its own")))
+        raise chance.choice((RuntimeError("a broken gateway"), RuntimeError("x\ud800"), TimeoutError("its own")))
     error: ModelError = kind("the model fails", retry_after=chance.choice((None, 0.0, 2.5)))
     raise error
 
