@@ -1,0 +1,1 @@
+"""Tools that live on servers speaking the Model Context Protocol. Called through the pipeline like every other tool."""

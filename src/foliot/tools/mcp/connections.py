@@ -1,0 +1,306 @@
+"""The live connections of one process: at most one for each declared server, made when first needed.
+
+Whoever needs a server gets the connection that is there, or waits together with all others for the one attempt to make
+it. A server that cannot be reached is tried again as its `reconnect` says, and then left alone for a while, so that
+calls fail at once instead of each waiting in vain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from foliot.tools.base import OnOutput, ToolError, ToolSecretMissing, ToolUnreachable
+from foliot.tools.mcp.credentials import static_headers
+from foliot.tools.mcp.exchange import Exchange
+from foliot.tools.mcp.pins import Announced
+from foliot.tools.mcp.process import ResolveSecret
+from foliot.tools.mcp.results import protocol_error
+from foliot.tools.mcp.sdk import require_sdk
+from foliot.tools.mcp.server import ServerSpec
+from foliot.tools.mcp.session import Means, Session
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+    from foliot.tools.mcp.http import Authorize, Guard
+
+MAX_MESSAGE: Final = 10 * 1024 * 1024
+LONGEST_WAIT: Final = 60.0
+CHORE_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How one connection is. `state`: connecting, ready, lost (made again when needed) or failed (left alone)."""
+
+    namespace: str
+    name: str
+    state: str
+    protocol: str = ""
+    implementation: str = ""
+    pid: int | None = None
+    tools: int = 0
+    in_flight: int = 0
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class _Slot:
+    server: ServerSpec
+    session: Session | None = None
+    opening: asyncio.Task[Session] | None = None
+    failure: ToolError | None = None
+    retry_at: float = 0.0
+
+
+class McpConnections:
+    """Make one per process, and close it. To be used on one event loop.
+
+    `resolve_secret(reference, namespace)` gives clear values of environment variables and credentials. `authorize`
+    gives the headers of HTTP servers; without it, the profiles that need no token exchange work. `guard(host, port)`
+    gives the addresses that may be connected to. `on_tools_changed` hears of a server whose tools are not what they
+    were. Only commands in `allowed_commands` are started.
+    """
+
+    def __init__(
+        self,
+        *,
+        allowed_commands: Collection[str] = (),
+        resolve_secret: ResolveSecret | None = None,
+        authorize: Authorize | None = None,
+        guard: Guard | None = None,
+        on_tools_changed: Callable[[ServerSpec], Awaitable[None]] | None = None,
+        environ: Mapping[str, str] | None = None,
+        max_message: int = MAX_MESSAGE,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        resolve = resolve_secret or _no_secrets
+        self._means = Means(
+            allowed_commands=frozenset(allowed_commands),
+            resolve_secret=resolve,
+            authorize=authorize or static_headers(resolve),
+            guard=guard,
+            environ=os.environ if environ is None else environ,
+            max_message=max_message,
+        )
+        self._on_tools_changed = on_tools_changed
+        self._clock = clock
+        self._sleep = sleep
+        self._slots: dict[tuple[str, str], _Slot] = {}
+        self._replaced: list[_Slot] = []
+        self._chores: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def tools(self, server: ServerSpec, *, refresh: bool = False) -> Mapping[str, Announced]:
+        """What the server announces, by name; asked anew with `refresh`. Raises `ToolError`."""
+        session = await self.session(server)
+        if not refresh:
+            return session.tools
+        exchange = Exchange()
+        try:
+            return await session.refresh()
+        except Exception as error:
+            raise _as_tool_error(server, "tools/list", error, exchange, session, repeatable=True) from error
+
+    async def call(
+        self,
+        server: ServerSpec,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        repeatable: bool = False,
+        on_output: OnOutput | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Call a tool by the server's own name for it. Raises `ToolError` when there is no result.
+
+        A result that says it is an error is returned. When the server forgot our session it did nothing, and the call
+        is made once more on a new one; nothing else is repeated here.
+        """
+        for attempt in (1, 2):
+            session = await self.session(server)
+            exchange = Exchange(on_output)
+            try:
+                return await session.call(tool, arguments, exchange, timeout=timeout, meta=meta)
+            except Exception as error:
+                if exchange.session_gone:
+                    session.end("the server forgot the session")
+                    if attempt == 1:
+                        continue
+                raise _as_tool_error(server, tool, error, exchange, session, repeatable=repeatable) from error
+        raise AssertionError("the second attempt returns or raises")
+
+    async def session(self, server: ServerSpec) -> Session:
+        """The open session of this server, made if there is none. Raises `ToolError`."""
+        if self._closed:
+            raise ToolUnreachable("the connections to MCP servers are closed", retryable=False)
+        require_sdk()
+        slot = self._slot(server)
+        if slot.session is not None:
+            if slot.session.alive:
+                return slot.session
+            self._retire(slot.session)
+            slot.session = None
+        if slot.opening is None:
+            if slot.failure is not None and self._clock() < slot.retry_at:
+                raise _again(slot.failure)
+            slot.opening = asyncio.create_task(self._open(slot), name=f"open mcp {server.name}")
+            slot.opening.add_done_callback(_look_at)
+        return await asyncio.shield(slot.opening)
+
+    def health(self) -> list[Health]:
+        """Every server that was needed so far, by namespace and name."""
+        return [_health(self._slots[key]) for key in sorted(self._slots)]
+
+    async def forget(self, namespace: str, name: str) -> None:
+        """Close the connection of a server that is not declared any more, if there is one."""
+        slot = self._slots.pop((namespace, name), None)
+        if slot is not None:
+            await _close_slot(slot)
+
+    async def close(self) -> None:
+        """Close every connection and end every server that was started. Calls under way fail."""
+        self._closed = True
+        slots, self._slots = [*self._slots.values(), *self._replaced], {}
+        await asyncio.gather(*(_close_slot(slot) for slot in slots))
+        if self._chores:
+            await asyncio.wait(set(self._chores), timeout=CHORE_SECONDS)
+        for chore in set(self._chores):
+            chore.cancel()
+
+    async def __aenter__(self) -> McpConnections:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _slot(self, server: ServerSpec) -> _Slot:
+        slot = self._slots.get(server.key)
+        if slot is not None and slot.server.digest == server.digest:
+            return slot
+        if slot is not None:
+            self._chore(self._drain(slot))
+        self._slots[server.key] = _Slot(server)
+        return self._slots[server.key]
+
+    async def _open(self, slot: _Slot) -> Session:
+        server = slot.server
+        try:
+            for attempt in range(1 + server.max_attempts):
+                if attempt:
+                    await self._sleep(_wait(server, attempt))
+                session = Session(server, self._means, self._changed)
+                try:
+                    await session.open()
+                except ToolError as error:
+                    slot.failure = error
+                    if not error.retryable:
+                        break
+                else:
+                    slot.session, slot.failure = session, None
+                    return session
+            assert slot.failure is not None, "there is at least one attempt, and it failed"
+            slot.retry_at = self._clock() + (_wait(server, 1 + server.max_attempts) if slot.failure.retryable else 0.0)
+            raise slot.failure
+        finally:
+            slot.opening = None
+
+    async def _drain(self, slot: _Slot) -> None:
+        """The declaration changed: calls under way end on the old connection."""
+        self._replaced.append(slot)
+        if slot.session is not None:
+            await slot.session.idle.wait()
+        await _close_slot(slot)
+        self._replaced.remove(slot)
+
+    def _changed(self, server: ServerSpec) -> None:
+        if self._on_tools_changed is not None and not self._closed:
+            self._chore(self._on_tools_changed(server))
+
+    def _retire(self, session: Session) -> None:
+        self._chore(session.close())
+
+    def _chore(self, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            await work
+
+        task = asyncio.create_task(run())
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+        task.add_done_callback(_look_at)
+
+
+async def _no_secrets(reference: str, namespace: str) -> str:
+    raise ToolSecretMissing(f"the secret {reference!r} cannot be looked up here", hint="open a store")
+
+
+async def _close_slot(slot: _Slot) -> None:
+    if slot.opening is not None:
+        slot.opening.cancel()
+        await asyncio.wait({slot.opening})
+    if slot.session is not None:
+        await slot.session.close()
+
+
+def _health(slot: _Slot) -> Health:
+    session = slot.session
+    if session is None:
+        state = "connecting" if slot.opening is not None else "failed"
+        error = slot.failure.message if slot.failure else ""
+        return Health(*slot.server.key, state, last_error=error)
+    return Health(
+        *slot.server.key,
+        state="ready" if session.alive else "lost",
+        protocol=session.protocol,
+        implementation=session.implementation,
+        pid=session.pid,
+        tools=len(session.tools),
+        in_flight=len(session.in_flight),
+        last_error=session.lost,
+    )
+
+
+def _wait(server: ServerSpec, attempt: int) -> float:
+    return min(server.backoff * 2 ** (attempt - 1), LONGEST_WAIT)
+
+
+def _again(error: ToolError) -> ToolError:
+    """The same failure for another caller, with a traceback of its own."""
+    again = type(error)(error.message, hint=error.hint, retryable=error.retryable, **error.details)
+    again.retry_after = error.retry_after
+    return again
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Whoever waited may have given up; a failure that nobody hears must not become a warning of the loop."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _as_tool_error(
+    server: ServerSpec, tool: str, error: Exception, exchange: Exchange, session: Session, *, repeatable: bool
+) -> ToolError:
+    from mcp import MCPError
+
+    if isinstance(error, ToolError):
+        return error
+    if isinstance(error, MCPError):
+        made = protocol_error(server, tool, error, exchange, repeatable=repeatable)
+        if isinstance(made, ToolUnreachable) and session.lost and session.lost not in made.message:
+            made.message = f"{made.message}: {session.lost}"
+        return made
+    # What is left is an answer that does not follow the protocol, or does not fit the tool's own schema.
+    text = " ".join(str(error).split())[:500]
+    return ToolError(
+        f"{server} answered the call of {tool!r} with something that is no valid result: {text}",
+        retryable=False,
+        mcp_server=server.name,
+        mcp_tool=tool,
+    )

@@ -1,0 +1,92 @@
+"""Starting a stdio server: which command may be started, and what it finds in its environment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from foliot.tools.base import ToolDenied, ToolPolicyInvalid
+from foliot.tools.mcp.server import ServerSpec
+
+ResolveSecret: TypeAlias = Callable[[str, str], Awaitable[str]]
+"""`(reference, namespace)` to the clear value; raises `ToolSecretMissing` or another `FoliotError`."""
+
+# What a program needs to find its way, and nothing that could be somebody's credential.
+INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command line that may be started. `secrets` are values that no message may repeat."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def mask(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "****")
+        return text
+
+
+async def prepare(
+    server: ServerSpec, *, allowed: Collection[str], resolve_secret: ResolveSecret, environ: Mapping[str, str]
+) -> Launch:
+    """What to start for a stdio server.
+
+    Raises `ToolDenied` for a command that is not allowed here, `ToolPolicyInvalid` for one that cannot be found, and
+    what `resolve_secret` raises.
+    """
+    words = _words(server.command)
+    program = resolve_command(server, words[0], allowed=allowed, environ=environ)
+    environment = {name: environ[name] for name in INHERITED if name in environ}
+    secrets: list[str] = []
+    for variable in server.env:
+        value = variable.value
+        if variable.secret_ref:
+            value = await resolve_secret(variable.secret_ref, server.namespace)
+            secrets.append(value)
+        environment[variable.name] = value
+    # A very short value would mask half of every message, and cannot be much of a secret.
+    hidden = tuple(sorted({value for value in secrets if len(value) >= 4}, key=len, reverse=True))
+    return Launch((program, *words[1:], *server.args), environment, hidden)
+
+
+def resolve_command(server: ServerSpec, word: str, *, allowed: Collection[str], environ: Mapping[str, str]) -> str:
+    """The absolute path of an allowed command. Raises `ToolDenied`, `ToolPolicyInvalid`."""
+    if "/" in word and not os.path.isabs(word):
+        raise ToolPolicyInvalid(
+            f"{server}: the command {word!r} is a relative path",
+            hint="give an absolute path, or the name of a program on PATH",
+            server=server.name,
+        )
+    found = shutil.which(word, path=environ.get("PATH", os.defpath))
+    if word not in allowed and (found is None or found not in allowed):
+        listed = ", ".join(sorted(allowed)) or "none"
+        raise ToolDenied(
+            f"{server}: the command {word!r} may not be started here; allowed commands: {listed}",
+            hint=f"whoever runs this process can add {word!r} to the allowed MCP commands",
+            layer="deployment",
+            server=server.name,
+        )
+    if found is None:
+        raise ToolPolicyInvalid(
+            f"{server}: there is no program {word!r}",
+            hint="install it where the tools are called, or correct spec.command",
+            server=server.name,
+        )
+    return os.path.abspath(found)
+
+
+def _words(command: str) -> list[str]:
+    """The command as a list: manifests may write `npx -y package` in one text. A path may hold spaces."""
+    if os.path.isabs(command) and os.path.exists(command):
+        return [command]
+    try:
+        return shlex.split(command) or [command]
+    except ValueError:
+        return [command]

@@ -1,0 +1,318 @@
+"""One live connection to one server.
+
+A task of its own opens the connection, holds it and closes it, because the SDK's contexts must be left by the task that
+entered them. Calls come from any task and share the connection; the SDK keeps their answers apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from foliot.errors import FoliotError
+from foliot.tools.base import OnOutput, ToolUnreachable
+from foliot.tools.mcp.exchange import EXCHANGE, Exchange
+from foliot.tools.mcp.pins import Announced, announced
+from foliot.tools.mcp.process import ResolveSecret, prepare
+from foliot.tools.mcp.server import ServerSpec
+from foliot.version import __version__
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.client.session import IncomingMessage
+    from mcp_types import CallToolResult, LoggingMessageNotificationParams
+
+    from foliot.tools.mcp.http import Authorize, Guard
+    from foliot.tools.mcp.stdio import Child
+
+OPEN_SECONDS: Final = 30.0
+CLOSE_SECONDS: Final = 15.0
+REQUEST_SECONDS: Final = 30.0
+RELISTEN_SECONDS: Final = 1.0
+MOST_PAGES: Final = 100
+MOST_TOOLS: Final = 5000
+LONGEST_OUTPUT: Final = 64 * 1024
+METHOD_NOT_FOUND: Final = -32601
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What every session is given: how to start, reach and be known to servers."""
+
+    allowed_commands: Collection[str]
+    resolve_secret: ResolveSecret
+    authorize: Authorize
+    guard: Guard | None
+    environ: Mapping[str, str]
+    max_message: int
+
+
+class Session:
+    """Open it, use it, close it; it is not opened a second time. `lost` says why it ended, empty while it lives."""
+
+    def __init__(self, server: ServerSpec, means: Means, on_change: Callable[[ServerSpec], None]) -> None:
+        self.server = server
+        self.tools: Mapping[str, Announced] = {}
+        self.lost = ""
+        self.in_flight: set[Exchange] = set()
+        self.protocol = ""
+        self.implementation = ""
+        self.pid: int | None = None
+        self._means = means
+        self._on_change = on_change
+        self._client: Client | None = None
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._ended = asyncio.Event()
+        self._list_changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._client is not None and not self.lost
+
+    async def open(self) -> None:
+        """Connect, agree on a protocol revision, and learn the server's tools.
+
+        Raises `ToolError`: `ToolUnreachable` when another attempt may help, others when it cannot.
+        """
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._live(ready), name=f"mcp {self.server.name}")
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await asyncio.shield(ready)
+        except TimeoutError:
+            await self.close()
+            raise ToolUnreachable(
+                f"{self.server} did not answer within {OPEN_SECONDS:g} s", hint="see whether it starts by hand"
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        exchange: Exchange,
+        *,
+        timeout: float | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Raises what the SDK raises; `exchange` then knows more. Cancelling the caller cancels it on the server."""
+        assert self._client is not None, "only an open session is called"
+
+        async def progressed(progress: float, total: float | None, message: str | None) -> None:
+            tell(exchange.on_output, message or f"{progress:g}" + (f" of {total:g}" if total else ""))
+
+        self.in_flight.add(exchange)
+        self.idle.clear()
+        before = EXCHANGE.set(exchange)
+        try:
+            exchange.sent = self.server.transport == "stdio"
+            return await self._client.call_tool(
+                tool,
+                arguments,
+                read_timeout_seconds=timeout if timeout is not None else float("inf"),
+                progress_callback=progressed if exchange.on_output else None,
+                meta=meta,  # pyright: ignore[reportArgumentType] - a TypedDict that allows extra keys
+            )
+        finally:
+            EXCHANGE.reset(before)
+            self.in_flight.discard(exchange)
+            if not self.in_flight:
+                self.idle.set()
+
+    async def refresh(self) -> Mapping[str, Announced]:
+        """Ask for the tools anew. Raises what the SDK raises."""
+        assert self._client is not None, "only an open session is asked"
+        found: dict[str, Announced] = {}
+        cursor: str | None = None
+        for _ in range(MOST_PAGES):
+            page = await self._client.list_tools(cursor=cursor)
+            for tool in page.tools[: MOST_TOOLS - len(found)]:
+                with suppress(ValueError):  # what cannot be pinned is not offered
+                    found[tool.name] = announced(tool)
+            cursor = page.next_cursor
+            if cursor is None or len(found) >= MOST_TOOLS:
+                break
+        self.tools = found
+        return found
+
+    def end(self, why: str) -> None:
+        """Let go of the connection; calls under way fail. Does not wait."""
+        self.lost = self.lost or why
+        self._ended.set()
+
+    async def close(self) -> None:
+        """End the connection and, with stdio, the server with all it started. Bounded."""
+        self.end("the connection was closed")
+        task = self._task
+        if task is None:
+            return
+        if self._client is not None:
+            await asyncio.wait({task}, timeout=CLOSE_SECONDS)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=CLOSE_SECONDS)
+
+    async def _live(self, ready: asyncio.Future[None]) -> None:
+        exchange = Exchange()
+        EXCHANGE.set(exchange)  # of this task alone
+        try:
+            async with self._connected() as client:
+                self._client = client
+                await self.refresh()
+                EXCHANGE.set(None)
+                if not ready.done():
+                    ready.set_result(None)
+                await self._stay(client)
+        except BaseException as error:
+            trouble = exchange.failure or _trouble(self.server, error, exchange, self.lost)
+            self.end(trouble.message)
+            if not ready.done():
+                ready.set_exception(trouble)
+                ready.exception()  # looked at, even if nobody waits any more
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self.end("the connection was closed")
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[Client]:
+        from mcp import Client
+        from mcp_types import Implementation
+
+        async with self._transport() as transport:
+            client = Client(
+                transport,
+                read_timeout_seconds=REQUEST_SECONDS,
+                client_info=Implementation(name="foliot", version=__version__),
+                logging_callback=self._logged,
+                log_level="info",
+                message_handler=self._heard,
+                cache=None,  # a pinned definition is compared with what the server says now
+            )
+            async with client:
+                self.protocol = client.protocol_version
+                info = client.server_info
+                self.implementation = f"{info.name} {info.version}" if info else ""
+                yield client
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncGenerator[Any]:
+        """What the SDK's client enters to get its streams."""
+        means = self._means
+        if self.server.transport == "stdio":
+            from foliot.tools.mcp.stdio import stdio_transport
+
+            launch = await prepare(
+                self.server,
+                allowed=means.allowed_commands,
+                resolve_secret=means.resolve_secret,
+                environ=means.environ,
+            )
+            yield stdio_transport(launch, max_message=means.max_message, on_start=self._started, on_end=self.end)
+            return
+        from mcp.client.streamable_http import streamable_http_client
+
+        from foliot.tools.mcp.http import ServerTransport, http_client
+
+        sender = ServerTransport(
+            self.server, authorize=means.authorize, guard=means.guard, max_message=means.max_message
+        )
+        async with http_client(sender) as http:
+            yield streamable_http_client(self.server.endpoint, http_client=http, max_sse_event_size=means.max_message)
+
+    def _started(self, child: Child) -> None:
+        self.pid = child.pid
+
+    async def _stay(self, client: Client) -> None:
+        capabilities = client.server_capabilities.tools
+        from anyio import create_task_group
+
+        async with create_task_group() as group:
+            group.start_soon(self._follow_changes)
+            if _is_modern(client.protocol_version) and capabilities is not None and capabilities.list_changed:
+                group.start_soon(self._subscribe, client)
+            await self._ended.wait()
+            group.cancel_scope.cancel()
+
+    async def _subscribe(self, client: Client) -> None:
+        """Servers of the current revision tell of changes on a stream that is asked for; it may break and come back."""
+        from mcp import MCPError
+        from mcp.client.subscriptions import SubscriptionLost
+
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as events:
+                    async for _ in events:
+                        self._list_changed.set()
+            except MCPError as error:
+                if not self.alive or error.code == METHOD_NOT_FOUND:
+                    return
+            except (SubscriptionLost, TimeoutError):
+                pass
+            await asyncio.sleep(RELISTEN_SECONDS)
+            self._list_changed.set()  # what was said meanwhile was missed
+
+    async def _follow_changes(self) -> None:
+        """One listing at a time, however often the server says that something changed."""
+        while True:
+            await self._list_changed.wait()
+            self._list_changed.clear()
+            before = self.tools
+            try:
+                after = await self.refresh()
+            except Exception:
+                if not self.alive:
+                    return
+                continue  # the next call or sync asks again
+            if {tool.pin.digest for tool in before.values()} != {tool.pin.digest for tool in after.values()}:
+                self._on_change(self.server)
+
+    async def _heard(self, message: IncomingMessage) -> None:
+        from mcp_types import ToolListChangedNotification
+
+        if isinstance(message, ToolListChangedNotification):
+            self._list_changed.set()
+
+    async def _logged(self, params: LoggingMessageNotificationParams) -> None:
+        """To the call it belongs to. Pipes do not say which one that is, so it must be the only one: what a server logs
+        for one agent is not shown to another.
+        """
+        exchange = EXCHANGE.get()
+        if exchange not in self.in_flight:
+            exchange = next(iter(self.in_flight)) if len(self.in_flight) == 1 else None
+        if exchange is not None:
+            data: Any = params.data
+            tell(exchange.on_output, data if isinstance(data, str) else str(data))
+
+
+def tell(on_output: OnOutput | None, text: str) -> None:
+    """Live output, a line each, bounded."""
+    if on_output is not None and text:
+        on_output(text[:LONGEST_OUTPUT] + "\n")
+
+
+def _is_modern(protocol: str) -> bool:
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+    return protocol in MODERN_PROTOCOL_VERSIONS
+
+
+def _trouble(server: ServerSpec, error: BaseException, exchange: Exchange, lost: str) -> FoliotError:
+    """Why a connection could not be made or held, as one error of ours."""
+    from foliot.tools.mcp.results import refusal
+
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if isinstance(error, FoliotError):
+        return error
+    if exchange.status is not None:
+        return refusal(server, exchange)
+    words = lost or str(error) or type(error).__name__
+    return ToolUnreachable(f"{server} cannot be used: {words}")

@@ -1,0 +1,206 @@
+"""Messages over the pipes of a child process: one JSON text per line, bounded in both directions.
+
+The SDK has such a transport too. This one bounds how much a server may send in one message, keeps the last words of
+its stderr for error messages, and starts the server under the warden, so that it cannot outlive this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from foliot.tools.base import ToolUnreachable
+from foliot.tools.mcp.process import Launch
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.client._transport import TransportStreams
+    from mcp.shared.message import SessionMessage
+
+WARDEN: Final = str(Path(__file__).with_name("warden.py"))
+CHUNK: Final = 64 * 1024
+STDERR_KEPT: Final = 4096
+TOLD_OF_STDERR: Final = 500
+# How long a server may take to leave by itself once its stdin is closed; the warden then gives it another second.
+LEAVE_SECONDS: Final = 2.0
+END_SECONDS: Final = 5.0
+# Output ends a moment before the exit code is known, and the code is worth the moment.
+EXIT_CODE_SECONDS: Final = 0.5
+
+
+class TooLong(Exception):
+    """A message above the limit."""
+
+
+class Child:
+    """A server process and the end of its lifeline."""
+
+    def __init__(self, process: asyncio.subprocess.Process, lifeline: int, launch: Launch) -> None:
+        self.process = process
+        self._lifeline: int | None = lifeline
+        self._launch = launch
+        self._stderr = b""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def listen_to_stderr(self) -> None:
+        """Read it all, or a server that complains a lot would block; keep the end."""
+        assert self.process.stderr is not None
+        while chunk := await self.process.stderr.read(CHUNK):
+            self._stderr = (self._stderr + chunk)[-STDERR_KEPT:]
+
+    def last_words(self) -> str:
+        text = self._launch.mask(self._stderr.decode(errors="replace")).strip()
+        return text[-TOLD_OF_STDERR:]
+
+    def describe_end(self) -> str:
+        code = self.process.returncode
+        how = "closed its output" if code is None else f"ended with exit code {code}"
+        words = self.last_words()
+        return f"the server process {how}" + (f"; its last words: {words}" if words else "")
+
+    async def end(self) -> None:
+        """Close stdin, wait a little, and have the warden end what is left. Bounded; nothing survives it."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        if not await self.ended_within(LEAVE_SECONDS):
+            self._cut_lifeline()
+            if not await self.ended_within(END_SECONDS):
+                with suppress(ProcessLookupError):
+                    self.process.kill()
+                await self.ended_within(END_SECONDS)
+        self._cut_lifeline()
+        # Streams of asyncio have no public way to say that nobody reads them any more.
+        transport = getattr(self.process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+    def _cut_lifeline(self) -> None:
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+
+    async def ended_within(self, seconds: float) -> bool:
+        """Polls, because waiting for a process of asyncio also waits for whoever else holds its pipes."""
+        until = asyncio.get_running_loop().time() + seconds
+        while self.process.returncode is None:
+            if asyncio.get_running_loop().time() >= until:
+                return False
+            await asyncio.sleep(0.01)
+        return True
+
+
+async def start(launch: Launch) -> Child:
+    """Start the server under its warden. Raises `ToolUnreachable`."""
+    reading, writing = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", WARDEN, str(reading), *launch.command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(launch.environment),
+            pass_fds=(reading,),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(writing)
+        raise ToolUnreachable(f"{launch.command[0]} cannot be started: {error.strerror}") from error
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    return Child(process, writing, launch)
+
+
+@asynccontextmanager
+async def stdio_transport(
+    launch: Launch, *, max_message: int, on_start: Callable[[Child], None], on_end: Callable[[str], None]
+) -> AsyncGenerator[TransportStreams]:
+    """A transport for the SDK's client. `on_end` is told why, once, when the server is not to be talked to any more."""
+    from mcp.shared.message import SessionMessage
+
+    child = await start(launch)
+    on_start(child)
+    incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read() -> None:
+        why = "the connection was closed"
+        try:
+            await _read_messages(child, incoming, max_message)
+            await child.ended_within(EXIT_CODE_SECONDS)
+            why = child.describe_end()
+        except TooLong:
+            why = f"the server sent a message of more than {max_message} bytes"
+        finally:
+            on_end(why)
+            incoming.close()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        group.start_soon(child.listen_to_stderr)
+        group.start_soon(_write_messages, child, outgoing)
+        try:
+            yield read_stream, write_stream
+        finally:
+            with anyio.CancelScope(shield=True):
+                write_stream.close()
+                read_stream.close()
+                await child.end()
+            group.cancel_scope.cancel()
+
+
+async def _read_messages(
+    child: Child, incoming: MemoryObjectSendStream[SessionMessage | Exception], max_message: int
+) -> None:
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    async for line in _lines(child, max_message):
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            continue  # a banner or a stray print: servers do that, and it is no message
+        try:
+            await incoming.send(SessionMessage(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
+
+async def _lines(child: Child, max_message: int) -> AsyncIterator[bytes]:
+    """Lines of stdout. Raises `TooLong` without having kept more than the limit."""
+    assert child.process.stdout is not None
+    pieces: list[bytes] = []
+    size = 0
+    while chunk := await child.process.stdout.read(CHUNK):
+        *whole, rest = chunk.split(b"\n")
+        for part in whole:
+            if size + len(part) > max_message:
+                raise TooLong
+            yield b"".join((*pieces, part))
+            pieces, size = [], 0
+        pieces.append(rest)
+        size += len(rest)
+        if size > max_message:
+            raise TooLong
+
+
+async def _write_messages(child: Child, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    assert child.process.stdin is not None
+    # Closed in any case: whoever wants to send then learns that nobody takes it, instead of waiting.
+    with outgoing, suppress(OSError, anyio.ClosedResourceError):
+        async for item in outgoing:
+            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+            child.process.stdin.write(text.encode() + b"\n")
+            await child.process.stdin.drain()
