@@ -99,16 +99,16 @@ class Chaos:
         book = self.book()
         for run_id in self.runs:
             info = await self.runtime.runs.journal.get(run_id)
-            assert info.phase == "succeeded"
+            assert info.phase == "succeeded", run_id
             charges = {line: count for line, count in book.items() if line.startswith(f"charge {run_id}/")}
-            assert len(charges) == CHARGES
-            assert set(charges.values()) == {1}
-            assert sum(line.startswith(f"save {run_id}/") for line in book) == SAVES
+            assert len(charges) == CHARGES, f"{run_id} has lost effects: {charges}"
+            assert set(charges.values()) == {1}, f"{run_id} has doubled effects: {charges}"
+            assert sum(line.startswith(f"save {run_id}/") for line in book) == SAVES, run_id
             facts = [type_of(event) for _, event in await self.runtime.runs.facts(run_id)]
             assert facts.count("run.succeeded") == 1
             assert facts.count("tool.finished") == 10
             replayed = await self.runtime.replay(run_id)
-            assert replayed.difference is None
+            assert replayed.difference is None, f"{run_id}: {replayed.difference}"
 
 
 @pytest.mark.slow
