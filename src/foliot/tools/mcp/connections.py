@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from foliot.tools.base import OnOutput, ToolError, ToolSecretMissing, ToolUnreachable
-from foliot.tools.mcp.credentials import static_headers
+from foliot.tools.base import OnOutput, ToolError, ToolUnreachable
+from foliot.tools.mcp.credentials import no_headers, no_secrets
 from foliot.tools.mcp.exchange import Exchange
 from foliot.tools.mcp.pins import Announced
 from foliot.tools.mcp.process import ResolveSecret
@@ -61,10 +61,9 @@ class _Slot:
 class McpConnections:
     """Make one per process, and close it. To be used on one event loop.
 
-    `resolve_secret(reference, namespace)` gives clear values of environment variables and credentials. `authorize`
-    gives the headers of HTTP servers; without it, the profiles that need no token exchange work. `guard(host, port)`
-    gives the addresses that may be connected to. `on_tools_changed` hears of a server whose tools are not what they
-    were. Only commands in `allowed_commands` are started.
+    `resolve_secret(reference, namespace)` gives clear values for environments, `authorize` the headers of HTTP servers
+    (`credentials.py` makes both), and `guard(host, port)` the addresses that may be connected to. `on_tools_changed`
+    hears of a server whose tools are not what they were. Only commands in `allowed_commands` are started.
     """
 
     def __init__(
@@ -80,11 +79,10 @@ class McpConnections:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        resolve = resolve_secret or _no_secrets
         self._means = Means(
             allowed_commands=frozenset(allowed_commands),
-            resolve_secret=resolve,
-            authorize=authorize or static_headers(resolve),
+            resolve_secret=resolve_secret or no_secrets,
+            authorize=authorize or no_headers,
             guard=guard,
             environ=os.environ if environ is None else environ,
             max_message=max_message,
@@ -237,10 +235,6 @@ class McpConnections:
         task.add_done_callback(_look_at)
 
 
-async def _no_secrets(reference: str, namespace: str) -> str:
-    raise ToolSecretMissing(f"the secret {reference!r} cannot be looked up here", hint="open a store")
-
-
 async def _close_slot(slot: _Slot) -> None:
     if slot.opening is not None:
         slot.opening.cancel()
@@ -292,10 +286,7 @@ def _as_tool_error(
     if isinstance(error, ToolError):
         return error
     if isinstance(error, MCPError):
-        made = protocol_error(server, tool, error, exchange, repeatable=repeatable)
-        if isinstance(made, ToolUnreachable) and session.lost and session.lost not in made.message:
-            made.message = f"{made.message}: {session.lost}"
-        return made
+        return protocol_error(server, tool, error, exchange, lost=session.lost, repeatable=repeatable)
     # What is left is an answer that does not follow the protocol, or does not fit the tool's own schema.
     text = " ".join(str(error).split())[:500]
     return ToolError(

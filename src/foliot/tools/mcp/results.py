@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from foliot.kernel.messages import Media, Text
 from foliot.tools.base import (
@@ -45,10 +45,10 @@ WHAT: Final = {
 def parts_of(result: CallToolResult) -> list[Text | Media]:
     """The parts for the model. Structured content is added unless a text says the same already."""
     parts = [part for block in result.content for part in _parts(block)]
-    if result.structured_content is not None:
-        said = any(isinstance(part, Text) and _says(part.text, result.structured_content) for part in parts)
-        if not said:
-            parts.append(Text(json.dumps(result.structured_content, ensure_ascii=False)))
+    structured = result.structured_content
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    if structured is not None and not _said(texts, structured):
+        parts.append(Text(json.dumps(structured, ensure_ascii=False)))
     return parts or [Text("")]
 
 
@@ -69,7 +69,24 @@ def _parts(block: ContentBlock) -> Iterator[Text | Media]:
             yield Text(f"{block.title or block.name} <{block.uri}>{about}")
 
 
+def _said(texts: list[str], structured: Any) -> bool:
+    """Whether the texts hold the structured value: in one, or item by item. SDKs wrap what is no object in `result`."""
+    candidates = [structured]
+    if isinstance(structured, dict) and list(cast("dict[str, Any]", structured)) == ["result"]:
+        candidates.append(structured["result"])
+    for value in candidates:
+        if any(_says(text, value) for text in texts):
+            return True
+        if isinstance(value, list):
+            items = cast("list[Any]", value)
+            if len(items) == len(texts) and all(map(_says, texts, items)):
+                return True
+    return False
+
+
 def _says(text: str, value: Any) -> bool:
+    if text == value:
+        return True
     try:
         return bool(json.loads(text) == value)
     except (ValueError, RecursionError):
@@ -83,9 +100,12 @@ def reported_error(server: ServerSpec, tool: str, result: CallToolResult) -> Too
 
 
 def protocol_error(
-    server: ServerSpec, tool: str, error: MCPError, exchange: Exchange, *, repeatable: bool
+    server: ServerSpec, tool: str, error: MCPError, exchange: Exchange, *, lost: str, repeatable: bool
 ) -> ToolError:
-    """The server did not answer with a result. `repeatable`: a second execution would do no harm."""
+    """The server did not answer with a result.
+
+    `lost` is why the connection ended, if it did. `repeatable`: a second execution would do no harm.
+    """
     import mcp_types as types
 
     where = _where(server, tool)
@@ -107,7 +127,9 @@ def protocol_error(
             return ToolTimeout(f"{server} did not answer the call of {tool!r} in time", **where)
         case types.CONNECTION_CLOSED:
             return ToolUnreachable(
-                f"{server} went away during the call of {tool!r}", retryable=repeatable or not exchange.sent, **where
+                f"{server} went away during the call of {tool!r}" + (f": {lost}" if lost else ""),
+                retryable=repeatable or not exchange.sent,
+                **where,
             )
         case types.INVALID_REQUEST:
             # Also what refuses a server that wants to ask the user or the model something in the middle of a call.

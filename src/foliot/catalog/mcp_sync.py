@@ -1,0 +1,182 @@
+"""Keeping the generated Tools of an McpServer in step with what the server announces.
+
+Called by `foliot mcp`, and by whoever hears that a server's tools changed. Writes only what `plan_sync` allows, and the
+status of the McpServer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.store.base import Delete, Document, Filter, Key, Put, ResourceStore
+from foliot.tools.base import ToolError
+from foliot.tools.mcp.connections import McpConnections
+from foliot.tools.mcp.pins import Announced
+from foliot.tools.mcp.server import ServerSpec, server_spec
+from foliot.tools.mcp.sync import SyncPlan, plan_sync
+
+MOST_CONFLICTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync did: names of Tools that were created, updated and deleted, and what is kept from use and why."""
+
+    created: list[str]
+    updated: list[str]
+    deleted: list[str]
+    generated: list[str]
+    quarantined: Mapping[str, str]
+    discovered: list[dict[str, Any]]
+
+
+async def sync_server(
+    store: ResourceStore, document: Document, connections: McpConnections, *, accept: Collection[str] = ()
+) -> Synced:
+    """Ask the server of an McpServer resource for its tools, and store them as Tools.
+
+    Raises `ToolError` when the server cannot be asked; its status says so then. `NotFound` when the resource is gone.
+    """
+    server = server_spec(document)
+    try:
+        announced = await connections.tools(server, refresh=True)
+    except ToolError as error:
+        await _set_status(store, document, {"phase": "Error", "lastError": error.message})
+        raise
+    for attempt in range(MOST_CONFLICTS):
+        try:
+            return await _store(store, document, server, announced, connections, accept)
+        except Conflict:
+            if attempt + 1 == MOST_CONFLICTS:
+                raise
+            document = await store.get(_key(document))
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def accept_tool(
+    store: ResourceStore, document: Document, connections: McpConnections, tool: str, *, digest: str = ""
+) -> Synced:
+    """Agree to the definition that the server announces now for `tool` (its own name, or that of the Tool).
+
+    With `digest`, only if it is that one (a beginning is enough). Raises `NotFound`, `Conflict`.
+    """
+    server = server_spec(document)
+    announced = await connections.tools(server, refresh=True)
+    name = await _own_name(store, server, announced, tool)
+    now = announced[name].pin.digest
+    if digest and not now.removeprefix("sha256:").startswith(digest.removeprefix("sha256:")):
+        raise Conflict(
+            f"{server} announces another definition of {name!r} than the one to accept: {now}",
+            hint=f"look at it again with `foliot mcp tools {server.name}`",
+        )
+    return await sync_server(store, document, connections, accept={name})
+
+
+async def _own_name(store: ResourceStore, server: ServerSpec, announced: Mapping[str, Announced], tool: str) -> str:
+    if tool in announced:
+        return tool
+    try:
+        stored = await store.get(Key("Tool", server.namespace, tool))
+    except NotFound:
+        pass
+    else:
+        name = stored["spec"].get("mcp_tool_name", "")
+        if name in announced and stored["spec"].get("mcp_server_ref") == server.name:
+            return str(name)
+    offered = ", ".join(sorted(announced)) or "nothing"
+    raise NotFound(f"{server} does not offer {tool!r}", hint=f"it offers {offered}")
+
+
+async def tools_in(store: ResourceStore, namespace: str) -> list[Document]:
+    """Every Tool of a namespace."""
+    found: list[Document] = []
+    cursor: str | None = None
+    while True:
+        page = await store.list(Filter("Tool", namespace), cursor=cursor)
+        found += page.items
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+async def _store(
+    store: ResourceStore,
+    document: Document,
+    server: ServerSpec,
+    announced: Mapping[str, Announced],
+    connections: McpConnections,
+    accept: Collection[str],
+) -> Synced:
+    tools = await tools_in(store, server.namespace)
+    current = await store.get(_key(document))
+    if server_spec(current).digest != server.digest:
+        raise InvalidInput(f"{server} was changed while its tools were listed", hint="sync it again")
+    status: dict[str, Any] = current.get("status") or {}
+    remembered: list[Any] = status.get("discoveredTools") or []
+    plan = plan_sync(server, announced, tools, remembered=remembered, accept=accept)
+    versions = {tool["metadata"]["name"]: str(tool["metadata"]["resourceVersion"]) for tool in tools}
+    changes: list[Put | Delete] = [Put(tool, expect="absent") for tool in plan.create]
+    changes += [Put(tool, expect=versions[tool["metadata"]["name"]]) for tool in plan.update]
+    changes += [Delete(Key("Tool", server.namespace, name), expect=versions[name]) for name in plan.delete]
+    changes += _tool_states(server, plan, {tool["metadata"]["name"]: tool for tool in tools})
+    changes.append(_status(current, _ready(plan, connections, server)))
+    await store.write(changes)
+    return Synced(
+        created=[tool["metadata"]["name"] for tool in plan.create],
+        updated=[tool["metadata"]["name"] for tool in plan.update],
+        deleted=plan.delete,
+        generated=plan.generated,
+        quarantined=plan.quarantined,
+        discovered=plan.discovered,
+    )
+
+
+def _tool_states(server: ServerSpec, plan: SyncPlan, before: Mapping[str, Document]) -> list[Put | Delete]:
+    """The status of each Tool, where it says something else so far."""
+    changes: list[Put | Delete] = []
+    for name in plan.generated:
+        status: dict[str, Any] = {"phase": "Ready"}
+        if name in plan.quarantined:
+            status = {"phase": "Quarantined", "lastError": f"the server changed {plan.quarantined[name]}"}
+        if name not in before or (before[name].get("status") or {}) != status:
+            metadata = {"name": name, "namespace": server.namespace}
+            changes.append(Put({"kind": "Tool", "metadata": metadata, "status": status}, only="status"))
+    return changes
+
+
+def _ready(plan: SyncPlan, connections: McpConnections, server: ServerSpec) -> dict[str, Any]:
+    status: dict[str, Any] = {"phase": "Ready", "discoveredTools": plan.discovered, "generatedTools": plan.generated}
+    if plan.quarantined:
+        status["lastError"] = f"quarantined until accepted: {', '.join(sorted(plan.quarantined))}"
+    for health in connections.health():
+        if (health.namespace, health.name) == server.key:
+            status |= {"protocolVersion": health.protocol, "implementation": health.implementation}
+    return status
+
+
+def _status(document: Document, said: Mapping[str, Any]) -> Put:
+    metadata = document["metadata"]
+    status = {
+        **said,
+        "lastSyncedAt": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "observedGeneration": metadata.get("generation", 1),
+    }
+    key = {"name": metadata["name"], "namespace": metadata.get("namespace", "default")}
+    return Put({"kind": "McpServer", "metadata": key, "status": status}, only="status")
+
+
+async def _set_status(store: ResourceStore, document: Document, said: Mapping[str, Any]) -> None:
+    """What is known of the tools stays: a server that does not answer today has not lost its pins."""
+    current = await store.get(_key(document))
+    before: dict[str, Any] = current.get("status") or {}
+    known = {name: before[name] for name in ("discoveredTools", "generatedTools") if name in before}
+    await store.write([_status(current, {**known, **said})])
+
+
+def _key(document: Document) -> Key:
+    metadata = document["metadata"]
+    return Key("McpServer", metadata.get("namespace", "default"), metadata["name"])
