@@ -1,0 +1,264 @@
+"""What was secret once is never shown: values that were resolved are scrubbed from whatever a tool sends back.
+
+Two nets. `Masker.mask` replaces known values exactly, in every spelling that programs give them (as they are, in
+base64, percent-encoded, in hex, escaped for JSON or HTML): safe for results, because nothing else is touched.
+`Masker.redact` also replaces what only looks like a credential: for errors and logs, where a wrong guess costs little.
+
+Filled by `secrets.py` and `oauth.py`, so that no caller can forget to. Values live in memory only.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import logging
+import re
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from os.path import commonprefix
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import quote, quote_plus
+
+from msgspec import structs
+
+from foliot.errors import FoliotError
+from foliot.kernel.messages import Text, ToolFailure, ToolResult
+
+MASK: Final = "[REDACTED]"
+# Values so short occur in any text by chance: they are masked only where they stand alone.
+_SHORT: Final = 4
+# A piece of base64 shorter than this is found in ordinary words.
+_SHORTEST_PIECE: Final = 8
+_CAPACITY: Final = 500
+
+_QUOTED: Final = r"(?P<{q}>\\*[\"'])(?:(?!(?P={q}))(?:\\.|[^\\]))*(?:(?P={q}))?"
+_NAMED: Final = (
+    r"(?:api[_-]?key|client[_-]?secret|access[_-]?token|refresh[_-]?token|secret|password|passwd|token)"
+    r"(?:\\*[\"'])?\s*[=:]\s*"
+)
+_PATTERNS: Final = (
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+    # A header's value may be a scheme and a credential: all of it goes, up to the end of the line or of its quotes.
+    re.compile(
+        r"(?P<keep>(?:proxy-)?authorization(?:\\*[\"'])?\s*[=:]\s*)(?:" + _QUOTED.format(q="a") + r"|[^\r\n\"'\\,}]+)",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        r"(?P<keep>(?:x-api-key|set-cookie|cookie)(?:\\*[\"'])?\s*:\s*)(?:" + _QUOTED.format(q="b") + r"|\S+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(?P<keep>\bbearer\s+)(?!\[REDACTED\])[^\s\"'\\,;}]+", re.IGNORECASE),
+    re.compile(r"(?P<keep>" + _NAMED + r")(?!\[REDACTED\])(?:" + _QUOTED.format(q="c") + r"|\S+)", re.IGNORECASE),
+    re.compile(r"(?P<keep>://[^\s/@:]*:)[^\s/@]+(?=@)"),
+    re.compile(r"\bsk-[A-Za-z0-9_-]{10,}"),
+    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|(?:AKIA|ASIA)[0-9A-Z]{16})\b"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
+)
+
+T = TypeVar("T")
+
+
+class Masker:
+    """The values to hide. One per runtime; safe to share between its tasks."""
+
+    def __init__(self, *, capacity: int = _CAPACITY) -> None:
+        self._capacity = capacity
+        self._values: OrderedDict[str, None] = OrderedDict()
+        self._pattern: re.Pattern[str] | None = None
+        self._sorted: list[str] = []
+        self._longest = 0
+
+    def add(self, *values: str) -> None:
+        """Hide these from now on. The ones not resolved for longest are forgotten beyond the capacity."""
+        for value in values:
+            if value in self._values:
+                self._values.move_to_end(value)
+            elif value.strip():
+                self._values[value] = None
+                self._pattern = None
+                if len(self._values) > self._capacity:
+                    self._values.popitem(last=False)
+
+    def mask(self, text: str) -> str:
+        """The text without any known value, in whatever encoding. Text without one is returned as it is."""
+        if not self._values or not text:
+            return text
+        return (self._pattern or self._compile()).sub(MASK, text)
+
+    def redact(self, text: str) -> str:
+        """Like `mask`, and without what looks like a credential; trimmed. For errors and logs."""
+        text = self.mask(text)
+        for pattern in _PATTERNS:
+            text = pattern.sub(_hide, text)
+        return text.strip()
+
+    def mask_value(self, value: T) -> T:
+        """JSON data or a struct of parts, with every text in it masked."""
+        if not self._values:
+            return value
+        return cast("T", self._masked(value))
+
+    def mask_result(self, result: ToolResult) -> ToolResult:
+        """The result as the model, the journal and people may see it."""
+        if not self._values:
+            return result
+        content = tuple(Text(self.mask(part.text)) if isinstance(part, Text) else part for part in result.content)
+        error = result.error
+        if error is not None:
+            error = self._masked_failure(error)
+        return structs.replace(result, content=content, error=error)
+
+    def scrub(self, error: FoliotError) -> None:
+        """Redact what an error says, in place."""
+        error.message = self.redact(error.message)
+        error.args = (error.message, *error.args[1:])
+        error.hint = self.redact(error.hint) if error.hint else error.hint
+        error.details = {key: self.mask_value(value) for key, value in error.details.items()}
+
+    def stream(self) -> MaskedStream:
+        """Masks a text that comes in pieces, also where a value lies across two of them."""
+        return MaskedStream(self)
+
+    def unfinished(self, text: str) -> int:
+        """Where the end of `text` begins that may be the beginning of a value; its length when there is none."""
+        if not self._values:
+            return len(text)
+        if self._pattern is None:
+            self._compile()
+        for start in range(max(len(text) - self._longest, 0), len(text)):
+            end = text[start:]
+            place = bisect_left(self._sorted, end)
+            if place < len(self._sorted) and self._sorted[place].startswith(end):
+                return start
+        return len(text)
+
+    def _masked_failure(self, failure: ToolFailure) -> ToolFailure:
+        details = {key: self._masked(value) for key, value in failure.details.items()}
+        return structs.replace(failure, message=self.redact(failure.message), details=details)
+
+    def _masked(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.mask(value)
+        if isinstance(value, Text):
+            return Text(self.mask(value.text))
+        if isinstance(value, Mapping):
+            given = cast("Mapping[Any, Any]", value)
+            return {self._masked(key): self._masked(item) for key, item in given.items()}
+        if isinstance(value, list | tuple):
+            items = [self._masked(item) for item in cast("list[Any]", value)]
+            return items if isinstance(value, list) else tuple(items)
+        return value
+
+    def _compile(self) -> re.Pattern[str]:
+        long: set[str] = set()
+        alone: set[str] = set()
+        for value in self._values:
+            for spelling in _spellings(value):
+                (long if len(spelling) >= _SHORT else alone).add(spelling)
+        self._sorted = sorted(long | alone)
+        self._longest = max(map(len, self._sorted))
+        forms = [_any_of(long)] if long else []
+        forms += [rf"(?<![^\W_]){re.escape(spelling)}(?![^\W_])" for spelling in sorted(alone, key=len, reverse=True)]
+        self._pattern = re.compile("|".join(forms))
+        return self._pattern
+
+
+class MaskedStream:
+    """Holds back as much of the end as could be the beginning of a value. `flush` gives the rest."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What can be shown by now."""
+        text = self._masker.mask(self._held + text)
+        cut = self._masker.unfinished(text)
+        self._held = text[cut:]
+        return text[:cut]
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return self._masker.mask(held)
+
+
+class MaskingFilter(logging.Filter):
+    """Put on a handler, it redacts every record that passes, tracebacks included."""
+
+    def __init__(self, masker: Masker) -> None:
+        super().__init__()
+        self._masker = masker
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError):
+            message = f"{record.msg} {record.args}"  # a wrong format must not become a way out
+        record.msg, record.args = self._masker.redact(message), None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = self._masker.redact(record.exc_text)
+        if record.stack_info:
+            record.stack_info = self._masker.redact(record.stack_info)
+        return True
+
+
+def _hide(match: re.Match[str]) -> str:
+    """What says that a secret follows stays; quotes around the value stay, so that JSON remains JSON."""
+    groups = match.groupdict()
+    mark = groups.get("a") or groups.get("b") or groups.get("c") or ""
+    return f"{groups.get('keep') or ''}{mark}{MASK}{mark}"
+
+
+def _any_of(words: set[str]) -> str:
+    """A pattern of all words, the longest first where one begins another.
+
+    Beginnings that words share are written once: tried one after the other, a thousand words would cost seconds for
+    each megabyte of text.
+    """
+    groups: dict[str, set[str]] = {}
+    for word in words:
+        groups.setdefault(word[:1], set()).add(word)
+    ends = "" in groups
+    forms: list[str] = []
+    for first in sorted(groups.keys() - {""}):
+        prefix = commonprefix(list(groups[first]))  # noqa: RUF071  # of texts, not of paths: by character is meant
+        rests = {word[len(prefix) :] for word in groups[first]}
+        forms.append(re.escape(prefix) + ("" if rests == {""} else _any_of(rests)))
+    return f"(?:{'|'.join(forms)}){'?' if ends else ''}"
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """The value as programs write it."""
+    raw = value.encode("utf-8", "surrogatepass")
+    yield value
+    yield value.strip()
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield json.dumps(json.dumps(value)[1:-1])[1:-1]
+    yield html.escape(value)
+    yield html.escape(value, quote=False)
+    for percent in (quote(raw, safe=""), quote(raw, safe="/"), quote_plus(raw), quote(raw, safe="!*'()~/")):
+        yield percent
+        yield re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), percent)
+    if len(raw) >= _SHORT:
+        yield raw.hex()
+        yield raw.hex().upper()
+        yield from _base64(raw)
+
+
+def _base64(raw: bytes) -> Iterator[str]:
+    """Alone, and as a part of something longer: then what it looks like depends on where in it the value begins."""
+    for altchars in (b"+/", b"-_"):
+        whole = base64.b64encode(raw, altchars).decode()
+        yield whole
+        yield whole.rstrip("=")
+        for offset in range(3):
+            encoded = base64.b64encode(b"\0" * offset + raw, altchars).decode().rstrip("=")
+            first = (offset * 8 + 5) // 6
+            last = (offset + len(raw)) * 8 // 6
+            if last - first >= _SHORTEST_PIECE:
+                yield encoded[first:last]

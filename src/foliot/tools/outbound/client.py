@@ -1,0 +1,219 @@
+"""The one HTTP client of tools: guarded, bounded, and with errors in the words of tools.
+
+Every hop of every request is checked and pinned (`guard.py`, `pinned.py`). Redirects are followed one by one, a few at
+most, never from https to http; credentials are not taken to another origin. An answer is read up to a limit and never
+beyond it. Leaving the `async with` closes what was not read to the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import urljoin
+from weakref import WeakKeyDictionary
+
+from foliot.tools.base import ToolError, ToolTimeout, ToolUnreachable
+from foliot.tools.outbound.guard import Guard, OutboundRefused, Target
+
+if TYPE_CHECKING:
+    import aiohttp
+    from yarl import URL
+
+LARGEST_ANSWER: Final = 4 * 1024 * 1024
+MAX_REDIRECTS: Final = 5
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_SAME_METHOD: Final = frozenset({307, 308})
+_HARMLESS_HEADERS: Final = frozenset(
+    {"accept", "accept-language", "content-type", "idempotency-key", "x-tool-contract-version"}
+)
+_BODY_HEADERS: Final = frozenset({"content-type", "content-length", "content-encoding"})
+
+
+class ToolAnswerTooLarge(ToolError):
+    """More came than is read. Nothing of it is used: half an answer could say the opposite of the whole."""
+
+    kind = "too_large"
+    retryable = False
+
+
+class Answer:
+    """What came back. The body is still on its way: `read` or `pieces` it once."""
+
+    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+        self._response = response
+        self._where = where
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self.media_type = response.content_type.lower() if "Content-Type" in response.headers else ""
+        self.charset = response.charset
+
+    async def read(self, limit: int = LARGEST_ANSWER) -> bytes:
+        """The whole body. Raises `ToolAnswerTooLarge` as soon as it is known, `ToolUnreachable` when it breaks off."""
+        if (self._response.content_length or 0) > limit:
+            raise self._too_large(limit)
+        return b"".join([piece async for piece in self.pieces(limit)])
+
+    async def beginning(self, size: int) -> bytes:
+        """At most `size` bytes, whatever follows; less when it breaks off. For bodies of errors."""
+        found = b""
+        try:
+            while len(found) < size and (piece := await self._response.content.readany()):
+                found += piece
+        except Exception:
+            return found[:size]  # the status has said what matters
+        return found[:size]
+
+    async def pieces(self, limit: int = LARGEST_ANSWER) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises like `read`."""
+        left = limit
+        while True:
+            try:
+                piece = await self._response.content.readany()
+            except Exception as error:
+                _explain(error, self._where, sent="yes")
+            if not piece:
+                return
+            left -= len(piece)
+            if left < 0:
+                raise self._too_large(limit)
+            yield piece
+
+    def _too_large(self, limit: int) -> ToolAnswerTooLarge:
+        self._response.close()  # at once, so that the sender stops
+        return ToolAnswerTooLarge(
+            f"{self._where} answered with more than {limit:,} bytes; the answer was not used",
+            hint="ask for less: a filter, a page, a range",
+            limit=limit,
+        )
+
+
+class OutboundClient:
+    """Asks servers on behalf of tools. One per runtime; `close` when done."""
+
+    def __init__(self, guard: Guard, *, connect_timeout: float = 10.0) -> None:
+        self.guard = guard
+        self._connect_timeout = connect_timeout
+        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        credentials: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        redirects: int = MAX_REDIRECTS,
+    ) -> AsyncGenerator[Answer]:
+        """The answer to a request, whatever its status. `credentials` are headers that stay with their origin.
+
+        Raises `OutboundRefused` for a place that may not be reached, `ToolUnreachable` and `ToolTimeout`.
+        """
+        from yarl import URL
+
+        target = await self.guard.check_url(url)
+        place, sent = URL(url.strip()), {**(headers or {}), **(credentials or {})}
+        while True:
+            response = await self._ask(method, place, target, sent, body)
+            async with response:
+                onward = response.headers.get("Location") if response.status in _REDIRECTS else None
+                if onward is None:
+                    _check_encoding(response, target)
+                    yield Answer(response, _where(target))
+                    return
+            if redirects <= 0:
+                raise OutboundRefused(f"{_where(target)} redirects to somewhere else too often", host=target.host)
+            redirects -= 1
+            if response.status not in _SAME_METHOD and method not in ("GET", "HEAD"):
+                method, body = "GET", None
+                sent = {name: value for name, value in sent.items() if name.lower() not in _BODY_HEADERS}
+            previous, (target, place) = target, await self._redirected(place, onward)
+            if previous.origin != target.origin:  # for good: who sends us away must not choose what we do at home
+                sent = {name: value for name, value in sent.items() if name.lower() in _HARMLESS_HEADERS}
+            if (previous.scheme, target.scheme) == ("https", "http"):
+                raise OutboundRefused(f"{_where(previous)} redirects to an insecure address", host=target.host)
+
+    async def close(self) -> None:
+        """Close the connections of the running loop. May be called twice."""
+        session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await session.close()
+
+    async def _redirected(self, place: URL, onward: str) -> tuple[Target, URL]:
+        from yarl import URL
+
+        try:
+            text = urljoin(str(place), onward.strip())
+            target = await self.guard.check_url(text)
+            return target, URL(text)
+        except ValueError:
+            raise OutboundRefused("a redirect to an address that cannot be read is not followed") from None
+
+    async def _ask(
+        self, method: str, place: URL, target: Target, headers: Mapping[str, str], body: bytes | None
+    ) -> aiohttp.ClientResponse:
+        from foliot.tools.outbound.pinned import CHECKED
+
+        token = CHECKED.set(target)
+        try:
+            return await self._session().request(
+                method,
+                place,
+                headers=dict(headers),
+                data=body,
+                allow_redirects=False,
+                skip_auto_headers=("Content-Type",),
+            )
+        except Exception as error:
+            _explain(error, _where(target), sent="unknown")
+        finally:
+            CHECKED.reset(token)
+
+    def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None:
+            from foliot.tools.outbound.pinned import open_session  # 0.2 s to import: only who really connects pays
+
+            session = self._sessions[loop] = open_session(self._connect_timeout)
+        return session
+
+
+def _where(target: Target) -> str:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return f"{target.scheme}://{host}:{target.port}"
+
+
+def _check_encoding(response: aiohttp.ClientResponse, target: Target) -> None:
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ToolError(
+            f"{_where(target)} answered in {encoding[:40]!r}, although it was not asked to", retryable=False
+        )
+
+
+def _explain(error: Exception, where: str, *, sent: str) -> NoReturn:
+    """What the transport raised, as an error of a tool. `sent` says whether the server may have acted."""
+    import aiohttp
+
+    words = str(error) or type(error).__name__
+    if isinstance(error, ToolError):
+        raise error
+    if isinstance(error, aiohttp.ClientConnectorError):
+        secure = not isinstance(error, aiohttp.ClientSSLError)
+        what = "cannot be reached" if secure else "has no secure connection to offer"
+        raise ToolUnreachable(f"{where} {what}: {words}", retryable=secure, sent="no") from error
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        raise ToolTimeout(f"no connection to {where} in time", sent="no") from error
+    if isinstance(error, TimeoutError):
+        raise ToolTimeout(f"{where} did not answer in time", sent=sent) from error
+    if isinstance(error, aiohttp.InvalidURL | ValueError):
+        raise ToolError(f"the request to {where} cannot be made: {words}", retryable=False, sent="no") from error
+    if isinstance(error, aiohttp.ClientResponseError):
+        raise ToolError(f"{where} does not speak HTTP as it should: {words}", retryable=False, sent=sent) from error
+    if isinstance(error, aiohttp.ClientError | OSError):
+        raise ToolUnreachable(f"the connection to {where} broke off: {words}", sent=sent) from error
+    raise error

@@ -1,0 +1,184 @@
+"""Where the secrets of tools come from: the store first, then variables of the environment with one prefix.
+
+A value is looked up when a call is made and kept nowhere, except in the `Masker` that hides it. A resolver that does
+not have a secret raises `NotFound` and the next is asked; any other failure ends the search, because to go on could
+send a call out with the wrong credentials.
+
+Namespaces are a boundary: whoever may declare a tool in one could otherwise have the secrets of another sent to a
+server of his own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError
+from foliot.settings import PREFIX, RULES
+from foliot.store.base import Key, ResourceStore
+from foliot.tools.base import ToolSecretMissing
+from foliot.tools.masking import Masker
+
+ENVIRONMENT_PREFIX: Final = "FOLIOT_SECRET_"
+DEFAULT_KEY: Final = "value"
+# The key that seals all secrets is a setting whose variable begins like those of secrets: `secretRef: key` must not
+# reach it.
+_SETTINGS: Final = frozenset(PREFIX + name.upper() for name in RULES)
+_PART: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """`[namespace/]name[:key]`, taken apart."""
+
+    namespace: str
+    name: str
+    key: str = DEFAULT_KEY
+
+    @classmethod
+    def parse(cls, text: str, namespace: str) -> SecretRef:
+        """Raises `InvalidInput`, without the text: it may be the secret itself, pasted into the wrong place."""
+        path, _, key = text.strip().partition(":")
+        where, slash, name = path.rpartition("/")
+        where, name, key = (where if slash else namespace).strip(), name.strip(), key.strip() or DEFAULT_KEY
+        if not (_PART.fullmatch(where or "default") and _PART.fullmatch(name) and _KEY.fullmatch(key)):
+            raise InvalidInput("a reference to a secret is malformed", hint="expected [namespace/]name[:key]")
+        return cls(where or "default", name, key)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" + ("" if self.key == DEFAULT_KEY else f":{self.key}")
+
+
+class SecretResolver(Protocol):
+    async def resolve(self, ref: SecretRef) -> str:
+        """The value, never blank. Raises `NotFound` when it is not here, `SecretError` when it cannot be used."""
+        ...
+
+
+class StoreSecrets:
+    """Secrets that were declared."""
+
+    def __init__(self, store: ResourceStore) -> None:
+        self._store = store
+
+    async def resolve(self, ref: SecretRef) -> str:
+        values = await self._store.reveal(Key("Secret", ref.namespace, ref.name))
+        if ref.key not in values:
+            raise NotFound(f"secret {ref.namespace}/{ref.name} has no key {ref.key!r}")
+        try:
+            return _usable(values[ref.key].decode(), f"secret {ref}")
+        except UnicodeDecodeError:
+            raise SecretError(f"secret {ref} is not text and cannot be sent as credentials") from None
+
+
+class EnvironmentSecrets:
+    """Variables with the prefix, and no other: `search-key` is `FOLIOT_SECRET_SEARCH_KEY`.
+
+    A variable for one namespace alone has the namespace and two underscores in front, and wins:
+    `FOLIOT_SECRET_TEAM_A__SEARCH_KEY`. `allow`, when given, lists the variables that may be read at all.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        prefix: str = ENVIRONMENT_PREFIX,
+        allow: Collection[str] | None = None,
+    ) -> None:
+        self._environ = environ
+        self._prefix = prefix
+        self._allow = allow
+
+    async def resolve(self, ref: SecretRef) -> str:
+        for variable in self.variables(ref):
+            readable = variable not in _SETTINGS and (self._allow is None or variable in self._allow)
+            if readable and (value := self._environ.get(variable)) is not None:
+                return _usable(value, f"the environment variable {variable}")
+        raise NotFound(f"secret {ref} is not in the environment", hint=f"set {next(self.variables(ref))}")
+
+    def variables(self, ref: SecretRef) -> Iterator[str]:
+        """Where it is looked for, in order."""
+        keyed = f"{ref.name}:{ref.key}"
+        names = (ref.name, keyed) if ref.key == DEFAULT_KEY else (keyed,)
+        for scope in (f"{_normal(ref.namespace)}__", ""):
+            for name in names:
+                yield f"{self._prefix}{scope}{_normal(name)}"
+
+
+class SecretChain:
+    """The first that has it."""
+
+    def __init__(self, resolvers: Sequence[SecretResolver | None]) -> None:
+        self._resolvers = [resolver for resolver in resolvers if resolver is not None]
+
+    async def resolve(self, ref: SecretRef) -> str:
+        missing = NotFound(f"secret {ref} is not there: nowhere to look for secrets")
+        for resolver in self._resolvers:
+            try:
+                return await resolver.resolve(ref)
+            except NotFound as error:
+                missing = error
+        raise missing
+
+
+class Secrets:
+    """The one way to a secret's value for tools: within the caller's namespace, and hidden from then on.
+
+    `shared` are namespaces whose secrets every other may use.
+    """
+
+    def __init__(self, resolver: SecretResolver, masker: Masker, *, shared: Collection[str] = ()) -> None:
+        self._resolver = resolver
+        self._shared = frozenset(shared)
+        self.masker = masker
+
+    async def value(self, text: str, *, namespace: str, tool: str = "") -> str:
+        """The secret that `text` names. Raises `ToolSecretMissing`, which never holds a value."""
+        whose = f" of tool {tool!r}" if tool else ""
+        try:
+            ref = SecretRef.parse(text, namespace)
+            if ref.namespace != namespace and ref.namespace not in self._shared:
+                raise ToolSecretMissing(
+                    f"the secret{whose} is in namespace {ref.namespace!r}, and the tool is in {namespace!r}",
+                    hint="put a copy of the secret into the tool's own namespace",
+                )
+            value = await self._resolver.resolve(ref)
+        except ToolSecretMissing:
+            raise
+        except NotFound:
+            raise ToolSecretMissing(
+                f"secret {text!r}{whose} is not there",
+                hint="`foliot create secret`, or set its variable, which begins with " + ENVIRONMENT_PREFIX,
+                secret_ref=text,
+                cause="not_found",
+            ) from None
+        except FoliotError as error:
+            raise ToolSecretMissing(
+                f"the secret{whose} cannot be used: {error.message}", hint=error.hint, cause="failed"
+            ) from None
+        self.masker.add(value)
+        return value
+
+    async def has(self, namespace: str, text: str) -> bool:
+        """Whether a secret could be had; one that is there but unusable counts as missing."""
+        try:
+            await self.value(text, namespace=namespace)
+        except ToolSecretMissing:
+            return False
+        return True
+
+
+def _usable(value: str, what: str) -> str:
+    value = value.strip()
+    if not value:
+        raise SecretError(f"{what} is empty")
+    return value
+
+
+def _normal(text: str) -> str:
+    # Runs become one underscore, so that no name can spell the two that stand behind a namespace.
+    return re.sub(r"[^A-Z0-9]+", "_", text.upper())
