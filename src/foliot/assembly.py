@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from foliot.agent import Agent
+from foliot.engine.base import Clock
 from foliot.engine.definition import ENDPOINT, freeze
 from foliot.engine.endpoints import RunModels, qualified
+from foliot.engine.governance import StoredRules
+from foliot.engine.grants import StoredGrants
 from foliot.engine.toolbox import tools_of
 from foliot.errors import UsageError
 from foliot.kernel.spec import RunSpec
 from foliot.store.base import Key, ResourceStore
 from foliot.tools.base import Tool
+from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 
 
 class Assembly:
     """Python objects win over declarations of the same name: who holds the object means it."""
 
-    def __init__(self, models: RunModels, resources: ResourceStore | None, tools: Iterable[Tool]) -> None:
+    def __init__(
+        self, models: RunModels, resources: ResourceStore | None, tools: Iterable[Tool], clock: Clock = time.time
+    ) -> None:
+        self._clock = clock
+        # One set for all pipelines: what is counted per tool is counted over all runs of this process.
+        parts = Parts(clock=clock)
+        if resources is not None:
+            parts = dataclasses.replace(parts, rules=StoredRules(resources, clock=clock))
+        self._parts = parts
         self._models = models
         self._resources = resources
         self._tools = {tool.definition.name: tool for tool in tools}
@@ -66,7 +80,12 @@ class Assembly:
     async def pipeline(self, spec: RunSpec) -> Pipeline:
         """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`."""
         names = [rule.name for rule in spec.tools]
-        return Pipeline((await tools_of(names, spec.namespace, self._tools, self._resources, spec.agent)).values())
+        tools = await tools_of(names, spec.namespace, self._tools, self._resources, spec.agent)
+        parts = self._parts
+        if self._resources is not None:
+            grants = StoredGrants(self._resources, spec.namespace, clock=self._clock)
+            parts = dataclasses.replace(parts, grants=grants)
+        return Pipeline(tools.values(), parts)
 
     async def close(self) -> None:
         await self._models.close()

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
+from foliot.engine.approvals import ApprovalService, Decision
 from foliot.engine.driver import Driver
 from foliot.engine.endpoints import RunModels
 from foliot.engine.fork import branch
@@ -32,6 +33,7 @@ from foliot.errors import UsageError
 from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.spec import decode_spec
+from foliot.kernel.state import State
 from foliot.resources.digest import definition_digest
 from foliot.results import RunResult, result_of
 from foliot.settings import Settings, load_settings
@@ -41,11 +43,13 @@ from foliot.store.keyring import load_keyring
 from foliot.store.memory import MemoryJournal
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
-from foliot.store.runs import Held, Journal, RunInfo
+from foliot.store.runs import Held, Journal, RunInfo, Signal
 from foliot.tools.base import Tool
 from foliot.tools.pipeline import Pipeline
 
 Input = str | Message | Sequence[Message]
+# How often a process that stays with a waiting run looks, when the store does not tell it of changes.
+LOOK_EVERY = 1.0
 
 
 class Runtime:
@@ -71,6 +75,7 @@ class Runtime:
         self._lease_seconds = lease_seconds
         self._hub = Hub()
         self._database: Database | None = None
+        self._approvals: ApprovalService | None = None
         self._parts: tuple[Runs, Assembly] | None = None
 
     # --- opening and closing -------------------------------------------------------------------------------------
@@ -85,6 +90,8 @@ class Runtime:
             self._database = await open_database(settings.store)
             resources = SqlResourceStore(self._database, partial(load_keyring, settings))
             journal = SqlJournal(self._database)
+        if resources is not None:
+            self._approvals = ApprovalService(resources, journal, clock=self._clock)
         models = RunModels(resources, clock=self._clock, environ=os.environ)
         runs = Runs(
             journal=journal,
@@ -93,8 +100,9 @@ class Runtime:
             watcher=self._hub,
             clock=self._clock,
             lease_seconds=self._lease_seconds,
+            approvals=self._approvals,
         )
-        self._parts = runs, Assembly(models, resources, self._tools)
+        self._parts = runs, Assembly(models, resources, self._tools, self._clock)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -111,6 +119,14 @@ class Runtime:
     def runs(self) -> Runs:
         """The engine below, for callers that need more than the verbs here."""
         return self._open()[0]
+
+    @property
+    def approvals(self) -> ApprovalService:
+        """The questions that runs have asked, and who decided them. Raises `UsageError` for a runtime in memory."""
+        self._open()
+        if self._approvals is None:
+            raise UsageError("a runtime in memory keeps no approvals", hint="give the runtime a store, such as a path")
+        return self._approvals
 
     @property
     def _assembly(self) -> Assembly:
@@ -272,6 +288,57 @@ class Runtime:
             given = ToolResult(call_id, call.name, (Text(result or ""),))
         return await self._tell(run_id, UnknownDecided(call_id, decision, by, reason, given))
 
+    async def answer(
+        self,
+        approval: str,
+        decision: Decision,
+        *,
+        by: str,
+        namespace: str = "default",
+        comment: str = "",
+        arguments: dict[str, Any] | None = None,
+    ) -> RunInfo:
+        """Decide about a parked call (`approve`, `deny`, or `edit` its arguments), and go on with its run.
+
+        Raises as `ApprovalService.decide`: `Conflict` when somebody was faster, `Denied`, `InvalidInput`, `NotFound`.
+        """
+        decided = await self.approvals.decide(
+            approval, decision, by=by, namespace=namespace, comment=comment, arguments=arguments
+        )
+        return await self._wake(decided.run_id, decided.signal)
+
+    async def attend(self, run_id: str, *, stream: bool = False, check: bool = True) -> RunResult:
+        """Stay with a run that waits for an approval, and go on with it here as soon as there is one.
+
+        Returns when it has ended, wherever that was, or waits for something else.
+        """
+        while True:
+            info, state = await self.runs.load(run_id)
+            if state.ended is None and info.phase == "waiting" and not _asks_for_approval(state):
+                return result_of(state, info.phase)
+            if state.ended is not None or await self._may_go_on(info, state):
+                with contextlib.suppress(Held):  # whoever decided was faster, and drives it
+                    result = await self.resume(run_id, stream=stream, check=check)
+                    if result.waiting is None:
+                        return result
+            await self._pause()
+
+    async def _may_go_on(self, info: RunInfo, state: State) -> bool:
+        if info.phase != "waiting":
+            return self.runs.is_left_alone(info)
+        waiting = state.waiting
+        if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
+            return True
+        await self.approvals.attend(state, self.runs.worker)
+        return bool(await self.runs.journal.signals([info.id]) or await self.approvals.answers(state))
+
+    async def _pause(self) -> None:
+        """Until something may have happened in the store."""
+        if self._database is None:
+            await asyncio.sleep(LOOK_EVERY)
+        else:
+            await self._database.wait_for_change(timeout=LOOK_EVERY)
+
     def new_run_id(self) -> str:
         """An id for a run that is about to be started, so that starting it again after a crash finds it."""
         return new_run_id(self._clock())
@@ -281,6 +348,10 @@ class Runtime:
     async def _tell(self, run_id: str, event: Event) -> RunInfo:
         message = signal(run_id, event, self._clock())
         await self.runs.journal.signal(message)
+        return await self._wake(run_id, message)
+
+    async def _wake(self, run_id: str, message: Signal) -> RunInfo:
+        """Let a run hear its signal: where it is driven here, or by taking it up if nobody has it."""
         driver = self.runs.local(run_id)
         if driver is not None:
             driver.deliver(message)
@@ -311,7 +382,8 @@ class Runtime:
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
         state = await self.runs.drive(driver)
-        while state.ended is None and state.waiting is not None and state.waiting.until is not None:
+        while state.ended is None and state.waiting is not None and state.waiting.owner == "timer":
+            assert state.waiting.until is not None, "a timer knows when it goes off"
             await asyncio.sleep(max(0.0, state.waiting.until - self._clock()))
             tools = await self._assembly.pipeline(state.spec)
             driver = await self.runs.take(state.run_id, tools=tools, stream=stream)
@@ -319,6 +391,10 @@ class Runtime:
         info = await self.runs.journal.get(state.run_id)
         result = result_of(state, info.phase, agent.output_type if agent else None)
         return result.check() if check else result
+
+
+def _asks_for_approval(state: State) -> bool:
+    return state.waiting is not None and state.waiting.reason == "approval"
 
 
 def _messages(input: Input) -> tuple[Message, ...]:

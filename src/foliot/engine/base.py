@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
-from foliot.kernel.events import Event
+from foliot.kernel.events import ApprovalRequested, Event
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
 from foliot.kernel.spec import RunSpec
+from foliot.kernel.state import State
 from foliot.models.base import OnDelta
+from foliot.store.runs import Signal
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -34,6 +36,22 @@ class Watcher(Protocol):
 
     def output(self, run_id: str, call_id: str, text: str) -> None:
         """A piece of what a tool prints. Never stored."""
+        ...
+
+
+class Approvals(Protocol):
+    """What the engine needs of the stored approvals; see approvals.py."""
+
+    async def ask(self, state: State, asked: ApprovalRequested, classes: Iterable[str] = ()) -> None:
+        """The question is durable in the journal: let people see it. Asking again changes nothing."""
+        ...
+
+    async def withdraw(self, namespace: str, name: str, why: str) -> None:
+        """The call waits no longer."""
+        ...
+
+    async def answers(self, state: State, classes: Mapping[str, Iterable[str]] | None = None) -> list[Signal]:
+        """What was decided meanwhile about the calls that the run has parked."""
         ...
 
 

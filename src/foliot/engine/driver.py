@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from foliot.engine.base import Clock, Models, Watcher
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
 from foliot.engine.intake import admit_calls, check_output, give_up_compacting
+from foliot.engine.parking import Parking
 from foliot.engine.summary import phase_of, summary_of
 from foliot.errors import FoliotError
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
@@ -51,6 +52,7 @@ class Driver:
         tools: Toolbox,
         watcher: Watcher,
         clock: Clock,
+        parking: Parking | None = None,
         stream: bool = False,
         claim: bool = True,
         lease_seconds: float = 30.0,
@@ -63,6 +65,7 @@ class Driver:
         self._tools = tools
         self._watcher = watcher
         self._clock = clock
+        self._parking = parking
         self._stream = stream
         self._claim = claim
         self._lease_seconds = lease_seconds
@@ -191,6 +194,8 @@ class Driver:
         recorded = self._watcher.recorded
         for entry, event in written:
             recorded(self.lease.run_id, entry.seq, entry.at, event)
+        if self._parking is not None:
+            await self._parking.recorded(event for _, event in written)
         if phase is None:
             self._stop_if_lost()  # it may have been lost while this was being written
 

@@ -107,7 +107,8 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
             chain = [waiting.message, *(f"{call.name} {arguments(call.arguments, WIDTH)}" for call in calls)]
             if waiting.until is not None:
                 chain.append(f"nobody's approval is waited for longer than {duration(max(0.0, waiting.until - now))}")
-            return Explanation(f"It waits for an approval of {names}, since {ago} ago.", chain)
+            hints = [hint for call in calls for hint in _answers(call, trace.namespace)]
+            return Explanation(f"It waits for an approval of {names}, since {ago} ago.", chain, next=hints)
         case "model_retry":
             left = duration(max(0.0, (waiting.until or now) - now))
             failures = trace.steps[-1].failures if trace.steps else []
@@ -117,6 +118,17 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
         case _:
             what = "something to be said to it" if waiting.owner == "input" else waiting.owner
             return Explanation(f"It waits for {what}, since {ago} ago.", [waiting.message] if waiting.message else [])
+
+
+def _answers(call: CallTrace, namespace: str) -> list[Hint]:
+    if not call.approval:
+        return []
+    space = "" if namespace == "default" else f" -n {namespace}"
+    return [
+        Hint(f"foliot approvals show {call.approval}{space}", f"what {call.name} would do, and why that is asked"),
+        Hint(f"foliot approvals approve {call.approval}{space}", "lets it, and goes on with the run"),
+        Hint(f"foliot approvals deny {call.approval}{space}", "does not"),
+    ]
 
 
 def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], list[Hint]]:

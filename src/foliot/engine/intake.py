@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from foliot.engine.effects import failed
 from foliot.kernel.actions import CallIntent, CallTools, CheckOutput, Compact
 from foliot.kernel.events import ApprovalRequested, ModelFailed, OutputAccepted, OutputRejected, ToolFinished
-from foliot.kernel.messages import ToolResult
+from foliot.kernel.messages import ToolFailure, ToolResult
 from foliot.kernel.state import State
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox
 
@@ -28,7 +29,7 @@ async def admit_calls(
         if isinstance(outcome, ToolResult):
             refused.append(ToolFinished(outcome))
         elif isinstance(outcome, Parked):
-            refused.append(_question(intent, outcome))
+            refused.append(_question(intent, outcome) if intent.grant is None else _not_covered(intent, outcome))
         else:
             admitted.append((intent, outcome))
     return admitted, refused
@@ -73,6 +74,13 @@ def _question(intent: CallIntent, parked: Parked) -> ApprovalRequested:
         approvers=parked.approvers,
         expires_at=parked.expires_at,
     )
+
+
+def _not_covered(intent: CallIntent, parked: Parked) -> ToolFinished:
+    """It was approved once, and the gate does not believe it. Asking again would go round in circles: it is refused."""
+    message = f"the approval that was given does not cover the call as it stands ({parked.reason}); it was not run"
+    failure = ToolFailure("permission_denied", "approval_not_valid", message, kind="denied")
+    return ToolFinished(failed(intent.call_id, intent.name, failure), synthetic="denied")
 
 
 def check_output(action: CheckOutput) -> OutputAccepted | OutputRejected:

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any, Final, cast
 
 from foliot.errors import InvalidInput
+from foliot.tools.masking import MASK, Masker
 
-MASK: Final = "***"
 LONGEST: Final = 2000
 DEEPEST: Final = 32
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -24,20 +24,21 @@ _SECRET_WORDS: Final = frozenset(
 _SECRET_PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key"), ("signing", "key")})
 
 
-def shown(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the arguments that can be stored and printed."""
-    return {name: _shown(value, name, 1) for name, value in arguments.items()}
+def shown(arguments: Mapping[str, Any], masker: Masker | None = None) -> dict[str, Any]:
+    """A copy of the arguments that can be stored and printed. `masker` knows secrets by value, wherever they stand."""
+    seen = {name: _shown(value, name, 1) for name, value in arguments.items()}
+    return masker.mask_value(seen) if masker is not None else seen
 
 
-def restored(edited: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
-    """The edited arguments, with what `shown` hid taken from the original where it was left as shown.
+def restored(edited: dict[str, Any], seen: Mapping[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
+    """The edited arguments, with what was hidden in `seen` taken from the original where it was left as it was shown.
 
     Raises `InvalidInput` when a mask stands where nothing was masked: it would be sent as a value.
     """
-    whole = _restored(edited, shown(original), dict(original))
+    whole: dict[str, Any] = _restored(edited, dict(seen), dict(original))
     if place := _masked_at(whole, ()):
         raise InvalidInput(
-            f"{'/'.join(place)} is {MASK!r}, which only stands for a value that is hidden there",
+            f"{'/'.join(place)} holds {MASK}, which only stands for a value that is hidden there",
             hint="give the value itself, or leave the masked one where it was",
         )
     return whole
@@ -86,7 +87,7 @@ def _array(value: Any) -> list[Any] | None:
 
 
 def _masked_at(value: Any, place: tuple[str, ...]) -> tuple[str, ...] | None:
-    if value == MASK:
-        return place
+    if isinstance(value, str):
+        return place if MASK in value else None
     items = list((_object(value) or {}).items()) or [(str(i), item) for i, item in enumerate(_array(value) or ())]
     return next((found for name, item in items if (found := _masked_at(item, (*place, name)))), None)

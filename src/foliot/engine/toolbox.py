@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -56,16 +57,14 @@ def declared_tool(document: Document) -> Tool:
 
 def function_tool(document: Document, function: Callable[..., Any]) -> FunctionTool:
     """A function under the definition of a Tool resource; what the resource leaves open comes from the signature."""
-    declared = tool_definition(document)
-    made = tool(
-        name=declared.name,
-        description=declared.description or None,
-        effect=declared.effect,
-        on_unknown=declared.on_unknown,
-        timeout=declared.timeout,
-        version=declared.version,
-    )(function)
-    return made.with_schema(declared.schema) if declared.schema is not None else made
+    declared, made = tool_definition(document), tool(name=document["metadata"]["name"])(function)
+    # Everything that is declared holds, above all what rules go by: operation classes, capabilities, limits.
+    whole = replace(
+        declared,
+        description=declared.description or made.definition.description,
+        schema=made.definition.schema if declared.schema is None else declared.schema,
+    )
+    return made.with_definition(whole)
 
 
 def _imported(path: str, name: str) -> Callable[..., Any]:

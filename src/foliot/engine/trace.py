@@ -58,6 +58,7 @@ class CallTrace(Struct):
     """One tool call. `starts` are the times it was started; more than one means that a crash cut it off.
 
     `synthetic` is why the kernel answered in the tool's place, so that the tool itself did not (or not again) run.
+    `approval` is the id of the approval that was asked for.
     """
 
     id: str
@@ -71,6 +72,7 @@ class CallTrace(Struct):
     error: ToolFailure | None = None
     synthetic: str = ""
     parked: bool = False
+    approval: str = ""
     unknown: bool = False
 
     @property

@@ -67,7 +67,7 @@ class _Building:
         self.trace.waiting, self.trace.waiting_since = event, at
         if event.reason == "approval":
             for call_id in event.calls:
-                self._call(call_id).parked = True
+                self.call(call_id).parked = True
         self.mark("waiting", at, event.message or f"waits for {event.owner} ({event.reason})")
 
     def resumed(self, at: float, event: e.RunResumed) -> None:
@@ -123,13 +123,13 @@ class _Building:
         self._spend(event.usage)
 
     def tool_started(self, at: float, event: e.ToolStarted) -> None:
-        call = self._call(event.call_id, event.name)
+        call = self.call(event.call_id, event.name)
         call.starts.append(at)
         call.unknown = False
 
     def tool_finished(self, at: float, event: e.ToolFinished) -> None:
         result = event.result
-        call = self._call(result.call_id, result.name)
+        call = self.call(result.call_id, result.name)
         call.finished_at = at
         call.unknown = call.parked = False
         call.seconds = event.seconds
@@ -180,7 +180,7 @@ class _Building:
         self._calls[unique] = call
         step.items.append(call)
 
-    def _call(self, call_id: str, name: str = "") -> CallTrace:
+    def call(self, call_id: str, name: str = "") -> CallTrace:
         if call_id not in self._calls:
             step = self._step(self.trace.steps[-1].number if self.trace.steps else 1, self.trace.last_at)
             self._open_call(step, call_id, name, "", self.trace.last_at)
@@ -201,6 +201,7 @@ def _rejected(building: _Building, at: float, event: e.OutputRejected) -> None:
 
 
 def _approval_asked(building: _Building, at: float, event: e.ApprovalRequested) -> None:
+    building.call(event.call_id, event.tool).approval = event.approval_id
     why = f": {event.reason}" if event.reason else ""
     building.mark("approval", at, f"{event.tool} needs an approval{why}", call_id=event.call_id)
 

@@ -52,7 +52,11 @@ class FunctionTool:
 
     def with_schema(self, schema: Mapping[str, Any]) -> FunctionTool:
         """The same function, shown to models with another schema; arguments must still fit the signature."""
-        return FunctionTool(self.function, replace(self._definition, schema=schema), self._arguments, self._wants_call)
+        return self.with_definition(replace(self._definition, schema=schema))
+
+    def with_definition(self, definition: ToolDefinition) -> FunctionTool:
+        """The same function under another definition: how it is named, limited and governed."""
+        return FunctionTool(self.function, definition, self._arguments, self._wants_call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

@@ -37,9 +37,8 @@ class ToolApprovalSpec(Model):
     reason: str = Field(default="", description="Why an approval is needed.")
     approvers: ExactList = Field(default_factory=list[str], description="Who may decide; anybody when empty.")
     ttl: Timeout = Field(default="10m", description="How long the question stands before it expires.")
-    standing: bool | None = Field(
-        default=None, description="Whether it covers every call in its scope until it ends."
-    )
+    standing: bool | None = Field(default=None, description="Whether it covers every call in its scope until it ends.")
+    when: RawText = Field(default="", description="A CEL condition on the calls that a standing grant covers.")
     max_uses: Positive | None = Field(default=None, description="How many calls a standing grant covers at most.")
 
     def complete(self) -> None:
@@ -55,8 +54,9 @@ class ToolApprovalSpec(Model):
         if self.run and not (self.call_id and self.arguments_digest):
             missing = "arguments_digest" if self.call_id else "call_id"
             yield problem(missing, message="{field} is required when spec.run is set")
-        if self.max_uses is not None:
-            yield problem("max_uses", message="{field} is only for a standing grant")
+        for name in ("when", "max_uses"):
+            if getattr(self, name):
+                yield problem(name, message="{field} is only for a standing grant")
 
 
 class ToolApprovalStatus(Status):

@@ -1,0 +1,163 @@
+"""ToolApproval documents: how one is written for a parked call, and what one says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from foliot.errors import Conflict, Denied
+from foliot.kernel.events import ApprovalDecided, ApprovalRequested
+from foliot.kernel.state import Call, State
+from foliot.resources.durations import canonical
+from foliot.store.base import Document, Key, Put
+from foliot.store.documents import stamp
+
+KIND: Final = "ToolApproval"
+API_VERSION: Final = "foliot.dev/v1"
+RUN_LABEL: Final = "foliot.dev/run"
+_GRAVITY: Final = ("admin", "delete", "write", "read")
+_DECISION: Final = {"approved": "approve", "denied": "deny", "edited": "edit"}
+_SAID: Final = {"approved": "approved", "denied": "denied", "edited": "approved with other arguments"}
+
+
+def question(state: State, call: Call, asked: ApprovalRequested, now: float, seen: dict[str, Any]) -> Document:
+    """The object for a parked call, as it is first stored. `seen` are its arguments as people may see them."""
+    spec: dict[str, Any] = {
+        "run": state.run_id,
+        "call_id": call.id,
+        "tool": call.name,
+        "agent": state.spec.agent,
+        "arguments": seen,
+        "arguments_digest": asked.digest,
+        "reason": asked.reason,
+        "approvers": list(asked.approvers),
+    }
+    status: dict[str, Any] = {"phase": "Pending"}
+    if state.created is not None and state.created.task:
+        spec["task_ref"] = state.created.task
+    if asked.expires_at is not None:
+        spec["ttl"] = canonical(f"{max(1, round(asked.expires_at - now))}s")
+        status["expires_at"] = stamp(asked.expires_at)
+    return _document(asked.approval_id, state.spec.namespace, spec, status)
+
+
+def standing_grant(name: str, namespace: str, spec: dict[str, Any], status: dict[str, Any]) -> Document:
+    """The object for a grant that covers calls before they are made."""
+    return _document(name, namespace, {**spec, "standing": True}, status)
+
+
+def _document(name: str, namespace: str, spec: dict[str, Any], status: dict[str, Any]) -> Document:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {key: value for key, value in spec.items() if value not in (None, "", [], {})},
+        "status": status,
+    }
+
+
+def creation(document: Document) -> list[Put]:
+    """Both halves of a new object: a store takes a status only by a change of its own."""
+    return [Put(document, expect="absent"), Put(document, only="status")]
+
+
+def gravest(classes: Iterable[str]) -> str:
+    """The one operation class that a person should know of."""
+    given = list(classes)
+    return next((name for name in _GRAVITY if name in given), given[0] if given else "")
+
+
+# --- what one says -----------------------------------------------------------------------------------------------
+
+
+def key_of(namespace: str, name: str) -> Key:
+    return Key(KIND, namespace, name)
+
+
+def name_of(document: Document) -> str:
+    return document["metadata"]["name"]
+
+
+def phase_at(document: Document, now: float) -> str:
+    """The phase as of now: what is past its end counts as expired, whether or not anybody has written that down."""
+    spec, status = document["spec"], document["status"]
+    phase = status.get("phase") or "Pending"
+    ends = seconds_at(status.get("expires_at"))
+    living = phase == "Pending" or (phase == "Approved" and spec.get("standing"))
+    if living and ends is not None and ends <= now:
+        return "Expired"
+    if phase == "Approved" and (uses_left(document) or 0) < 1 and uses_left(document) is not None:
+        return "Expired"
+    return phase
+
+
+def uses_left(document: Document) -> int | None:
+    """How many calls a standing grant still covers; None when they are not counted."""
+    most = document["spec"].get("max_uses")
+    return None if most is None else max(0, most - len(document["status"].get("uses", ())))
+
+
+def seconds_at(time: str | None) -> float | None:
+    """Seconds since 1970 of an RFC 3339 time; None for none. A time that cannot be read is long past: it refuses."""
+    if not time:
+        return None
+    try:
+        moment = datetime.fromisoformat(time)
+    except ValueError:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def verdict(document: Document) -> str:
+    """`approved by ann at 2026-01-01T10:00:00.000Z: fine`"""
+    status = document["status"]
+    what = _SAID.get(status.get("decision", ""), str(status.get("phase", "Pending")).lower())
+    by = f" by {status['decided_by']}" if status.get("decided_by") else ""
+    at = f" at {status['decided_at']}" if status.get("decided_at") else ""
+    return f"{what}{by}{at}{': ' + status['reason'] if status.get('reason') else ''}"
+
+
+def check_open(document: Document, by: str, now: float) -> None:
+    """Raises `Conflict` when it was decided or has expired, `Denied` when `by` may not decide it."""
+    name, spec, status = name_of(document), document["spec"], document["status"]
+    if spec.get("standing"):
+        raise Conflict(f"approval {name} is a standing grant: nobody asks", hint=f"`foliot approvals revoke {name}`")
+    phase = phase_at(document, now)
+    if phase == "Expired":
+        when = f" at {status['expires_at']}" if status.get("expires_at") and not status.get("reason") else ""
+        why = f": {status['reason']}" if status.get("reason") else ""
+        raise Conflict(f"approval {name} has expired{when}{why}", hint="the call was not made", phase=phase)
+    if phase != "Pending":
+        raise Conflict(
+            f"approval {name} was decided before: {verdict(document)}",
+            phase=phase,
+            decided_by=status.get("decided_by", ""),
+            decided_at=status.get("decided_at", ""),
+        )
+    approvers = spec.get("approvers", [])
+    if approvers and by not in approvers:
+        raise Denied(f"{by} may not decide approval {name}", hint=f"these may: {', '.join(approvers)}")
+
+
+def answer_of(document: Document, arguments: str | None) -> ApprovalDecided | None:
+    """The fact for the run, or None while nobody has decided. `arguments` are those that were edited in."""
+    spec, status = document["spec"], document["status"]
+    decision = _DECISION.get(status.get("decision", ""))
+    if decision is None or status.get("phase") not in ("Approved", "Denied"):
+        return None
+    return ApprovalDecided(
+        call_id=spec["call_id"],
+        decision=decision,  # pyright: ignore[reportArgumentType] - a value of the table above
+        by=status.get("decided_by", ""),
+        reason=status.get("reason", ""),
+        arguments=arguments if decision == "edit" else None,
+        approval_id=name_of(document),
+    )
+
+
+def covers(document: Document, *, call_id: str, digest: str) -> bool:
+    """Whether this approval was given to this call with these arguments. (Its id is made from the run and the call.)"""
+    spec, status = document["spec"], document["status"]
+    given = status.get("phase") == "Approved" and not spec.get("standing")
+    return bool(given and spec.get("call_id") == call_id and digest and status.get("granted_digest") == digest)

@@ -1,0 +1,327 @@
+"""Approvals: a stored object for each parked call, and the one decision it takes.
+
+The journal of a run says that a call is parked and later what became of it. The ToolApproval beside it is what people
+see and decide on, and it is the judge: a decision is a compare-and-set on the object, so of two at once exactly one
+wins. The signal to the run only brings the news. Whoever takes the run up asks the object again (`answers`), so neither
+an object that was never made nor a decision whose signal was never sent, because a process died in between, is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+import jsonschema_rs
+import msgspec
+from msgspec import Struct
+
+from foliot.engine.approval_documents import (
+    KIND,
+    answer_of,
+    check_open,
+    creation,
+    gravest,
+    key_of,
+    name_of,
+    phase_at,
+    question,
+)
+from foliot.engine.base import Clock
+from foliot.engine.loading import load_run
+from foliot.engine.redaction import restored, shown
+from foliot.engine.signals import signal
+from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.kernel.calls import parse_arguments
+from foliot.kernel.events import ApprovalDecided, ApprovalRequested
+from foliot.kernel.state import Call, State
+from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
+from foliot.store.documents import stamp
+from foliot.store.runs import TERMINAL, Journal, Signal
+from foliot.tools.masking import Masker
+from foliot.tools.stages.approval import arguments_digest
+
+Decision: TypeAlias = Literal["approve", "deny", "edit"]
+# The text whose digest `arguments_digest` is, so that edited arguments are kept under the name that the grant covers.
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+TRIES = 20
+MOST_WAITING = 1000
+MOST_PROBLEMS = 5
+_PAST: dict[Decision, tuple[str, str]] = {
+    "approve": ("Approved", "approved"),
+    "edit": ("Approved", "edited"),
+    "deny": ("Denied", "denied"),
+}
+
+
+class Decided(Struct, frozen=True):
+    """A decision that stands. `signal` is what the run is told; it has been left for whoever drives it."""
+
+    document: Document
+    run_id: str
+    signal: Signal
+
+
+class ApprovalService:
+    """Approvals on a store. Any number of processes may use it on the same one at the same time."""
+
+    def __init__(self, store: ResourceStore, journal: Journal, *, clock: Clock, masker: Masker | None = None) -> None:
+        """`masker` knows the secrets that this process has seen; none of them is shown to whoever decides."""
+        self._masker = masker
+        self._store = store
+        self._journal = journal
+        self._clock = clock
+
+    # --- what the engine says ------------------------------------------------------------------------------------
+
+    async def ask(self, state: State, asked: ApprovalRequested, classes: Iterable[str] = ()) -> None:
+        """Store the object for a parked call. One that is there already stays as it is."""
+        call = state.call(asked.call_id)
+        if call is None or call.phase != "parked":
+            return  # it was answered in the same breath, with the end of its run
+        seen = shown(parse_arguments(call.arguments)[0] or {}, self._masker)
+        document = question(state, call, asked, self._clock(), seen)
+        if grave := gravest(classes):
+            document["spec"]["operation_class"] = grave
+        try:
+            await self._store.write(creation(document))
+        except Conflict:
+            await self._check_same(document)
+
+    async def withdraw(self, namespace: str, name: str, why: str) -> None:
+        """The call waits no longer: nothing is left to decide. What was decided stays decided."""
+        for _ in range(TRIES):
+            try:
+                document = await self._store.get(key_of(namespace, name))
+            except NotFound:
+                return
+            if document["status"].get("phase") != "Pending":
+                return
+            status = {**document["status"], "phase": "Expired", "reason": why}
+            if await self._put_status(document, status) is not None:
+                return
+
+    async def answers(self, state: State, classes: Mapping[str, Iterable[str]] | None = None) -> list[Signal]:
+        """What was decided about the calls that this run has parked. Objects that are missing are made again."""
+        told: list[Signal] = []
+        for call in state.calls:
+            if call.phase != "parked" or call.approval is None:
+                continue
+            asked = call.approval
+            try:
+                document = await self._store.get(key_of(state.spec.namespace, asked.approval_id))
+            except NotFound:
+                await self.ask(state, asked, (classes or {}).get(call.name, ()))
+                continue
+            decided = answer_of(document, await self._edited(document))
+            if decided is not None and _is_about(document, state, call):
+                told.append(self._signal(state.run_id, decided))
+        return told
+
+    async def attend(self, state: State, worker: str) -> None:
+        """Note on the open questions of a run that this process stays to hear the answers."""
+        for call in state.calls:
+            if call.phase != "parked" or call.approval is None:
+                continue
+            for _ in range(TRIES):
+                document = await self._store.get(key_of(state.spec.namespace, call.approval.approval_id))
+                status = document["status"]
+                if status.get("phase") != "Pending" or status.get("attended_by") == worker:
+                    break
+                if await self._put_status(document, {**status, "attended_by": worker}) is not None:
+                    break
+
+    # --- what people look at -------------------------------------------------------------------------------------
+
+    async def get(self, name: str, *, namespace: str = "default") -> Document:
+        """One approval, with its phase as of now. Raises `NotFound`."""
+        return self._as_of_now(await self._store.get(key_of(namespace, name)))
+
+    async def find(self, word: str, *, namespace: str = "default") -> Document:
+        """The approval of this name, or the only one whose name begins so. Raises `NotFound`, `Conflict`."""
+        try:
+            return await self.get(word, namespace=namespace)
+        except NotFound:
+            alike = [each async for each in self.list(namespace) if name_of(each).startswith(word)] if word else []
+        if len(alike) == 1:
+            return alike[0]
+        if not alike:
+            raise NotFound(f"there is no approval {word!r} in namespace {namespace}", hint="`foliot approvals list`")
+        names = "\n".join(name_of(each) for each in alike[:MOST_PROBLEMS])
+        raise Conflict(f"several approvals begin with {word!r}:\n{names}", hint="give more of the name")
+
+    async def list(self, namespace: str | None = None, *, run: str | None = None) -> AsyncIterator[Document]:
+        """Approvals and standing grants by name, with their phases as of now."""
+        fields = (Requirement("spec.run", "=", (run,)),) if run is not None else ()
+        cursor: str | None = None
+        while True:
+            page = await self._store.list(Filter(KIND, namespace, fields=fields), cursor=cursor)
+            for document in page.items:
+                yield self._as_of_now(document)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def repair(self, namespace: str | None = None) -> None:
+        """Make the objects that a crash kept from being made: of every waiting run, for each parked call one."""
+        waiting = await self._journal.list(namespace=namespace, phases=("waiting",), limit=MOST_WAITING)
+        for info in waiting:
+            if cast("dict[str, Any]", info.summary.get("waiting") or {}).get("reason") == "approval":
+                _, state = await load_run(self._journal, info.id)
+                await self.answers(state)
+
+    # --- what people decide --------------------------------------------------------------------------------------
+
+    async def decide(
+        self,
+        name: str,
+        decision: Decision,
+        *,
+        by: str,
+        namespace: str = "default",
+        comment: str = "",
+        arguments: dict[str, Any] | None = None,
+    ) -> Decided:
+        """Decide once and for all, and tell the run. `arguments` are what is run instead when the decision is "edit".
+
+        Masked values that were left as shown stand for the real ones. Raises `Conflict` when it was decided before
+        (the error says by whom and when), has expired, or the run no longer waits for it; `Denied` when `by` is not
+        one of the approvers; `InvalidInput` for arguments that do not fit the tool; `NotFound`.
+        """
+        if not by.strip():
+            raise InvalidInput("a decision needs the name of who decides")
+        if (decision == "edit") != (arguments is not None):
+            raise InvalidInput("arguments are given with the decision `edit`, and only with it")
+        for _ in range(TRIES):
+            document = await self._store.get(key_of(namespace, name))
+            await self._refuse_unless_open(document, by)
+            state, call = await self._parked(document)
+            original = parse_arguments(call.arguments)[0] or {}
+            granted = (
+                original if arguments is None else restored(arguments, document["spec"].get("arguments", {}), original)
+            )
+            if arguments is not None:
+                check_schema(state, call.name, granted)
+                # Kept by its digest first: a process that dies before the run is told must not lose what was written.
+                await self._journal.put_blob(_canonical(granted))
+            status = self._decision_status(document, decision, by, comment, original, granted)
+            written = await self._put_status(document, status)
+            if written is not None:
+                return await self._tell(written, state.run_id)
+        raise Conflict(f"approval {name} changes too often to be decided", hint="try again", retryable=True)
+
+    def _decision_status(
+        self,
+        document: Document,
+        decision: Decision,
+        by: str,
+        comment: str,
+        original: dict[str, Any],
+        granted: dict[str, Any],
+    ) -> dict[str, Any]:
+        same = _canonical(granted) == _canonical(original)
+        phase, decided = _PAST["approve" if decision == "edit" and same else decision]
+        status = {**document["status"], "phase": phase, "decision": decided, "decided_by": by}
+        status["decided_at"] = stamp(self._clock())
+        if comment:
+            status["reason"] = comment
+        if phase == "Approved":
+            status["granted_digest"] = document["spec"]["arguments_digest"] if same else arguments_digest(granted)
+        if decided == "edited":
+            status["edited_arguments"] = shown(granted, self._masker)
+        return status
+
+    async def _refuse_unless_open(self, document: Document, by: str) -> None:
+        try:
+            check_open(document, by, self._clock())
+        except Conflict:
+            if phase_at(document, self._clock()) in ("Approved", "Denied") and document["spec"].get("run"):
+                await self._tell_again(document)
+            raise
+
+    async def _parked(self, document: Document) -> tuple[State, Call]:
+        """The call that the approval is about, if it still waits. Raises `Conflict`."""
+        spec, name = document["spec"], name_of(document)
+        if not spec.get("run"):
+            raise Conflict(f"approval {name} belongs to no run", hint="it was not made by a run, and decides nothing")
+        info, state = await load_run(self._journal, spec["run"])
+        call = state.call(spec["call_id"])
+        if info.phase in TERMINAL or call is None or call.phase != "parked":
+            what = f"has ended ({info.phase})" if info.phase in TERMINAL else "no longer waits for it"
+            await self.withdraw(document["metadata"]["namespace"], name, f"the run {what}")
+            raise Conflict(f"approval {name}: run {info.id} {what}")
+        if not _is_about(document, state, call):
+            raise Conflict(
+                f"approval {name} does not match the call that run {info.id} has parked: it was changed",
+                hint="deleting it makes the run ask again when it is resumed",
+            )
+        return state, call
+
+    async def _tell(self, document: Document, run_id: str) -> Decided:
+        decided = answer_of(document, await self._edited(document))
+        assert decided is not None, "a decision was just written"
+        message = self._signal(run_id, decided)
+        await self._journal.signal(message)
+        return Decided(document, run_id, message)
+
+    async def _tell_again(self, document: Document) -> None:
+        """The one who decided may have died before the run was told."""
+        try:
+            _, state = await load_run(self._journal, document["spec"]["run"])
+        except NotFound:
+            return
+        for message in await self.answers(state):
+            if message.id == name_of(document):
+                await self._journal.signal(message)
+
+    # --- how it is done ------------------------------------------------------------------------------------------
+
+    def _signal(self, run_id: str, decided: ApprovalDecided) -> Signal:
+        return signal(run_id, decided, self._clock(), signal_id=decided.approval_id)
+
+    async def _edited(self, document: Document) -> str | None:
+        status = document["status"]
+        if status.get("decision") != "edited":
+            return None
+        return (await self._journal.get_blob(status["granted_digest"])).decode()
+
+    async def _put_status(self, document: Document, status: dict[str, Any]) -> Document | None:
+        """The object as it is now; None when somebody else changed it meanwhile."""
+        version = document["metadata"]["resourceVersion"]
+        try:
+            (written,) = await self._store.write([Put({**document, "status": status}, expect=version, only="status")])
+        except Conflict:
+            return None
+        return written.document
+
+    async def _check_same(self, document: Document) -> None:
+        """An object of this name is there. It must be about the same call: ids are made from what they are bound to."""
+        stored = await self._store.get(key_of(document["metadata"]["namespace"], name_of(document)))
+        for part in ("run", "call_id", "arguments_digest"):
+            if stored["spec"].get(part) != document["spec"].get(part):
+                raise Conflict(f"approval {name_of(document)} is there already, and is about another call")
+
+    def _as_of_now(self, document: Document) -> Document:
+        phase = phase_at(document, self._clock())
+        return {**document, "status": {**document["status"], "phase": phase}}
+
+
+def _is_about(document: Document, state: State, call: Call) -> bool:
+    """Whether the stored object is still bound to what the journal asked for."""
+    spec, asked = document["spec"], call.approval
+    bound = (spec.get("run"), spec.get("call_id"), spec.get("arguments_digest"))
+    return asked is not None and bound == (state.run_id, call.id, asked.digest)
+
+
+def check_schema(state: State, tool: str, arguments: dict[str, Any]) -> None:
+    """Raises `InvalidInput`, with every place, when the arguments do not fit the schema that the run is pinned to."""
+    rule = state.rules.get(tool)
+    if rule is None or rule.spec.schema is None:
+        return
+    validator = jsonschema_rs.validator_for(rule.spec.schema)
+    problems = [
+        f"{'/'.join(map(str, each.instance_path)) or 'arguments'}: {each.message}"
+        for each in validator.iter_errors(arguments)
+    ]
+    if problems:
+        listed = "\n".join(problems[:MOST_PROBLEMS])
+        raise InvalidInput(f"the arguments do not fit {tool}:\n{listed}", hint="nothing was decided; try again")

@@ -1,0 +1,43 @@
+"""The rules that people declared, as the pipeline reads them."""
+
+from __future__ import annotations
+
+from foliot.engine.base import Clock
+from foliot.engine.grants import StoredGrants
+from foliot.store.base import Document, Filter, ResourceStore
+from foliot.tools.rule_reader import read_rules
+from foliot.tools.rules import Access, Rules
+
+
+class StoredRules:
+    """A `RuleSource` on the resource store: a rule that was applied holds from the next call on."""
+
+    def __init__(self, store: ResourceStore, *, clock: Clock, default_access: Access = "allow") -> None:
+        self._store = store
+        self._clock = clock
+        self._default: Access = default_access
+        self._known: dict[str, tuple[int, Rules]] = {}
+
+    async def rules(self, namespace: str) -> Rules:
+        """Read anew only when something in the store has changed. Whatever this raises, the call is refused."""
+        revision = await self._store.revision()
+        known = self._known.get(namespace)
+        if known is not None and known[0] == revision:
+            return known[1]
+        documents = [
+            *await self._all(Filter("AgentRole")),  # a role of another namespace can be named in full
+            *await self._all(Filter("ToolPermission", namespace)),
+            *await self._all(Filter("AgentPolicy", namespace)),
+        ]
+        grants = await StoredGrants(self._store, namespace, clock=self._clock).standing()
+        rules = read_rules(namespace, documents, grants=grants, default_access=self._default)
+        self._known[namespace] = (revision, rules)
+        return rules
+
+    async def _all(self, filter: Filter) -> list[Document]:
+        page = await self._store.list(filter)
+        found = page.items
+        while page.cursor is not None:
+            page = await self._store.list(filter, cursor=page.cursor)
+            found = [*found, *page.items]
+        return found

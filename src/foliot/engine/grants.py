@@ -1,0 +1,160 @@
+"""What the gate in the pipeline asks: was this call approved, and does a standing grant cover it?
+
+A standing grant is a ToolApproval that answers before anybody asks, for a tool (and an agent, and a condition), until
+it ends, is used up, or is revoked.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+
+from foliot.engine.approval_documents import (
+    KIND,
+    covers,
+    creation,
+    key_of,
+    name_of,
+    phase_at,
+    seconds_at,
+    standing_grant,
+    uses_left,
+)
+from foliot.engine.base import Clock
+from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
+from foliot.resources.durations import canonical
+from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
+from foliot.store.documents import stamp
+from foliot.tools.conditions import Expression
+from foliot.tools.rules import StandingGrant, tool_token
+
+TRIES = 50
+
+
+class StoredGrants:
+    """The answers of one namespace, as the pipeline asks for them."""
+
+    def __init__(self, store: ResourceStore, namespace: str, *, clock: Clock) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._clock = clock
+
+    async def check(self, approval_id: str, call_id: str, digest: str) -> bool:
+        """Whether this approval was given to this call with these arguments. A missing one was not."""
+        try:
+            document = await self._store.get(key_of(self._namespace, approval_id))
+        except NotFound:
+            return False
+        return covers(document, call_id=call_id, digest=digest)
+
+    async def use(self, grant_id: str, call: str) -> bool:
+        """Count one use of a standing grant for `call` (its idempotency key). False when it has ended or is used up.
+
+        Asked again for the same call, after a crash, it is the same use.
+        """
+        for _ in range(TRIES):
+            try:
+                document = await self._store.get(key_of(self._namespace, grant_id))
+            except NotFound:
+                return False
+            uses = document["status"].get("uses", [])
+            if call in uses:
+                return True
+            if phase_at(document, self._clock()) != "Approved" or not document["spec"].get("standing"):
+                return False
+            if uses_left(document) is None:
+                return True
+            status = {**document["status"], "uses": [*uses, call]}
+            version = document["metadata"]["resourceVersion"]
+            try:
+                await self._store.write([Put({**document, "status": status}, expect=version, only="status")])
+            except Conflict:
+                continue  # another call took a use at the same moment
+            return True
+        return False
+
+    async def standing(self) -> tuple[StandingGrant, ...]:
+        """The standing grants that are in force, as the rules hold them."""
+        standing = Filter(KIND, self._namespace, fields=(Requirement("spec.standing", "=", ("true",)),))
+        page = await self._store.list(standing)
+        found = page.items
+        while page.cursor is not None:
+            page = await self._store.list(standing, cursor=page.cursor)
+            found = [*found, *page.items]
+        now = self._clock()
+        return tuple(in_force(document for document in found if phase_at(document, now) == "Approved"))
+
+
+def in_force(documents: Iterable[Document]) -> Iterable[StandingGrant]:
+    """Standing grants as the rules hold them. One whose condition cannot be read covers nothing."""
+    for document in documents:
+        spec = document["spec"]
+        try:
+            when = Expression(spec["when"]) if spec.get("when") else None
+        except FoliotError:
+            continue
+        yield StandingGrant(
+            id=name_of(document),
+            tool=tool_token(spec["tool"]),
+            agents=frozenset({spec["agent"].lower()}) if spec.get("agent") else None,
+            when=when,
+            expires_at=seconds_at(document["status"].get("expires_at")),
+        )
+
+
+async def give_standing(
+    store: ResourceStore,
+    *,
+    tool: str,
+    by: str,
+    now: float,
+    seconds: float,
+    namespace: str = "default",
+    agent: str = "",
+    when: str = "",
+    max_uses: int | None = None,
+    comment: str = "",
+) -> Document:
+    """Let calls of a tool pass without a question for `seconds`. Raises `InvalidInput`."""
+    if not by.strip():
+        raise InvalidInput("a standing grant needs the name of who gives it")
+    if not tool_token(tool):
+        raise InvalidInput("a standing grant names a tool")
+    if seconds <= 0 or (max_uses is not None and max_uses < 1):
+        raise InvalidInput("a standing grant that ends before it begins covers nothing")
+    if when:
+        Expression(when)
+    spec = {"tool": tool, "agent": agent, "when": when, "max_uses": max_uses, "reason": comment}
+    status = {
+        "phase": "Approved",
+        "decision": "approved",
+        "decided_by": by,
+        "decided_at": stamp(now),
+        "expires_at": stamp(now + seconds),
+    }
+    document = standing_grant(f"sg-{secrets.token_hex(6)}", namespace, spec, status)
+    document["spec"]["ttl"] = canonical(f"{max(1, round(seconds))}s")
+    written = await store.write(creation(document))
+    return written[-1].document
+
+
+async def revoke_standing(
+    store: ResourceStore, name: str, *, by: str, now: float, namespace: str = "default"
+) -> Document:
+    """End a standing grant now. Raises `NotFound`; `Conflict` when it is none, or has ended already."""
+    for _ in range(TRIES):
+        document = await store.get(key_of(namespace, name))
+        if not document["spec"].get("standing"):
+            raise Conflict(
+                f"approval {name} is no standing grant", hint=f"`foliot approvals deny {name}` refuses a call"
+            )
+        if phase_at(document, now) != "Approved":
+            raise Conflict(f"standing grant {name} has ended already")
+        status = {**document["status"], "phase": "Expired", "expires_at": stamp(now), "reason": f"revoked by {by}"}
+        version = document["metadata"]["resourceVersion"]
+        try:
+            (written,) = await store.write([Put({**document, "status": status}, expect=version, only="status")])
+        except Conflict:
+            continue
+        return written.document
+    raise Conflict(f"standing grant {name} is in constant use", hint="try again", retryable=True)
