@@ -206,6 +206,20 @@ class TestOutbound:
         assert load_settings({}, environ).outbound_allow == ()
 
 
+class TestMcpCommands:
+    def test_names_and_absolute_paths_are_listed(self, environ: dict[str, str]) -> None:
+        environ["FOLIOT_MCP_COMMANDS"] = "npx, /opt/tools/search ,uvx"
+        assert load_settings({}, environ).mcp_commands == ("npx", "/opt/tools/search", "uvx")
+
+    def test_a_relative_path_is_refused(self, environ: dict[str, str]) -> None:
+        environ["FOLIOT_MCP_COMMANDS"] = "./server"
+        with pytest.raises(UsageError, match="FOLIOT_MCP_COMMANDS"):
+            load_settings({}, environ)
+
+    def test_without_it_nothing_may_be_started(self, environ: dict[str, str]) -> None:
+        assert load_settings({}, environ).mcp_commands == ()
+
+
 class TestShowing:
     def test_every_setting_is_explained_with_secrets_masked(self, tmp_path: Path) -> None:
         settings = load_settings(
@@ -226,6 +240,7 @@ class TestShowing:
             ("log_level", "warning", "default"),
             ("nats", "nats://****@h:4222", "flag --nats"),
             ("outbound_allow", "", "default"),
+            ("mcp_commands", "", "default"),
         ]
         assert "sesame" not in repr(settings)
         assert "sesame" not in str(settings)

@@ -123,6 +123,15 @@ def as_hosts(given: Given) -> tuple[str, ...]:
     return entries
 
 
+def as_commands(given: Given) -> tuple[str, ...]:
+    """Names of programs and absolute paths, separated by commas: `npx, /opt/tools/search-server`."""
+    entries = tuple(part.strip() for part in given.text.split(",") if part.strip())
+    for entry in entries:
+        if not entry.isprintable() or ("/" in entry and not os.path.isabs(entry)):
+            raise refused(given, "names of programs on PATH, or absolute paths, separated by commas")
+    return entries
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """What one process was told. Make it with `load_settings`."""
@@ -137,6 +146,8 @@ class Settings:
     nats: str | None = field(metadata=rule(as_nats, None))
     # Hosts inside this network that tools may reach; without it they reach only the public internet.
     outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))
+    # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares.
+    mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
     """Worth telling: variables that look like a misspelt setting."""

@@ -6,7 +6,7 @@ status of the McpServer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,7 +17,7 @@ from foliot.tools.base import ToolError
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.pins import Announced
 from foliot.tools.mcp.server import ServerSpec, server_spec
-from foliot.tools.mcp.sync import SyncPlan, plan_sync
+from foliot.tools.mcp.sync import SyncPlan, is_generated_for, plan_sync
 
 MOST_CONFLICTS: Final = 5
 
@@ -35,10 +35,11 @@ class Synced:
 
 
 async def sync_server(
-    store: ResourceStore, document: Document, connections: McpConnections, *, accept: Collection[str] = ()
+    store: ResourceStore, document: Document, connections: McpConnections, *, accept: Mapping[str, str] | None = None
 ) -> Synced:
     """Ask the server of an McpServer resource for its tools, and store them as Tools.
 
+    `accept` gives the digests of definitions that a person agreed to, by tool; another one is not accepted.
     Raises `ToolError` when the server cannot be asked; its status says so then. `NotFound` when the resource is gone.
     """
     server = server_spec(document)
@@ -49,7 +50,7 @@ async def sync_server(
         raise
     for attempt in range(MOST_CONFLICTS):
         try:
-            return await _store(store, document, server, announced, connections, accept)
+            return await _store(store, document, server, announced, connections, accept or {})
         except Conflict:
             if attempt + 1 == MOST_CONFLICTS:
                 raise
@@ -57,38 +58,38 @@ async def sync_server(
     raise AssertionError("the last attempt returns or raises")
 
 
-async def accept_tool(
-    store: ResourceStore, document: Document, connections: McpConnections, tool: str, *, digest: str = ""
-) -> Synced:
-    """Agree to the definition that the server announces now for `tool` (its own name, or that of the Tool).
-
-    With `digest`, only if it is that one (a beginning is enough). Raises `NotFound`, `Conflict`.
-    """
+async def announced_tool(store: ResourceStore, document: Document, connections: McpConnections, tool: str) -> Announced:
+    """What the server says now about `tool`: its own name, or the name of the generated Tool. Raises `NotFound`."""
     server = server_spec(document)
     announced = await connections.tools(server, refresh=True)
-    name = await _own_name(store, server, announced, tool)
-    now = announced[name].pin.digest
-    if digest and not now.removeprefix("sha256:").startswith(digest.removeprefix("sha256:")):
-        raise Conflict(
-            f"{server} announces another definition of {name!r} than the one to accept: {now}",
-            hint=f"look at it again with `foliot mcp tools {server.name}`",
-        )
-    return await sync_server(store, document, connections, accept={name})
-
-
-async def _own_name(store: ResourceStore, server: ServerSpec, announced: Mapping[str, Announced], tool: str) -> str:
     if tool in announced:
-        return tool
+        return announced[tool]
     try:
         stored = await store.get(Key("Tool", server.namespace, tool))
     except NotFound:
         pass
     else:
-        name = stored["spec"].get("mcp_tool_name", "")
-        if name in announced and stored["spec"].get("mcp_server_ref") == server.name:
-            return str(name)
+        if is_generated_for(server, stored) and stored["spec"]["mcp_tool_name"] in announced:
+            return announced[stored["spec"]["mcp_tool_name"]]
     offered = ", ".join(sorted(announced)) or "nothing"
     raise NotFound(f"{server} does not offer {tool!r}", hint=f"it offers {offered}")
+
+
+async def accept_tool(
+    store: ResourceStore, document: Document, connections: McpConnections, tool: str, *, digest: str = ""
+) -> Synced:
+    """Agree to the definition that the server announces now for `tool`, and sync.
+
+    With `digest`, only if it is that one (a beginning is enough). Raises `NotFound`, `Conflict`.
+    """
+    found = await announced_tool(store, document, connections, tool)
+    now = found.pin.digest
+    if digest and not now.removeprefix("sha256:").startswith(digest.removeprefix("sha256:")):
+        raise Conflict(
+            f"{server_spec(document)} announces another definition of {found.name!r} than the one to accept: {now}",
+            hint=f"look at it again with `foliot mcp tools {document['metadata']['name']}`",
+        )
+    return await sync_server(store, document, connections, accept={found.name: now})
 
 
 async def tools_in(store: ResourceStore, namespace: str) -> list[Document]:
@@ -109,7 +110,7 @@ async def _store(
     server: ServerSpec,
     announced: Mapping[str, Announced],
     connections: McpConnections,
-    accept: Collection[str],
+    accept: Mapping[str, str],
 ) -> Synced:
     tools = await tools_in(store, server.namespace)
     current = await store.get(_key(document))

@@ -42,6 +42,7 @@ RUN: Final = {
 }
 OPERATE: Final = {
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
+    "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
     "completion": Verb(f"{_AT}.completion:completion", "Completion script for bash, zsh or fish", ("complete",)),

@@ -104,7 +104,7 @@ class McpConnections:
         try:
             return await session.refresh()
         except Exception as error:
-            raise _as_tool_error(server, "tools/list", error, exchange, session, repeatable=True) from error
+            raise _as_tool_error(server, "tools/list", error, exchange, session) from error
 
     async def call(
         self,
@@ -113,7 +113,6 @@ class McpConnections:
         arguments: dict[str, Any],
         *,
         timeout: float | None = None,
-        repeatable: bool = False,
         on_output: OnOutput | None = None,
         meta: dict[str, Any] | None = None,
     ) -> CallToolResult:
@@ -132,7 +131,7 @@ class McpConnections:
                     session.end("the server forgot the session")
                     if attempt == 1:
                         continue
-                raise _as_tool_error(server, tool, error, exchange, session, repeatable=repeatable) from error
+                raise _as_tool_error(server, tool, error, exchange, session) from error
         raise AssertionError("the second attempt returns or raises")
 
     async def session(self, server: ServerSpec) -> Session:
@@ -198,6 +197,7 @@ class McpConnections:
                 try:
                     await session.open()
                 except ToolError as error:
+                    error.before_effect = True
                     slot.failure = error
                     if not error.retryable:
                         break
@@ -269,6 +269,7 @@ def _again(error: ToolError) -> ToolError:
     """The same failure for another caller, with a traceback of its own."""
     again = type(error)(error.message, hint=error.hint, retryable=error.retryable, **error.details)
     again.retry_after = error.retry_after
+    again.before_effect = True
     return again
 
 
@@ -278,15 +279,13 @@ def _look_at(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def _as_tool_error(
-    server: ServerSpec, tool: str, error: Exception, exchange: Exchange, session: Session, *, repeatable: bool
-) -> ToolError:
+def _as_tool_error(server: ServerSpec, tool: str, error: Exception, exchange: Exchange, session: Session) -> ToolError:
     from mcp import MCPError
 
     if isinstance(error, ToolError):
         return error
     if isinstance(error, MCPError):
-        return protocol_error(server, tool, error, exchange, lost=session.lost, repeatable=repeatable)
+        return protocol_error(server, tool, error, exchange, lost=session.lost)
     # What is left is an answer that does not follow the protocol, or does not fit the tool's own schema.
     text = " ".join(str(error).split())[:500]
     return ToolError(

@@ -69,7 +69,7 @@ def resolve_command(server: ServerSpec, word: str, *, allowed: Collection[str], 
         listed = ", ".join(sorted(allowed)) or "none"
         raise ToolDenied(
             f"{server}: the command {word!r} may not be started here; allowed commands: {listed}",
-            hint=f"whoever runs this process can add {word!r} to the allowed MCP commands",
+            hint="whoever runs this process can add it to the setting mcp_commands (FOLIOT_MCP_COMMANDS)",
             layer="deployment",
             server=server.name,
         )

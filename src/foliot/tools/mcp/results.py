@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LONGEST_MESSAGE: Final = 4000
 TOO_MANY_REQUESTS: Final = 429
+SERVER_ERROR: Final = 500
 BY_STATUS: Final[dict[int, type[ToolError]]] = {
     401: ToolAuthInvalid,
     403: ToolAuthForbidden,
@@ -99,21 +100,15 @@ def reported_error(server: ServerSpec, tool: str, result: CallToolResult) -> Too
     return ToolError(text[:LONGEST_MESSAGE] or "the tool failed and did not say why", **_where(server, tool))
 
 
-def protocol_error(
-    server: ServerSpec, tool: str, error: MCPError, exchange: Exchange, *, lost: str, repeatable: bool
-) -> ToolError:
-    """The server did not answer with a result.
-
-    `lost` is why the connection ended, if it did. `repeatable`: a second execution would do no harm.
-    """
+def protocol_error(server: ServerSpec, tool: str, error: MCPError, exchange: Exchange, *, lost: str) -> ToolError:
+    """The server did not answer with a result. `lost` is why the connection ended, if it did."""
     import mcp_types as types
 
     where = _where(server, tool)
     if isinstance(exchange.failure, ToolError):
         failure = exchange.failure
         failure.details.update(where)
-        if exchange.sent and not repeatable:
-            failure.retryable = False
+        failure.before_effect = not exchange.sent
         return failure
     if exchange.status is not None:
         return refusal(server, exchange, tool)
@@ -126,16 +121,16 @@ def protocol_error(
         case types.REQUEST_TIMEOUT:
             return ToolTimeout(f"{server} did not answer the call of {tool!r} in time", **where)
         case types.CONNECTION_CLOSED:
-            return ToolUnreachable(
-                f"{server} went away during the call of {tool!r}" + (f": {lost}" if lost else ""),
-                retryable=repeatable or not exchange.sent,
-                **where,
+            gone = ToolUnreachable(
+                f"{server} went away during the call of {tool!r}" + (f": {lost}" if lost else ""), **where
             )
+            gone.before_effect = not exchange.sent
+            return gone
         case types.INVALID_REQUEST:
             # Also what refuses a server that wants to ask the user or the model something in the middle of a call.
             return ToolError(message, retryable=False, **where)
         case _:
-            return ToolError(message, retryable=repeatable, **where)
+            return ToolError(message, **where)
 
 
 def refusal(server: ServerSpec, exchange: Exchange, tool: str = "") -> ToolError:
@@ -145,7 +140,8 @@ def refusal(server: ServerSpec, exchange: Exchange, tool: str = "") -> ToolError
     what = WHAT.get(status, "failed")
     error = kind(f"{server} {what} (HTTP {status})", **_where(server, tool), status=str(status))
     if kind is ToolError:
-        error.retryable = status >= 500
+        error.retryable = status >= SERVER_ERROR
+    error.before_effect = status < SERVER_ERROR
     error.retry_after = exchange.retry_after
     return error
 

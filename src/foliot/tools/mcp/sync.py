@@ -65,12 +65,12 @@ def plan_sync(
     tools: Sequence[Document],
     *,
     remembered: Sequence[Any] = (),
-    accept: Collection[str] = (),
+    accept: Mapping[str, str] | None = None,
 ) -> SyncPlan:
     """Compare what `server` announces with the Tools of its namespace.
 
-    `remembered` is `status.discoveredTools` of the last time: the pins of tools that went away. `accept` names tools
-    whose definition of now a person agreed to.
+    `remembered` is `status.discoveredTools` of the last time: the pins of tools that went away. `accept` gives,
+    by tool, the digest of the definition that a person agreed to.
     """
     mine = {str(tool["spec"]["mcp_tool_name"]): tool for tool in tools if is_generated_for(server, tool)}
     wanted = [name for name in sorted(announced) if not server.include or name in server.include]
@@ -82,7 +82,7 @@ def plan_sync(
     plan = SyncPlan()
     for name in wanted:
         pin = _pin_of(mine.get(name)) or pins.get(name)
-        if name in accept:
+        if (accept or {}).get(name) == announced[name].pin.digest:
             pin = None
         _plan_one(plan, server, announced[name], names[name], mine.get(name), pin)
     for name, tool in sorted(mine.items()):
@@ -100,6 +100,12 @@ def _plan_one(
     entry: dict[str, Any] = {"name": tool.name, "digest": tool.pin.digest, "state": "ready"}
     plan.discovered.append(entry)
     changed = pin.changed(tool.pin) if pin is not None else []
+    if changed:
+        entry |= {"state": "quarantined", "changed": changed}
+        plan.quarantined[name] = in_words(changed)
+    if existing is None and pin is not None and changed:
+        entry["pin"] = pin.text()  # it went away and came back as something else: no model is shown that unasked
+        return
     document, problems = _generate(server, tool, name, pin or tool.pin, existing, changed)
     if document is None:
         entry |= {"state": "invalid", "problem": problems}
@@ -108,10 +114,6 @@ def _plan_one(
         document = existing
     entry["tool"] = name
     plan.generated.append(name)
-    if changed:
-        words = in_words(changed)
-        entry |= {"state": "quarantined", "changed": changed}
-        plan.quarantined[name] = words
     if existing is None:
         plan.create.append(document)
     elif document != existing:

@@ -59,7 +59,6 @@ class McpTool:
             tool,
             call.arguments,
             timeout=self._seconds_left(call),
-            repeatable=self._definition.effect != "once",
             on_output=on_output,
             meta={META_KEY: call.idempotency_key},
         )

@@ -1,0 +1,196 @@
+"""`foliot mcp`: the tools that MCP servers bring, and whether they are still what was agreed to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from foliot.cli.connect import namespace, run
+from foliot.cli.errors import tell
+from foliot.cli.findings import count
+from foliot.cli.invocation import current
+from foliot.cli.output import as_json, output_option
+from foliot.cli.tables import clean, table
+from foliot.errors import FoliotError, NotFound
+from foliot.store.base import Document, Filter, Key, ResourceStore
+
+if TYPE_CHECKING:
+    from foliot.catalog.mcp_sync import Synced
+    from foliot.tools.mcp.connections import McpConnections
+    from foliot.tools.mcp.pins import Announced
+
+F = TypeVar("F", bound=Callable[..., Any])
+SHOWN = 60
+
+
+def allow_option(command: F) -> F:
+    return click.option(
+        "--allow",
+        multiple=True,
+        metavar="COMMAND",
+        help="A program that may be started as a server, besides those in the setting mcp_commands.",
+    )(command)
+
+
+@click.group()
+def mcp() -> None:
+    """Tools of MCP servers.
+
+    \b
+    foliot apply -f server.yaml        declare an McpServer
+    foliot mcp sync                    make a Tool of each tool that the servers offer
+    foliot mcp tools NAME              what a server offers now, compared with what was accepted
+    foliot mcp accept SERVER TOOL      agree to a definition that the server changed
+    """
+
+
+@mcp.command()
+@click.argument("name", required=False)
+@allow_option
+def sync(name: str | None, allow: tuple[str, ...]) -> int:
+    """Make Tools of what a server offers, or all servers of the namespace.
+
+    A tool whose definition the server changed since it was first seen is not updated: calls of it are refused until
+    `foliot mcp accept`.
+    """
+    return run(_sync(name, allow))
+
+
+@mcp.command()
+@click.argument("name")
+@allow_option
+@output_option("table", "json", default="table", help="table or json")
+def tools(name: str, allow: tuple[str, ...], output: str) -> None:
+    """What a server offers right now, and which Tool each became. Stores nothing."""
+    rows = run(_tools(name, allow))
+    if output == "json":
+        click.echo(as_json(rows))
+        return
+    headings = ("TOOL", "NAME", "STATE", "DIGEST", "DESCRIPTION")
+    click.echo(table(headings, [_row(entry) for entry in rows]))
+
+
+@mcp.command()
+@click.argument("server")
+@click.argument("tool")
+@click.option("--digest", default="", metavar="DIGEST", help="Accept only this definition (a beginning is enough).")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@allow_option
+def accept(server: str, tool: str, digest: str, yes: bool, allow: tuple[str, ...]) -> None:
+    """Agree to the definition that a server announces now, so that its tool can be called again.
+
+    TOOL is the server's own name for it, or the name of the Tool. The definition is shown first.
+    """
+    synced = run(_accept(server, tool, digest, yes, allow))
+    click.echo(f"tool/{synced} accepted")
+
+
+@asynccontextmanager
+async def _opened(allow: tuple[str, ...]) -> AsyncGenerator[tuple[ResourceStore, McpConnections]]:
+    from foliot.catalog.mcp_connect import opened_connections
+    from foliot.store.keyring import load_keyring
+    from foliot.store.open import open_database
+    from foliot.store.resources import SqlResourceStore
+
+    settings = current().settings()
+    database = await open_database(settings.store)
+    try:
+        store = SqlResourceStore(database, lambda: load_keyring(settings))
+        async with opened_connections(store, settings, allow=allow, environ=os.environ) as connections:
+            yield store, connections
+    finally:
+        await database.close()
+
+
+async def _server(store: ResourceStore, name: str) -> Document:
+    try:
+        return await store.get(Key("McpServer", namespace(), name))
+    except NotFound:
+        page = await store.list(Filter("McpServer", namespace()))
+        names = ", ".join(str(each["metadata"]["name"]) for each in page.items)
+        hint = f"There are: {names}." if names else "There is none in this namespace yet: apply one."
+        raise NotFound(f"There is no MCP server {name!r} in namespace {namespace()!r}.", hint=hint) from None
+
+
+async def _sync(name: str | None, allow: tuple[str, ...]) -> int:
+    from foliot.catalog.mcp_sync import sync_server
+
+    code = 0
+    async with _opened(allow) as (store, connections):
+        servers = [await _server(store, name)] if name else (await store.list(Filter("McpServer", namespace()))).items
+        if not servers:
+            click.echo(f"There are no MCP servers in namespace {namespace()}.", err=True)
+        for document in servers:
+            label = f"mcp-server/{document['metadata']['name']}"
+            try:
+                _report(label, await sync_server(store, document, connections))
+            except FoliotError as error:
+                code = tell(error, color=current().color)
+                click.echo(f"{label} not synced")
+    return code
+
+
+def _report(label: str, synced: Synced) -> None:
+    click.echo(
+        f"{label} synced: {count(len(synced.generated), 'tool')}"
+        f" ({len(synced.created)} created, {len(synced.updated)} updated, {len(synced.deleted)} deleted)"
+    )
+    for name, changed in sorted(synced.quarantined.items()):
+        click.echo(f"  tool/{name} is quarantined: the server changed {changed}")
+    for entry in synced.discovered:
+        if entry["state"] == "invalid":
+            click.echo(f"  {clean(str(entry['name']))} cannot be used: {clean(entry['problem'])}")
+
+
+async def _tools(name: str, allow: tuple[str, ...]) -> list[dict[str, Any]]:
+    from foliot.catalog.mcp_sync import tools_in
+    from foliot.tools.mcp.server import server_spec
+    from foliot.tools.mcp.sync import plan_sync
+
+    async with _opened(allow) as (store, connections):
+        document = await _server(store, name)
+        server = server_spec(document)
+        announced = await connections.tools(server, refresh=True)
+        status: Mapping[str, Any] = document.get("status") or {}
+        existing = await tools_in(store, server.namespace)
+        plan = plan_sync(server, announced, existing, remembered=status.get("discoveredTools") or [])
+    new = {str(tool["metadata"]["name"]) for tool in plan.create}
+    rows: list[dict[str, Any]] = []
+    for entry in plan.discovered:
+        state = "new" if entry["state"] == "ready" and entry.get("tool") in new else entry["state"]
+        rows.append({**entry, "state": state, **_definition(announced.get(entry["name"]))})
+    return rows
+
+
+def _definition(tool: Announced | None) -> dict[str, Any]:
+    if tool is None:
+        return {}
+    return {"description": tool.description, "input_schema": dict(tool.input_schema), "hints": dict(tool.hints)}
+
+
+def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    state = str(entry["state"])
+    if entry.get("changed"):
+        state = f"{state} ({', '.join(entry['changed'])})"
+    digest = str(entry.get("digest", "")).removeprefix("sha256:")[:12]
+    words = clean(str(entry.get("description", "")))
+    shown = words if len(words) <= SHOWN else words[: SHOWN - 1] + "…"
+    return clean(str(entry["name"])), str(entry.get("tool", "-")), state, digest or "-", shown or "-"
+
+
+async def _accept(server: str, tool: str, digest: str, yes: bool, allow: tuple[str, ...]) -> str:
+    from foliot.catalog.mcp_sync import accept_tool, announced_tool
+
+    async with _opened(allow) as (store, connections):
+        document = await _server(store, server)
+        found = await announced_tool(store, document, connections, tool)
+        if not yes:
+            click.echo(as_json({"name": found.name, **_definition(found)}))
+            click.confirm(f"Let agents use {found.name} of {server} as described?", abort=True, err=True)
+        # What was shown is what is accepted: a definition that changes meanwhile is refused.
+        synced = await accept_tool(store, document, connections, found.name, digest=digest or found.pin.digest)
+    return next(str(entry["tool"]) for entry in synced.discovered if entry["name"] == found.name)
