@@ -75,9 +75,16 @@ class JournalConformance:
 
     async def test_a_holder_known_to_be_dead_can_be_replaced_at_once(self, journal: Journal) -> None:
         old = await born(journal)
-        await journal.claim("r1", worker="w2", now=101.0, until=160.0, force=True)
+        await journal.claim("r1", worker="w2", now=101.0, until=160.0, dead=old.epoch)
         with pytest.raises(LeaseLost):
             await journal.append(old, [entry(2)])
+
+    async def test_of_two_that_find_a_holder_dead_only_one_replaces_it(self, journal: Journal) -> None:
+        old = await born(journal)
+        new = await journal.claim("r1", worker="w2", now=101.0, until=160.0, dead=old.epoch)
+        with pytest.raises(Held):
+            await journal.claim("r1", worker="w3", now=102.0, until=160.0, dead=old.epoch)
+        await journal.append(new, [entry(2)])
 
     async def test_the_same_worker_restarted_is_another_holder(self, journal: Journal) -> None:
         old = await born(journal)

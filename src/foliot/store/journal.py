@@ -46,8 +46,8 @@ class SqlJournal:
         key = await self._db.write(_create, run, first, worker, lease_until)
         return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
 
-    async def claim(self, run_id: str, *, worker: str, now: float, until: float, force: bool = False) -> Lease:
-        key, epoch = await self._db.write(_claim, run_id, worker, now, until, force)
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
+        key, epoch = await self._db.write(_claim, run_id, worker, now, until, dead)
         return Lease(run_id, key, epoch, worker, until)
 
     async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
@@ -160,8 +160,8 @@ def _create(new: NewRun, first: Sequence[Entry], worker: str | None, lease_until
     return key
 
 
-def _claim(run_id: str, worker: str, now: float, until: float, force: bool) -> Tx[tuple[int, int]]:
-    row = yield from one("run_claim", id=run_id, worker=worker, now=now, until=until, force=int(force))
+def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None) -> Tx[tuple[int, int]]:
+    row = yield from one("run_claim", id=run_id, worker=worker, now=now, until=until, dead=-1 if dead is None else dead)
     if row is not None:
         return row["key"], row["epoch"]
     there = yield from one("run_get", id=run_id)

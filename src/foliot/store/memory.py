@@ -66,12 +66,12 @@ class MemoryJournal:
         self._blobs.update(run.content)
         return _lease(info) if worker else None
 
-    async def claim(self, run_id: str, *, worker: str, now: float, until: float, force: bool = False) -> Lease:
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
         run = self._get(run_id)
         info = run.info
         if info.phase in TERMINAL:
             raise Conflict(f"run {run_id} has ended ({info.phase})")
-        if info.lease_until is not None and info.lease_until >= now and not force:
+        if info.lease_until is not None and info.lease_until >= now and info.epoch != dead:
             raise Held(f"run {run_id} is held by {info.worker}")
         run.info = msgspec.structs.replace(
             info, phase="running", epoch=info.epoch + 1, worker=worker, lease_until=until, updated_at=now

@@ -122,8 +122,8 @@ class Journal(Protocol):
         """
         ...
 
-    async def claim(self, run_id: str, *, worker: str, now: float, until: float, force: bool = False) -> Lease:
-        """Take the run under a new epoch. `force` takes it from a holder that is known to be dead.
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
+        """Take the run under a new epoch. `dead` is the epoch of a holder known to have died: its lease is void.
 
         Raises `NotFound`; `Held` while another lease lives; `Conflict` when the run has ended.
         """

@@ -13,7 +13,7 @@ RETURNING key;
 UPDATE run
    SET phase = 'running', epoch = epoch + 1, worker = :worker, lease_until = :until, updated_at = :now
  WHERE id = :id AND phase NOT IN ('succeeded', 'failed', 'cancelled')
-   AND (lease_until IS NULL OR lease_until < :now OR :force = 1)
+   AND (lease_until IS NULL OR lease_until < :now OR epoch = :dead)
 RETURNING key, epoch;
 
 -- name: run_renew

@@ -40,8 +40,8 @@ class ProcessJournal:
         operation = partial(self._truth.create, run, first, worker=worker, lease_until=lease_until)
         return await self._write("create", run.id, operation, stored)
 
-    async def claim(self, run_id: str, *, worker: str, now: float, until: float, force: bool = False) -> Lease:
-        operation = partial(self._truth.claim, run_id, worker=worker, now=now, until=until, force=force)
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
+        operation = partial(self._truth.claim, run_id, worker=worker, now=now, until=until, dead=dead)
         return await self._write("claim", run_id, operation, partial(self._claimed, run_id))
 
     async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:

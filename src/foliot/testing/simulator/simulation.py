@@ -93,10 +93,10 @@ async def _play(world: World) -> None:
     processes: list[Process] = []
     births = 0
 
-    def spawn() -> None:
+    def spawn(name: str | None = None) -> None:
         nonlocal births
         births += 1
-        process = Process(world, f"w{births}")
+        process = Process(world, name or f"w{births}")
         processes.append(process)
         runs = world.make_runs(
             journal=ProcessJournal(process),
@@ -107,7 +107,12 @@ async def _play(world: World) -> None:
             lease_seconds=world.profile.lease_seconds,
             is_gone=process.is_gone if world.chance.random() < 0.5 else _in_doubt,
         )
-        process.launch(runs, lambda _: world.later(world.chance.choice((0.0, 0.5, 2.0, 5.0)), spawn))
+        process.launch(runs, respawn)
+
+    def respawn(gone: Process) -> None:
+        # A worker that is configured with a name has it in every life; otherwise each life has its own.
+        name = gone.name if world.maybe(0.3) else None
+        world.later(world.chance.choice((0.0, 0.5, 2.0, 5.0)), spawn, name)
 
     for _ in range(world.chance.randint(1, world.profile.workers)):
         world.later(world.soon(), spawn)
