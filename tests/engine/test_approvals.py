@@ -342,22 +342,13 @@ async def test_an_expired_question_counts_as_expired_whenever_it_is_looked_at(de
 
 async def test_a_question_that_expired_can_end_the_run_by_policy(desk: Desk) -> None:
     async with desk.open() as runtime:
-        agent = desk.agent(ONE)
-        agent_spec = await runtime._assembly.freeze((await runtime._assembly.agent(agent)))
-        from msgspec.structs import replace
-
-        from foliot.engine.runs import user_message
-
-        strict = replace(agent_spec, on_denied="fail")
-        driver = await runtime.runs.start(
-            strict, [user_message("pay")], run_id="r1", tools=await runtime._assembly.pipeline(strict)
-        )
-        await runtime.runs.drive(driver)
+        await start(desk, runtime, execution={"on_denied": "fail"})
         desk.clock.now += 601
 
         result = await runtime.resume("r1", check=False)
 
     assert (result.phase, result.reason) == ("failed", "approval_denied")
+    assert desk.ledger == []
 
 
 async def test_a_decision_in_time_holds_however_late_the_run_is_taken_up(desk: Desk) -> None:

@@ -41,6 +41,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
         duplicates=execution["duplicate_tool_call_policy"],
         output_schema=spec.get("output_schema"),
         tool_use_behavior=execution["tool_use_behavior"],
+        on_denied=execution.get("on_denied", "tell"),
         extra={
             ENDPOINT: endpoint,
             "roles": spec.get("roles", []),

@@ -84,6 +84,11 @@ class AgentExecution(Model):
         default="run_llm_again", description="Whether the model sees tool results, or the first result is the answer."
     )
 
+    on_denied: Annotated[Literal["tell", "fail"], BeforeValidator(lowered)] | None = Field(
+        default=None,
+        description="A call that was not permitted or not approved: tell the model (the default), or end the run.",
+    )
+
     def problems(self) -> Iterator[Problem]:
         if self.profile == "contract" and not self.tool_sequence:
             yield problem("tool_sequence", message="{field} is required when spec.execution.profile=contract")
