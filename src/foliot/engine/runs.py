@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from foliot.engine.base import Clock, Models, Silence, Watcher
+from foliot.engine.base import Approvals, Clock, Models, Silence, Watcher
 from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
+from foliot.engine.loading import load_run, read_facts, read_history
+from foliot.engine.parking import Parking
 from foliot.engine.worker import identity, is_gone
-from foliot.errors import Conflict, FoliotError
-from foliot.kernel.codec import decode, encode, type_of
+from foliot.errors import FoliotError
+from foliot.kernel.codec import encode, type_of
 from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated
-from foliot.kernel.loop import apply, fold
+from foliot.kernel.loop import apply
 from foliot.kernel.messages import Message, Text
-from foliot.kernel.spec import RunSpec, decode_spec, digest, encode_spec
+from foliot.kernel.spec import RunSpec, digest, encode_spec
 from foliot.kernel.state import State
-from foliot.store.runs import Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo
+from foliot.store.runs import Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal
 from foliot.tools.base import Toolbox
 
-_messages = msgspec.json.Decoder(tuple[Message, ...])
+log = logging.getLogger(__name__)
 
 
 class Runs:
@@ -41,8 +44,12 @@ class Runs:
         worker: str | None = None,
         lease_seconds: float = 30.0,
         is_gone: Callable[[str | None], bool] = is_gone,
+        approvals: Approvals | None = None,
     ) -> None:
-        """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end."""
+        """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
+
+        Without `approvals` a parked call is known to its journal alone.
+        """
         self.journal = journal
         self.tools = tools
         self.worker = worker or identity()
@@ -51,6 +58,7 @@ class Runs:
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._is_gone = is_gone
+        self._approvals = approvals
         self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
 
     async def start(
@@ -121,17 +129,30 @@ class Runs:
             info = await self.journal.get(run_id)
             if not self._is_gone(info.worker):
                 raise
-            # The holder was killed on this machine: waiting for its lease to run out would help nobody. By its epoch, so
-            # that of several who find it dead one replaces it, and the others do not replace that one.
+            # The holder was killed on this machine: waiting for its lease to run out would help nobody. It is named by
+            # its epoch, so that of several who find it dead one replaces it, and the others not that one.
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until, dead=info.epoch)
         _, state = await self.load(run_id)
         if state.ended is not None:
             # This process slept past its new lease before it read on, and someone else has finished the run.
             raise LeaseLost(f"run {run_id} has been ended by another process")
         driver = self._driver(lease, state, tools, stream, claim=True)
-        for signal in await self.journal.signals([run_id]):
+        for signal in (*await self.journal.signals([run_id]), *await self._answers(state, tools or self.tools)):
             driver.deliver(signal)
         return driver
+
+    async def _answers(self, state: State, tools: Toolbox) -> list[Signal]:
+        """Decisions that nobody signalled, because whoever decided died before he could."""
+        if self._approvals is None or not any(call.phase == "parked" for call in state.calls):
+            return []
+        found = {call.name: tools.definition(call.name) for call in state.calls}
+        try:
+            return await self._approvals.answers(
+                state, {name: definition.operation_classes for name, definition in found.items() if definition}
+            )
+        except FoliotError as error:
+            log.warning("run %s: its approvals could not be looked up: %s", state.run_id, error)
+            return []
 
     async def drive(self, driver: Driver) -> State:
         """Drive to the end or the next wait, with the lease kept alive meanwhile. Raises `LeaseLost`."""
@@ -146,19 +167,21 @@ class Runs:
 
     async def load(self, run_id: str, *, upto: int | None = None) -> tuple[RunInfo, State]:
         """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`."""
-        info = await self.journal.get(run_id)
-        facts = await self.facts(run_id, limit=upto)
-        if not facts or not isinstance(created := facts[0][1], RunCreated):
-            raise Conflict(f"the journal of run {run_id} does not begin with its creation")
-        spec = decode_spec(await self.journal.get_blob(info.spec))
-        return info, fold(spec, run_id, facts, await self.history(created))
+        return await load_run(self.journal, run_id, upto=upto)
 
     async def facts(self, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:
-        return [(entry.at, decode(entry.data)) for entry in await self.journal.read(run_id, limit=limit)]
+        return await read_facts(self.journal, run_id, limit=limit)
 
     async def history(self, created: RunCreated) -> tuple[Message, ...]:
         """What was said before the run, in full."""
-        return _messages.decode(await self.journal.get_blob(created.history)) if created.history else ()
+        return await read_history(self.journal, created)
+
+    def is_left_alone(self, info: RunInfo) -> bool:
+        """Whether nobody drives this run although it neither waits nor has ended."""
+        if info.phase == "pending":
+            return True
+        over = info.lease_until is not None and info.lease_until < self._clock()
+        return info.phase == "running" and (over or self._is_gone(info.worker))
 
     def local(self, run_id: str) -> Driver | None:
         """The driver of a run that this process is driving now."""
@@ -168,12 +191,14 @@ class Runs:
         await self._keeper.close()
 
     def _driver(self, lease: Lease, state: State, tools: Toolbox | None, stream: bool, *, claim: bool) -> Driver:
+        tools = tools or self.tools
         return Driver(
             lease,
             state,
             journal=self.journal,
             models=self._models,
-            tools=tools or self.tools,
+            tools=tools,
+            parking=Parking(self._approvals, state, tools) if self._approvals is not None else None,
             watcher=self._watcher,
             clock=self._clock,
             stream=stream,
