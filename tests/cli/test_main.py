@@ -7,11 +7,11 @@ from click.testing import CliRunner
 
 from foliot.cli.invocation import Invocation, color_choice
 from foliot.cli.lazy import LazyGroup, Verb, suggest
-from foliot.cli.main import DECLARE, INSPECT, OPERATE
+from foliot.cli.main import DECLARE, INSPECT, OPERATE, RUN
 from foliot.cli.main import cli as root
 from foliot.errors import Conflict, Denied, FoliotError, NotFound, SecretError, Unavailable
 
-EVERY_VERB = {**DECLARE, **INSPECT, **OPERATE}
+EVERY_VERB = {**DECLARE, **RUN, **INSPECT, **OPERATE}
 
 
 def test_help_lists_every_command_in_groups_within_80_columns(foliot):
@@ -19,7 +19,7 @@ def test_help_lists_every_command_in_groups_within_80_columns(foliot):
 
     assert said.code == 0
     assert max(map(len, said.out.splitlines())) <= 80
-    for title in ("Declare:", "Inspect:", "Operate:"):
+    for title in ("Declare:", "Run:", "Inspect:", "Operate:"):
         assert title in said.out
     for name, verb in EVERY_VERB.items():
         assert f"  {name}" in said.out

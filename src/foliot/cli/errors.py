@@ -4,7 +4,8 @@
 1  differences (diff), or    5  invalid input, with every problem listed
    anything not below        6  a rule or a key says no
 2  wrong usage               7  a needed part does not answer; trying again may help
-3  not found                 70 a fault of Foliot's own    130 Ctrl-C    141 the reader of a pipe left
+3  not found                 8  a run waits for a person
+70 a fault of Foliot's own    130 Ctrl-C    141 the reader of a pipe left
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def duration(seconds: float | None) -> str:
 
 
 def money(usd: float | None) -> str:
-    """Three digits that mean something: $0.00042, $0.0312, $1.25. An unknown price is "$?", never nothing."""
+    """Three digits that mean something: $0.000420, $0.0312, $1.25. An unknown price is "$?", never nothing."""
     if usd is None:
         return "$?"
     if usd == 0:

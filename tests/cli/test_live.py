@@ -1,0 +1,104 @@
+"""Driving a run while somebody watches, without a process around it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.cli.live import watch_run
+from foliot.cli.runview.base import Opening
+from foliot.cli.runview.plain import PlainView
+from foliot.engine.live import Recorded
+from foliot.kernel.events import ToolStarted
+from foliot.store.runs import RunInfo
+
+
+class Interrupting(PlainView):
+    """A person who presses Ctrl-C `times` times when the first tool is under way."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.notes: list[str] = []
+
+    def show(self, item) -> None:
+        super().show(item)
+        if isinstance(item, Recorded) and isinstance(item.event, ToolStarted):
+            self.press()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.press()
+
+    def press(self) -> None:
+        if self.times:
+            self.times -= 1
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class SlowToCancel(Runtime):
+    """On a store that does not answer when a cancellation is to be written."""
+
+    async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+
+def holder(gate: asyncio.Event) -> Agent:
+    @tool(effect="read")
+    async def hold() -> str:
+        await gate.wait()
+        return "held"
+
+    return Agent("holder", model=ScriptedModel([{"call": "hold"}, {"say": "done"}]), tools=[hold])
+
+
+@pytest.mark.parametrize(("presses", "kind", "phase"), [(1, Runtime, "cancelled"), (2, SlowToCancel, None)])
+async def test_ctrl_c_once_cancels_and_twice_leaves_it_as_it_is(presses, kind, phase) -> None:
+    gate = asyncio.Event()
+    agent = holder(gate)
+    async with kind("memory:") as runtime:
+        view = Interrupting(presses)
+
+        async with asyncio.timeout(20):
+            watched = await watch_run(
+                runtime, view, Opening("r1", "holder"), lambda: runtime.run(agent, "go", run_id="r1", check=False)
+            )
+
+        assert watched.interrupted
+        assert (watched.result.phase if watched.result else None) == phase
+        assert view.notes == ["Cancelling; Ctrl-C again leaves at once, and the run can be resumed."]
+        if phase is None:
+            assert (await runtime.runs.journal.get("r1")).phase == "pending"
+            gate.set()
+            assert (await runtime.resume("r1")).output == "done"
+
+
+async def test_ctrl_c_while_the_run_waits_for_a_timer_ends_it() -> None:
+    """Nobody drives it while it sleeps, so whoever cancels it has to end it, and to wake the sleeper."""
+    agent = Agent("patient", model=ScriptedModel([{"fail": "overloaded", "times": 99, "retry_after": 3600}]))
+
+    class Impatient(Interrupting):
+        def show(self, item) -> None:
+            PlainView.show(self, item)
+            if isinstance(item, Recorded) and type(item.event).__name__ == "RunWaiting":
+                self.press()
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    async with Runtime("memory:") as runtime:
+        async with asyncio.timeout(20):
+            watched = await watch_run(
+                runtime,
+                Impatient(1),
+                Opening("r1", "patient"),
+                lambda: runtime.run(agent, "go", run_id="r1", check=False),
+            )
+
+    assert watched.result is not None
+    assert watched.result.phase == "cancelled"
