@@ -11,7 +11,7 @@ from foliot.errors import Conflict
 from foliot.kernel.messages import Media, Text, ToolResult
 from foliot.tools.base import Invocation, ToolDenied
 from foliot.tools.function import tool
-from foliot.tools.pipeline import Pipeline, gates_for, stages_for
+from foliot.tools.pipeline import Pipeline
 
 
 def call(name: str, **arguments: object) -> Invocation:
@@ -21,15 +21,6 @@ def call(name: str, **arguments: object) -> Invocation:
 async def result_of(function, **arguments: object) -> ToolResult:
     wrapped = function if hasattr(function, "definition") else tool(function)
     return await Pipeline([wrapped]).call(call(wrapped.definition.name, **arguments))
-
-
-def test_the_order_of_gates_and_stages() -> None:
-    @tool
-    async def f(n: int) -> int:
-        return n
-
-    assert [type(gate).__name__ for gate in gates_for(f.definition)] == ["CheckArguments"]
-    assert [type(stage).__name__ for stage in stages_for(f.definition)] == ["Timeout"]
 
 
 class Answer(BaseModel):
@@ -185,16 +176,3 @@ async def test_admitting_a_call_has_no_effect_until_it_is_run() -> None:
     assert ran == [1]
 
 
-async def test_a_gate_that_breaks_refuses_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    @tool
-    async def f() -> None: ...
-
-    async def broken(call: Invocation) -> Invocation:
-        raise RuntimeError("policy store is down")
-
-    monkeypatch.setattr("foliot.tools.pipeline.gates_for", lambda definition: (broken,))
-
-    refused = await Pipeline([f]).admit(call("f"))
-
-    assert isinstance(refused, ToolResult)
-    assert refused.error is not None

@@ -1,16 +1,18 @@
 """The one way to a tool's backend, readable from top to bottom.
 
 Every call, from a model, a person or a program, passes these stages in this order; no entry point has a way around
-them. *Gates* decide whether the call may act and change nothing. Between the gates and the rest its start is made
-durable by whoever runs the call. *Stages* then nest around the backend like envelopes: the first is opened first and
-closed last.
+them. *Layers* judge the call by the rules and *gates* ask the world outside; neither has an effect. Then the call's
+start is made durable by whoever runs it. *Stages* nest around the backend like envelopes: the first is opened first and
+closed last. *Finishers* make the result what may be seen and kept.
+
+Each tool gets its own lists when it is added, so a call pays only for what applies to its tool. Layers only narrow:
+none of them can allow what another refused, and anything that breaks refuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from foliot.errors import Conflict
 from foliot.kernel.messages import ToolResult
@@ -25,105 +27,281 @@ from foliot.tools.base import (
     ToolDenied,
     ToolUnsupported,
 )
+from foliot.tools.parts import Parts
+from foliot.tools.registry import schema_digest
 from foliot.tools.result import failure_result, success_result
+from foliot.tools.rules import Rules
+from foliot.tools.running import Handler, Running
+from foliot.tools.stages.advertised import Advertised
+from foliot.tools.stages.allow_list import AllowList
+from foliot.tools.stages.approval import Approval
 from foliot.tools.stages.arguments import CheckArguments
-from foliot.tools.stages.timeout import Timeout
+from foliot.tools.stages.attempt import Attempt
+from foliot.tools.stages.breaker import Breaker
+from foliot.tools.stages.budget import Budget
+from foliot.tools.stages.classify import Classify
+from foliot.tools.stages.conditions import Conditions
+from foliot.tools.stages.deadline import Deadline
+from foliot.tools.stages.isolation import Isolation
+from foliot.tools.stages.mask import Mask, masked_output
+from foliot.tools.stages.permissions import Permissions
+from foliot.tools.stages.policy import Policies
+from foliot.tools.stages.preconditions import Preconditions
+from foliot.tools.stages.rate import RateGate, RateStage
+from foliot.tools.stages.record import CallRecord, Moment, Record
+from foliot.tools.stages.resolve import Resolve
+from foliot.tools.stages.retry import Retries
+from foliot.tools.stages.secrets import Secrets
+from foliot.tools.stages.truncate import Truncate
+from foliot.tools.verdict import Verdict
 
-Handler: TypeAlias = Callable[[Invocation], Awaitable[Any]]
+
+class Layer(Protocol):
+    """Pure. Says allow, ask or deny by the rules; raises a `ToolError` for what no rule is about."""
+
+    @property
+    def layer(self) -> str: ...
+
+    def __call__(self, call: Invocation, rules: Rules) -> Verdict: ...
 
 
 class Gate(Protocol):
-    """Refuses a call by raising a `ToolError`; otherwise returns the call, perhaps narrowed."""
+    """Raises to refuse, or `ApprovalNeeded`. `asks` are the verdicts of the layers that want an approval."""
 
-    async def __call__(self, call: Invocation) -> Invocation: ...
+    async def __call__(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> None: ...
 
 
 class Stage(Protocol):
     """May time a call or repeat it; otherwise awaits `next`."""
 
-    async def __call__(self, call: Invocation, *, next: Handler) -> Any: ...
+    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any: ...
 
 
-def gates_for(definition: ToolDefinition) -> tuple[Gate, ...]:
-    """What a call of this tool must pass, in order. Built once per tool, so a call pays only for what it uses."""
-    if definition.schema is None:
-        return ()
-    return (CheckArguments(definition.name, definition.schema),)
+class Finisher(Protocol):
+    async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult: ...
 
 
-def stages_for(definition: ToolDefinition) -> tuple[Stage, ...]:
-    """What stands around the backend of this tool, outermost first."""
-    return (Timeout(definition.timeout),) if definition.timeout else ()
+def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple[Layer, ...]:
+    """What judges a call of this tool, in order."""
+    definition = tool.definition
+    layers: list[Layer | None] = [
+        Resolve(definition, schema_digest(definition.schema)),
+        CheckArguments(definition.name, definition.schema) if definition.schema is not None else None,
+        Isolation(definition, getattr(tool, "isolation", "none")) if definition.isolation != "none" else None,
+        Advertised(),
+        AllowList(definition, parts.profile),
+        Permissions(definition),
+        Policies(definition),
+        Conditions(definition),
+        Preconditions(definition, offers) if definition.requires or definition.requires_prior else None,
+    ]
+    return tuple(layer for layer in layers if layer is not None)
+
+
+def gates_for(definition: ToolDefinition, parts: Parts) -> tuple[Gate, ...]:
+    """What a call must pass after that, in order: who has no rate left is not asked for an approval."""
+    limit = definition.rate_limit
+    gates: list[Gate | None] = [
+        Secrets(definition, parts.has_secret) if any(need[:7] == "secret:" for need in definition.requires) else None,
+        Budget(definition, parts.budgets) if parts.budgets is not None else None,
+        RateGate(definition, limit, parts.limiter) if limit is not None else None,
+        Approval(parts.grants, parts.clock),
+    ]
+    return tuple(gate for gate in gates if gate is not None)
+
+
+def stages_for(definition: ToolDefinition, parts: Parts) -> tuple[Stage, ...]:
+    """What stands around the backend, outermost first."""
+    limit = definition.rate_limit
+    stages: list[Stage | None] = [
+        RateStage(definition, limit, parts.limiter) if limit is not None else None,
+        Deadline(definition.timeout, parts.clock) if definition.timeout else None,
+        Retries(definition, parts.clock, parts.sleep, parts.chance) if definition.retry.max_attempts > 1 else None,
+        Breaker(definition, parts.circuits, parts.clock),
+        Attempt(definition, parts.clock),
+        Classify(),
+    ]
+    return tuple(stage for stage in stages if stage is not None)
+
+
+def finishers_for(definition: ToolDefinition, parts: Parts) -> tuple[Finisher, ...]:
+    """What happens to a result, in order: nothing is kept or cut before secrets are out of it."""
+    finishers: list[Finisher | None] = [
+        Mask(parts.masker) if parts.masker is not None else None,
+        Truncate(parts.result_limit, parts.store_blob),
+    ]
+    return tuple(finisher for finisher in finishers if finisher is not None)
 
 
 def compose(stages: Sequence[Stage], backend: Handler) -> Handler:
     if not stages:
         return backend
-    return partial(stages[0], next=compose(stages[1:], backend))
+    stage, inner = stages[0], compose(stages[1:], backend)
+
+    def handle(call: Invocation, running: Running) -> Awaitable[Any]:
+        return stage(call, running, inner)
+
+    return handle
+
+
+class Entry:
+    """One tool with everything that stands before and around it."""
+
+    __slots__ = ("definition", "finishers", "gates", "handler", "layers", "tool")
+
+    def __init__(self, tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> None:
+        definition = tool.definition
+        invoke = tool.invoke
+
+        def backend(call: Invocation, running: Running) -> Awaitable[Any]:
+            return invoke(call, on_output=running.on_output)
+
+        self.tool = tool
+        self.definition = definition
+        self.layers = layers_for(tool, parts, offers)
+        self.gates = gates_for(definition, parts)
+        self.handler = compose(stages_for(definition, parts), backend)
+        self.finishers = finishers_for(definition, parts)
 
 
 class Pipeline:
-    """A `Toolbox`: named tools, each behind its gates and stages."""
+    """A `Toolbox`: named tools, each behind its layers, gates and stages."""
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        self._tools: dict[str, Tool] = {}
-        self._gates: dict[str, tuple[Gate, ...]] = {}
-        self._stages: dict[str, tuple[Stage, ...]] = {}
+    def __init__(self, tools: Iterable[Tool] = (), parts: Parts | None = None) -> None:
+        self.parts = parts or Parts()
+        self._entries: dict[str, Entry] = {}
+        self._capabilities: set[str] = set()
+        self._record = Record(self.parts.recorders) if self.parts.recorders else None
         for tool in tools:
             self.add(tool)
 
     def add(self, tool: Tool) -> None:
         """Make a tool callable. Raises `Conflict` when another tool has its name."""
         name = tool.definition.name
-        if self._tools.get(name, tool) is not tool:
+        known = self._entries.get(name)
+        if known is not None and known.tool is not tool:
             raise Conflict(f"two tools are named {name!r}", hint="Give one of them another name.")
-        self._tools[name] = tool
-        self._gates[name] = gates_for(tool.definition)
-        self._stages[name] = stages_for(tool.definition)
+        self._entries[name] = Entry(tool, self.parts, self._offers)
+        self._capabilities.update(f"capability:{each}" for each in tool.definition.capabilities)
+
+    def _offers(self, need: str) -> bool:
+        kind, _, name = need.partition(":")
+        return name in self._entries if kind == "tool" else need in self._capabilities
 
     @property
     def definitions(self) -> Mapping[str, ToolDefinition]:
-        return {name: tool.definition for name, tool in self._tools.items()}
+        return {name: entry.definition for name, entry in self._entries.items()}
 
     def definition(self, name: str) -> ToolDefinition | None:
-        tool = self._tools.get(name)
-        return tool.definition if tool else None
+        entry = self._entries.get(name)
+        return entry.definition if entry else None
+
+    def entry(self, name: str) -> Entry | None:
+        """A tool and its layers, for whoever explains what would happen to a call."""
+        return self._entries.get(name)
 
     async def admit(self, call: Invocation) -> Admitted | Parked | ToolResult:
-        tool = self._tools.get(call.tool)
-        if tool is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            return failure_result(call, ToolUnsupported(f"there is no tool named {call.tool!r}; there are: {known}"))
+        entry = self._entries.get(call.tool)
+        asks: tuple[Verdict, ...] = ()
         try:
-            for gate in self._gates[call.tool]:
-                call = await gate(call)
+            if entry is None:
+                raise self._unknown(call)
+            rules = await self.parts.rules.rules(call.caller.namespace)
+            for layer in entry.layers:
+                verdict = layer(call, rules)
+                if verdict.outcome == "deny":
+                    raise verdict.denial()
+                if verdict.outcome == "ask":
+                    asks = (*asks, verdict)
+            for gate in entry.gates:
+                await gate(call, rules, asks)
+            if self._record is not None:
+                await self._note("admitted", call, entry, asks=asks)
         except ApprovalNeeded as needed:
-            return needed.parked
+            return await self._park(call, entry, asks, needed.parked)
         except Exception as error:
-            # Governance fails closed: a gate that breaks refuses the call.
-            return failure_result(call, error)
-        return AdmittedCall(tool, self._stages[call.tool], call)
+            # Governance fails closed: a layer that breaks refuses the call.
+            return await self._refuse(call, entry, asks, error)
+        return AdmittedCall(self, entry, call)
 
     async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
         """Both halves at once, for callers that keep no journal."""
         admitted = await self.admit(call)
         if isinstance(admitted, Parked):
-            return failure_result(call, ToolDenied(f"{call.tool!r} needs an approval: {admitted.reason}"))
+            return failure_result(
+                call,
+                ToolDenied(
+                    f"{call.tool!r} needs an approval: {admitted.reason}", layer="approval", rule=admitted.approval_id
+                ),
+            )
         return admitted if isinstance(admitted, ToolResult) else await admitted.run(on_output=on_output)
+
+    def _unknown(self, call: Invocation) -> ToolUnsupported:
+        known = ", ".join(sorted(self._entries)) or "none"
+        return ToolUnsupported(f"there is no tool named {call.tool!r}; there are: {known}", layer="resolve")
+
+    async def _park(
+        self, call: Invocation, entry: Entry | None, asks: tuple[Verdict, ...], parked: Parked
+    ) -> Parked | ToolResult:
+        try:
+            await self._note("parked", call, entry, asks=asks, parked=parked)
+        except Exception as error:
+            return failure_result(call, error)
+        return parked
+
+    async def _refuse(
+        self, call: Invocation, entry: Entry | None, asks: tuple[Verdict, ...], error: Exception
+    ) -> ToolResult:
+        result = failure_result(call, error)
+        try:
+            for finisher in entry.finishers if entry else ():
+                result = await finisher(call, result)
+            await self._note("refused", call, entry, asks=asks, result=result)
+        except Exception as broken:
+            return failure_result(call, broken)
+        return result
+
+    async def finish(
+        self, call: Invocation, entry: Entry, result: ToolResult, running: Running, began: float
+    ) -> ToolResult:
+        """The result as it may be seen, recorded. Never raises."""
+        try:
+            for finisher in entry.finishers:
+                result = await finisher(call, result)
+            if self._record is not None:
+                seconds = self.parts.clock() - began
+                await self._note("finished", call, entry, result=result, attempts=running.attempts, seconds=seconds)
+        except Exception as error:
+            # What a finisher could not make fit to be seen is not seen.
+            return failure_result(call, error)
+        return result
+
+    async def _note(self, moment: Moment, call: Invocation, entry: Entry | None, **facts: Any) -> None:
+        if self._record is not None:
+            definition = entry.definition if entry else None
+            await self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
 
 
 class AdmittedCall:
-    __slots__ = ("_call", "_stages", "_tool")
+    __slots__ = ("_call", "_entry", "_pipeline")
 
-    def __init__(self, tool: Tool, stages: tuple[Stage, ...], call: Invocation) -> None:
-        self._tool = tool
-        self._stages = stages
+    def __init__(self, pipeline: Pipeline, entry: Entry, call: Invocation) -> None:
+        self._pipeline = pipeline
+        self._entry = entry
         self._call = call
 
     async def run(self, *, on_output: OnOutput | None = None) -> ToolResult:
-        handler = compose(self._stages, partial(self._tool.invoke, on_output=on_output))
+        call, parts = self._call, self._pipeline.parts
+        ended = None
+        if on_output is not None and parts.masker is not None:
+            on_output, ended = masked_output(parts.masker, on_output)
+        running = Running(on_output)
+        began = parts.clock()
         try:
-            return success_result(self._call, await handler(self._call))
+            result = success_result(call, await self._entry.handler(call, running))
         except Exception as error:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
-            return failure_result(self._call, error)
+            result = failure_result(call, error)
+        if ended is not None:
+            ended()
+        return await self._pipeline.finish(call, self._entry, result, running, began)

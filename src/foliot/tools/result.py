@@ -6,6 +6,10 @@ import msgspec
 
 from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
 from foliot.tools.base import Invocation, ToolError
+from foliot.tools.stages.classify import classified
+
+# A tool chooses the text of its errors; a model needs the beginning of it.
+LONGEST_MESSAGE = 8_000
 
 _encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
 
@@ -32,22 +36,9 @@ def success_result(call: Invocation, value: object) -> ToolResult:
 
 def failure_result(call: Invocation, error: Exception) -> ToolResult:
     """The error as data. The text names the cause, so that the model can do better the next time."""
-    if isinstance(error, ToolError):
-        failure = ToolFailure(
-            code=error.code,
-            reason=error.reason,
-            message=error.message,
-            retryable=error.retryable,
-            kind=error.kind,
-            details=error.details,
-        )
-    else:
-        failure = ToolFailure(
-            code=ToolError.code,
-            reason=ToolError.reason,
-            message=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
-            retryable=ToolError.retryable,
-        )
+    known = classified(error, call.tool)
+    message = known.message if len(known.message) <= LONGEST_MESSAGE else f"{known.message[:LONGEST_MESSAGE]} […]"
+    failure = ToolFailure(known.code, known.reason, message, known.retryable, known.kind, known.details)
     return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {failure.message}"),), failure)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import jsonschema_rs
 
 from foliot.tools.base import Invocation, ToolArgumentsInvalid
+from foliot.tools.rules import Rules
+from foliot.tools.verdict import Verdict
 
 MOST_PROBLEMS_SHOWN = 5
 
@@ -15,14 +17,18 @@ MOST_PROBLEMS_SHOWN = 5
 class CheckArguments:
     """Refuses a call whose arguments do not fit, and tells the model every place that is wrong."""
 
+    layer = "arguments"
+
     def __init__(self, tool: str, schema: Mapping[str, Any]) -> None:
         self._validator = jsonschema_rs.validator_for(dict(schema))
+        self._is_valid = self._validator.is_valid
         self._tool = tool
+        self._fit = Verdict("allow", self.layer, "the arguments fit the tool's schema")
 
-    async def __call__(self, call: Invocation) -> Invocation:
-        if not self._validator.is_valid(call.arguments):
+    def __call__(self, call: Invocation, rules: Rules) -> Verdict:
+        if not self._is_valid(call.arguments):
             raise ToolArgumentsInvalid(f"arguments of {self._tool!r} do not fit its schema: {self._explain(call)}")
-        return call
+        return self._fit
 
     def _explain(self, call: Invocation) -> str:
         problems = list(self._validator.iter_errors(call.arguments))

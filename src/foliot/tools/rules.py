@@ -1,0 +1,186 @@
+"""The rules of one namespace, as plain data that a gate can read in a microsecond.
+
+Names of tools, agents and permissions are compared in a form of their own (`tool_token`, `permission_token`), so that
+spelling does not decide what is allowed. Rules are a snapshot: nothing in here changes under a call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol, TypeAlias
+
+from foliot.tools.base import Invocation
+from foliot.tools.conditions import Expression
+from foliot.tools.verdict import ASK_SECONDS, Outcome
+
+Access: TypeAlias = Literal["allow", "deny"]
+Ask: TypeAlias = Literal["off", "on-miss", "always"]
+
+EVERY_TOOL: Final = "*"
+MOST_REMEMBERED: Final = 1024
+
+
+def permission_token(text: str) -> str:
+    """`Tool: Web-Search :invoke` and `tool:web_search:invoke` are the same permission."""
+    return _SEPARATORS.sub("_", text.strip().lower().replace(" ", ""))
+
+
+def tool_token(text: str) -> str:
+    """`Web-Search` and `web_search` are the same tool to a rule. Dots stay."""
+    return _SPACES.sub("_", text.strip().lower()).strip("_:")
+
+
+_SEPARATORS: Final = re.compile(r"[/\\-]")
+_SPACES: Final = re.compile(r"[\s/\\-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    name: str
+    permissions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    when: Expression
+    outcome: Outcome
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One ToolPermission. `agents` None means every agent; `operations` has the outcome of each class, `*` for others.
+
+    `conditions` are a table: of those that hold, the strictest decides. When any of them allows, a call for which none
+    holds is refused: who writes "allow when …" means "and not otherwise".
+    """
+
+    name: str
+    tool: str
+    action: str = "invoke"
+    required: tuple[str, ...] = ()
+    any_of: bool = False
+    agents: frozenset[str] | None = None
+    operations: Mapping[str, Outcome] = field(default_factory=dict[str, Outcome])
+    conditions: tuple[Condition, ...] = ()
+    approvers: tuple[str, ...] = ()
+    ask_seconds: float = ASK_SECONDS
+
+    def applies_to(self, agent: str) -> bool:
+        return self.agents is None or agent.lower() in self.agents
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One AgentPolicy. An empty set of models, tools or categories is no limit."""
+
+    name: str
+    everywhere: bool = False
+    systems: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
+    max_tokens: int = 0
+    models: frozenset[str] = frozenset()
+    blocked: frozenset[str] = frozenset()
+    tools: frozenset[str] = frozenset()
+    categories: frozenset[str] = frozenset()
+    read_only: bool = False
+    ask: Ask = "off"
+
+    def applies_to(self, task: str, system: str) -> bool:
+        return self.everywhere or task.lower() in self.tasks or system.lower() in self.systems
+
+
+@dataclass(frozen=True, slots=True)
+class StandingGrant:
+    """An approval given in advance, for calls like these, until `expires_at` (seconds since 1970; None: for good)."""
+
+    id: str
+    tool: str
+    agents: frozenset[str] | None = None
+    when: Expression | None = None
+    expires_at: float | None = None
+
+    def covers(self, call: Invocation, now: float) -> bool:
+        """Raises `ConditionFailed` when its condition cannot be evaluated."""
+        if self.tool != tool_token(call.tool) or (self.expires_at is not None and now >= self.expires_at):
+            return False
+        if self.agents is not None and call.caller.agent.lower() not in self.agents:
+            return False
+        return self.when is None or self.when.holds(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds in one namespace. `roles` are by `namespace/name`, `permissions` by the token of their tool.
+
+    `default_access` is for a call that no rule speaks of, of an agent without roles. `broken` says which tool is
+    refused because a rule for it cannot be read; `*` stands for every tool.
+    """
+
+    namespace: str = "default"
+    roles: Mapping[str, Role] = field(default_factory=dict[str, Role])
+    permissions: Mapping[str, tuple[Permission, ...]] = field(default_factory=dict[str, tuple[Permission, ...]])
+    policies: tuple[Policy, ...] = ()
+    grants: tuple[StandingGrant, ...] = ()
+    default_access: Access = "allow"
+    broken: Mapping[str, str] = field(default_factory=dict[str, str])
+    # What was worked out before; the rules never change, so neither does this. Bounded.
+    _held: dict[tuple[str, ...], tuple[frozenset[str], tuple[str, ...]]] = field(
+        default_factory=dict[tuple[str, ...], tuple[frozenset[str], tuple[str, ...]]],
+        init=False,
+        compare=False,
+        repr=False,
+    )
+
+    def held_by(self, roles: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """The permissions of these roles together, and those of the roles that do not exist."""
+        known = self._held.get(roles)
+        if known is None:
+            found = {name: self.role(name) for name in roles}
+            missing = tuple(sorted(name for name, role in found.items() if role is None))
+            held = frozenset(token for role in found.values() if role is not None for token in role.permissions)
+            if len(self._held) >= MOST_REMEMBERED:
+                self._held.clear()
+            known = self._held[roles] = held, missing
+        return known
+
+    def role(self, name: str) -> Role | None:
+        return self.roles.get(name if "/" in name else f"{self.namespace}/{name}")
+
+    def permissions_for(self, tool: str, agent: str) -> tuple[Permission, ...]:
+        """`tool` is a token."""
+        found = self.permissions.get(tool, ())
+        return tuple([rule for rule in found if rule.applies_to(agent)]) if found else found
+
+    def policies_for(self, task: str, system: str) -> tuple[Policy, ...]:
+        if not self.policies:
+            return ()
+        return tuple([policy for policy in self.policies if policy.everywhere or policy.applies_to(task, system)])
+
+    def token_limit(self, task: str = "", system: str = "") -> int | None:
+        """The smallest limit of all policies that apply."""
+        return min((p.max_tokens for p in self.policies_for(task, system) if p.max_tokens > 0), default=None)
+
+
+class RuleSource(Protocol):
+    """Where rules come from."""
+
+    async def rules(self, namespace: str) -> Rules:
+        """The rules as they are now. Whatever this raises, the call is refused."""
+        ...
+
+
+class FixedRules:
+    """The same rules for every call; without any, every namespace has only the default."""
+
+    def __init__(self, *rules: Rules, default_access: Access = "allow") -> None:
+        self._rules = {each.namespace: each for each in rules}
+        self._default: Access = default_access
+
+    async def rules(self, namespace: str) -> Rules:
+        found = self._rules.get(namespace)
+        if found is None:
+            found = self._rules[namespace] = Rules(namespace, default_access=self._default)
+        return found

@@ -1,0 +1,45 @@
+"""Says of whatever a backend raised what kind of failure it is, after each attempt."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+from foliot.tools.base import Invocation, ToolError, ToolUnreachable
+from foliot.tools.running import Handler, Running
+
+log = logging.getLogger(__name__)
+
+
+class Classify:
+    """A `ToolError` is precise already; the rest goes by its type, never by its text, which the tool can choose."""
+
+    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
+        try:
+            return await next(call, running)
+        except ToolError:
+            raise
+        except Exception as error:
+            raise classified(error, call.tool) from error
+
+
+def classified(error: Exception, tool: str) -> ToolError:
+    """The failure that an exception means. The stack goes to the log, not to the model."""
+    if isinstance(error, ToolError):
+        return error
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+        unreachable = ToolUnreachable(said)
+        unreachable.before_effect = isinstance(error, ConnectionRefusedError | socket.gaierror)
+        return unreachable
+    if isinstance(error, RecursionError | MemoryError):
+        return ToolInternal(said, retryable=False)
+    log.info("the tool %s raised", tool, exc_info=error)
+    return ToolInternal(said)
+
+
+class ToolInternal(ToolError):
+    """The tool itself is at fault."""
+
+    kind = "internal"

@@ -1,0 +1,108 @@
+"""AgentRole x ToolPermission: may this agent call this tool?
+
+The order of the decision, from top to bottom; the first that decides, decides:
+
+1. A rule for the tool cannot be read: refused.
+2. The agent lists the tool in `allowed_tools`: allowed. (Policies and lists still hold: they are other layers.)
+3. A role of the agent does not exist: refused.
+4. No permission speaks of the tool: an agent without roles has the namespace's default access; one with roles needs
+   `tool:<tool>:invoke` and `capability:<c>` for each capability of the tool.
+5. Every permission that applies must be met: all, or any, of what it requires.
+6. For each class of operation the tool performs: the rule for that class, else the one for `*`, else allow. Over all
+   classes and all permissions the strictest counts.
+"""
+
+from __future__ import annotations
+
+from foliot.tools.base import Invocation, ToolDefinition
+from foliot.tools.rules import EVERY_TOOL, Permission, Rules, permission_token, tool_token
+from foliot.tools.verdict import STRICTNESS, Outcome, Verdict
+
+LAYER = "permissions"
+
+
+class Permissions:
+    layer = LAYER
+
+    def __init__(self, definition: ToolDefinition) -> None:
+        self._name = definition.name
+        self._tool = tool_token(definition.name)
+        self._classes = definition.operation_classes
+        self._capabilities = tuple(
+            permission_token(f"capability:{tool_token(capability)}") for capability in definition.capabilities
+        )
+
+    def __call__(self, call: Invocation, rules: Rules) -> Verdict:
+        caller = call.caller
+        if rules.broken and (broken := rules.broken.get(self._tool) or rules.broken.get(EVERY_TOOL)):
+            return Verdict("deny", LAYER, f"a rule cannot be read, so nothing is allowed by it: {broken}", broken)
+        if caller.allowed_tools and self._tool in map(tool_token, caller.allowed_tools):
+            return _LISTED
+        held, missing = rules.held_by(caller.roles) if caller.roles else _NO_ROLES
+        if missing:
+            reason = f"agent {caller.agent!r} has roles that do not exist: {', '.join(missing)}"
+            return Verdict("deny", LAYER, reason, "", {"missing_roles": list(missing)})
+        applying = rules.permissions_for(self._tool, caller.agent)
+        if not applying:
+            return self._without_rules(call, rules, held)
+        return self._under(applying, held)
+
+    def _without_rules(self, call: Invocation, rules: Rules, held: frozenset[str]) -> Verdict:
+        if not call.caller.roles:
+            return _OPEN if rules.default_access == "allow" else _CLOSED
+        lacking = [token for token in self._required("invoke") if token not in held]
+        if lacking:
+            return self._lacks(lacking, "", any_of=False)
+        return _HELD
+
+    def _under(self, applying: tuple[Permission, ...], held: frozenset[str]) -> Verdict:
+        strictest: Verdict = _MET
+        for permission in applying:
+            rule = f"ToolPermission/{permission.name}"
+            required = permission.required
+            if not required and not permission.operations and not permission.conditions:
+                required = self._required(permission.action)
+            lacking = [token for token in required if token not in held]
+            if lacking and (not permission.any_of or len(lacking) == len(required)):
+                return self._lacks(lacking, rule, any_of=permission.any_of)
+            outcome, name = self._operation(permission)
+            if STRICTNESS[outcome] > STRICTNESS[strictest.outcome]:
+                strictest = self._operation_verdict(outcome, name, rule, permission)
+        return strictest
+
+    def _operation(self, permission: Permission) -> tuple[Outcome, str]:
+        """The strictest outcome for what the tool does, and the class that has it."""
+        found: tuple[Outcome, str] = ("allow", "")
+        for name in self._classes if permission.operations else ():
+            outcome = permission.operations.get(name) or permission.operations.get("*", "allow")
+            if STRICTNESS[outcome] > STRICTNESS[found[0]]:
+                found = (outcome, name)
+        return found
+
+    def _operation_verdict(self, outcome: Outcome, name: str, rule: str, permission: Permission) -> Verdict:
+        details = {"tool": self._name, "operation_class": name}
+        if outcome == "deny":
+            return Verdict("deny", LAYER, f"policy operation denied: {self._name!r} does {name!r}", rule, details)
+        reason = f"{self._name!r} does {name!r}, which needs an approval"
+        return Verdict("ask", LAYER, reason, rule, details, permission.approvers, permission.ask_seconds)
+
+    def _required(self, action: str) -> tuple[str, ...]:
+        return (permission_token(f"tool:{self._tool}:{action}"), *self._capabilities)
+
+    def _lacks(self, lacking: list[str], rule: str, *, any_of: bool) -> Verdict:
+        details = {"tool": self._name, "required_any" if any_of else "required": lacking}
+        needed = (" or " if any_of else " and ").join(lacking)
+        return Verdict("deny", LAYER, f"the agent's roles do not hold {needed}", rule, details)
+
+
+_NO_ROLES: tuple[frozenset[str], tuple[str, ...]] = frozenset(), ()
+_LISTED = Verdict("allow", LAYER, "the agent lists the tool in allowed_tools")
+_OPEN = Verdict("allow", LAYER, "no rule speaks of the tool, and the agent has no roles: open by default")
+_CLOSED = Verdict(
+    "deny",
+    LAYER,
+    "no rule allows the tool, and this deployment refuses what no rule allows",
+    "default_tool_access",
+)
+_HELD = Verdict("allow", LAYER, "no rule speaks of the tool, and the agent's roles hold what it needs")
+_MET = Verdict("allow", LAYER, "every permission that applies is met")
