@@ -241,6 +241,8 @@ class TestShowing:
             ("nats", "nats://****@h:4222", "flag --nats"),
             ("outbound_allow", "", "default"),
             ("mcp_commands", "", "default"),
+            ("default_tool_access", "allow", "default"),
+            ("allowed_tools", "", "default"),
         ]
         assert "sesame" not in repr(settings)
         assert "sesame" not in str(settings)

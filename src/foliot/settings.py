@@ -24,6 +24,7 @@ CONFIG: Final = "FOLIOT_CONFIG"
 OTHER_VARIABLES: Final = (CONFIG, "FOLIOT_DEBUG", "FOLIOT_TEST_POSTGRES_URL", "FOLIOT_TEST_NATS_URL")
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+Access: TypeAlias = Literal["allow", "deny"]
 NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 QUERY_PASSWORD: Final = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
@@ -109,6 +110,21 @@ def as_level(given: Given) -> LogLevel:
     raise refused(given, "one of " + ", ".join(LEVELS))
 
 
+def as_access(given: Given) -> Access:
+    match given.text.lower():
+        case "allow":
+            return "allow"
+        case "deny":
+            return "deny"
+        case _:
+            raise refused(given, "allow or deny")
+
+
+def as_names(given: Given) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(part.strip() for part in given.text.split(",") if part.strip())
+
+
 def as_hosts(given: Given) -> tuple[str, ...]:
     """Names, addresses and networks, separated by commas: `intranet.example, *.svc.local, 10.1.0.0/16, ::1`."""
     import ipaddress  # only who sets it pays
@@ -148,6 +164,10 @@ class Settings:
     outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))
     # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares.
     mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))
+    # What an agent without roles may do with a tool of which no rule speaks.
+    default_tool_access: Access = field(metadata=rule(as_access, "allow"))
+    # The only tools that may be called at all, whatever rules and agents say; all when not set.
+    allowed_tools: tuple[str, ...] | None = field(metadata=rule(as_names, None))
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
     """Worth telling: variables that look like a misspelt setting."""

@@ -1,7 +1,7 @@
 """Every check of documents that needs more than one manifest, or more than the words in it.
 
 References and graphs are the resources' own business; whether a provider exists and a script can be played only the
-models know.
+models know, whether a condition can be evaluated only the tools.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def check_documents(documents: Sequence[Document], find: Find | None) -> list[tu
     for index, document in enumerate(documents):
         if document["kind"] == "ModelEndpoint":
             problems.extend((index, problem) for problem in _check_endpoint(document))
+        elif document["kind"] == "ToolPermission":
+            problems.extend((index, problem) for problem in _check_conditions(document))
     return problems
 
 
@@ -50,6 +52,20 @@ def _check_endpoint(document: Document) -> Iterator[Problem]:
 
         for place, message in validate_script(script):
             yield Problem(("spec", *_path(place)), message)
+
+
+def _check_conditions(document: Document) -> Iterator[Problem]:
+    """An expression that cannot be compiled would refuse every call of its tool: better said now."""
+    conditions = document["spec"].get("conditions", ())
+    if not conditions:
+        return
+    from foliot.tools.conditions import Expression
+
+    for index, condition in enumerate(conditions):
+        try:
+            Expression(condition["when"])
+        except FoliotError as error:
+            yield Problem(("spec", "conditions", index, "when"), error.message, error.hint)
 
 
 def _path(place: str) -> Path:

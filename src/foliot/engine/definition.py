@@ -80,6 +80,8 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
         requires=tuple(spec.get("requires", ())),
         requires_prior=tuple(spec.get("requires_prior", ())),
         after=tuple(spec.get("after", ())),
+        resource_keys=tuple(spec.get("resource_keys", ())),
+        record=spec.get("record", "best_effort"),
         attempt_timeout=seconds(timeouts["attempt"]) if "attempt" in timeouts else None,
         idle_timeout=seconds(timeouts["idle"]) if "idle" in timeouts else None,
         retry=_retry(runtime["retry"]),

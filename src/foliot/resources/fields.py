@@ -19,6 +19,7 @@ from foliot.resources.problems import Path, Problem
 
 NAME_MAX: Final = 253
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_ASKED_VERSION: Final = re.compile(r"[\^~=]?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?")
 _SECRET_KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
 _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DNS: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
@@ -50,6 +51,17 @@ def check_ref(value: str) -> str:
                 f'invalid {{field}} "{_short(value)}": expected name or namespace/name',
                 expected="name or namespace/name",
             )
+    return value
+
+
+def check_tool_request(value: str) -> str:
+    """`name`, or `name@version` with 1, 1.2, ^1.2, ~1.2 or 1.2.3."""
+    name, at, version = value.partition("@")
+    if len(name) > NAME_MAX or not _NAME.fullmatch(name) or (at and not _ASKED_VERSION.fullmatch(version)):
+        raise refusal(
+            f'invalid {{field}} "{_short(value)}": expected a name, or a name and a version such as search@^1.2',
+            expected="name or name@version",
+        )
     return value
 
 
@@ -224,6 +236,7 @@ _DURATION_SCHEMA: Final = {
 _WORD: Final = "[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*{_WORD}\\s*$", "maxLength": NAME_MAX}
 _REF_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}\\s*$"}
+_TOOL_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*{_WORD}(@[\\^~=]?[0-9][0-9A-Za-z.-]*)?\\s*$"}
 _SECRET_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}(:[A-Za-z0-9._-]+)?\\s*$"}
 _URL_SCHEMA: Final = {"type": "string", "format": "uri", "pattern": "^\\s*[Hh][Tt][Tt][Pp][Ss]?://"}
 _MAP_SCHEMA: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
@@ -246,6 +259,8 @@ WordList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), After
 """Duplicates are removed in any case, empty ones too; the first spelling stays."""
 ExactList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
 NameList: TypeAlias = Annotated[list[Name], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
+ToolRequest: TypeAlias = Annotated[str, AfterValidator(check_tool_request), WithJsonSchema(_TOOL_SCHEMA)]
+ToolList: TypeAlias = Annotated[list[ToolRequest], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
 RefList: TypeAlias = Annotated[list[Ref], BeforeValidator(one_is_a_list), AfterValidator(distinct_any_case)]
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from foliot.resources.problems import Path
 
-Form: TypeAlias = Literal["name", "ref", "secret"]
+Form: TypeAlias = Literal["name", "ref", "secret", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,14 @@ class Reference:
     said: str
 
 
-# (field, kind it names, how). `name` is in the same namespace; `ref` is [namespace/]name; `secret` may add :key.
+# (field, kind it names, how). `name` is in the same namespace; `ref` is [namespace/]name; `secret` may add :key,
+# `tool` @version.
 _SECRET: Final = ("auth.secretRef", "Secret", "secret")
 _FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     "Agent": (
         ("model_ref", "ModelEndpoint", "ref"),
         ("fallbacks", "ModelEndpoint", "ref"),
-        ("tools", "Tool", "name"),
+        ("tools", "Tool", "tool"),
         ("allowed_tools", "Tool", "name"),
         ("execution.tool_sequence", "Tool", "name"),
         ("roles", "AgentRole", "ref"),
@@ -69,8 +70,8 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
             return
         kind, said = ("Secret", name) if what == "secret" and colon else ("Tool", name if colon else said)
         form = "secret" if kind == "Secret" else "name"
-    bare = said.partition(":")[0] if form == "secret" else said
-    where, slash, name = bare.rpartition("/") if form != "name" else ("", "", bare)
+    bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form == "tool" else said
+    where, slash, name = bare.rpartition("/") if form in ("ref", "secret") else ("", "", bare)
     yield Reference(path, kind, where if slash else namespace, name, said)
 
 

@@ -13,12 +13,12 @@ from foliot.resources.fields import (
     ExactList,
     JsonSchema,
     Name,
-    NameList,
     Positive,
     RawText,
     Ref,
     RefList,
     Timeout,
+    ToolList,
     WordList,
     lowered,
     one_is_a_list,
@@ -140,7 +140,10 @@ class AgentSpec(Model):
     )
     description: str = Field(default="", description="What the agent is for, in a sentence.")
     prompt: RawText = Field(default="", description="The instructions that stand before every conversation.")
-    tools: NameList = Field(default_factory=list[str], description="The tools the model may choose from.")
+    tools: ToolList = Field(
+        default_factory=list[str],
+        description="The tools the model may choose from: name or name@version (search@^1.2).",
+    )
     allowed_tools: WordList = Field(
         default_factory=list[str], description="Tools that need no further permission or approval."
     )

@@ -16,6 +16,14 @@ class AgentPolicySpec(Model):
     max_tokens_per_run: Count = Field(default=0, description="Tokens in and out of one task; 0 means no limit.")
     allowed_models: WordList = Field(default_factory=list[str], description="The only models allowed; all when empty.")
     blocked_tools: WordList = Field(default_factory=list[str], description="Tools that are refused.")
+    allowed_tools: WordList = Field(default_factory=list[str], description="The only tools allowed; all when empty.")
+    allowed_categories: WordList = Field(
+        default_factory=list[str], description="The only categories of tools allowed, beside allowed_tools."
+    )
+    read_only: bool | None = Field(default=None, description="Refuse every tool that may change something.")
+    ask: Annotated[Literal["off", "on-miss", "always"], one_of_words("off", "on-miss", "always")] | None = Field(
+        default=None, description="Ask a person: off, on-miss (for a tool that is not on the lists) or always."
+    )
     apply_mode: Annotated[Literal["scoped", "global"], one_of_words("scoped", "global", said="unsupported")] = Field(
         default="scoped", description="For the targets only, or for all work of the namespace."
     )

@@ -12,6 +12,7 @@ from foliot.resources import durations
 from foliot.resources.base import Model, Resource, Status, problem
 from foliot.resources.definitions.shapes import CallRetry, OperationClass, RateLimit, ToolAuth
 from foliot.resources.fields import (
+    ExactList,
     JsonSchema,
     Name,
     NameList,
@@ -209,6 +210,13 @@ class ToolSpec(Model):
     )
     after: NameList = Field(
         default_factory=list[str], description="Tools that run before it when a model asks for both at once."
+    )
+    resource_keys: ExactList = Field(
+        default_factory=list[str],
+        description="What a call touches, such as file:{path}: calls that share a key do not run side by side.",
+    )
+    record: Annotated[Literal["best_effort", "required"], BeforeValidator(lowered)] | None = Field(
+        default=None, description="`required` refuses a call that cannot be recorded; `best_effort` when not given."
     )
     rate_limit: RateLimit | None = Field(default=None, description="How often it may be called.")
     runtime: ToolRuntime = Field(default_factory=ToolRuntime, description="How a call is carried out.")

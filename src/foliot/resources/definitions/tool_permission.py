@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from foliot.resources.base import Model, ReadyResource, Status, problem
-from foliot.resources.fields import Name, WordList, lowered
+from foliot.resources.fields import ExactList, Name, RawText, Timeout, WordList, lowered
 from foliot.resources.problems import Problem
 
 
@@ -21,6 +21,20 @@ class OperationRule(Model):
     verdict: Annotated[Literal["allow", "deny", "approval_required"], BeforeValidator(lowered)] = Field(
         default="allow", description="Allow, refuse, or ask a person first."
     )
+
+
+class Condition(Model):
+    """What happens to calls of which an expression holds."""
+
+    required: ClassVar = {"when": ""}
+
+    when: RawText = Field(
+        default="", description="A CEL expression over args, tool, agent, namespace and caller: args.amount > 500.0"
+    )
+    verdict: Annotated[Literal["allow", "deny", "approval_required"], BeforeValidator(lowered)] = Field(
+        default="approval_required", description="Allow, refuse, or ask a person first."
+    )
+    reason: str = Field(default="", description="What the model and the approver are told.")
 
 
 class ToolPermissionSpec(Model):
@@ -41,6 +55,14 @@ class ToolPermissionSpec(Model):
     operation_rules: list[OperationRule] = Field(
         default_factory=list[OperationRule], description="What happens by class of operation."
     )
+    conditions: list[Condition] = Field(
+        default_factory=list[Condition],
+        description="What happens by arguments; the strictest that holds decides. With an `allow`, others are refused.",
+    )
+    approvers: ExactList = Field(
+        default_factory=list[str], description="Who may approve; everyone who may, when empty."
+    )
+    approval_ttl: Timeout | None = Field(default=None, description="How long a question stands; 10m when not given.")
 
     def problems(self) -> Iterator[Problem]:
         if self.apply_mode == "scoped" and not self.target_agents:
