@@ -37,6 +37,11 @@ RUN: Final = {
     "resume": Verb(f"{_AT}.resume:resume", "Go on with interrupted runs", ("continue", "retry", "restart")),
     "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),
     "decide": Verb(f"{_AT}.resume:decide", "Say what became of a call that a crash cut off", ("approve", "resolve")),
+    "approvals": Verb(
+        f"{_AT}.approvals:approvals",
+        "Calls that wait for consent: give it, or not",
+        ("approval", "approve", "deny", "grants"),
+    ),
     "replay": Verb(f"{_AT}.replay:replay", "Verify a run offline, byte for byte", ("verify",)),
     "fork": Verb(f"{_AT}.fork:fork", "Run again from a step, with something changed", ("branch", "what-if")),
 }

@@ -27,6 +27,7 @@ from foliot.engine.approval_documents import (
     question,
 )
 from foliot.engine.base import Clock
+from foliot.engine.grants import give_standing, revoke_standing
 from foliot.engine.loading import load_run
 from foliot.engine.redaction import restored, shown
 from foliot.engine.signals import signal
@@ -208,6 +209,16 @@ class ApprovalService:
             if written is not None:
                 return await self._tell(written, state.run_id)
         raise Conflict(f"approval {name} changes too often to be decided", hint="try again", retryable=True)
+
+    async def grant(self, *, by: str, tool: str, seconds: float, namespace: str = "default", **scope: Any) -> Document:
+        """Approve in advance; see `give_standing`."""
+        return await give_standing(
+            self._store, tool=tool, by=by, now=self._clock(), seconds=seconds, namespace=namespace, **scope
+        )
+
+    async def revoke(self, name: str, *, by: str, namespace: str = "default") -> Document:
+        """End a standing grant; see `revoke_standing`."""
+        return await revoke_standing(self._store, name, by=by, now=self._clock(), namespace=namespace)
 
     def _decision_status(
         self,

@@ -19,11 +19,13 @@ from foliot.cli.live import choose_view, finish, leave, watch_run
 from foliot.cli.manifests import files_option, load, located
 from foliot.cli.runtimes import opened
 from foliot.cli.runview.base import Opening
+from foliot.cli.staying import stay, stays, wait_option
 from foliot.client.base import Applied
 from foliot.engine.amounts import counted, duration
 from foliot.engine.tracing import trace_of
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.events import RunCreated
+from foliot.results import RunResult
 from foliot.runtime import Runtime
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
@@ -48,6 +50,7 @@ class Order:
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the run. Can be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
+@wait_option()
 def run_command(
     words: tuple[str, ...],
     files: tuple[str, ...],
@@ -56,6 +59,7 @@ def run_command(
     labels: tuple[str, ...],
     as_json: bool,
     quiet: bool,
+    wait: bool | None,
 ) -> int:
     """Run an agent and watch it work. INPUT is what it is told; - reads it from standard input.
 
@@ -68,6 +72,8 @@ def run_command(
 
     Manifests are applied first, as by `foliot apply`. Tools of type `function` are imported from the current
     folder too, and from that of the manifests. Ctrl-C cancels the run; twice leaves it, to be resumed.
+    A run that needs an approval waits for it here (--wait), or ends with code 8 and is gone on with by whoever
+    decides: `foliot approvals --help`.
 
     Exit code: 0 succeeded, 1 failed, 8 waits for a person, 130 Ctrl-C.
     """
@@ -76,7 +82,7 @@ def run_command(
         check_run_id(run_id)
     elif order.input is None:
         raise _no_input()
-    return run(_run(order, run_id, parse_labels(labels), as_json=as_json, quiet=quiet))
+    return run(_run(order, run_id, parse_labels(labels), as_json=as_json, quiet=quiet, wait=stays(wait)))
 
 
 # --- what was typed ----------------------------------------------------------------------------------------------
@@ -153,20 +159,21 @@ def parse_labels(pairs: Sequence[str]) -> dict[str, str]:
 # --- doing it ----------------------------------------------------------------------------------------------------
 
 
-async def _run(order: Order, run_id: str | None, labels: dict[str, str], *, as_json: bool, quiet: bool) -> int:
+async def _run(
+    order: Order, run_id: str | None, labels: dict[str, str], *, as_json: bool, quiet: bool, wait: bool
+) -> int:
     agent = await _agent(order, quiet=quiet)
     view = choose_view(json=as_json, quiet=quiet)
     async with opened(*_folders(order.files)) as runtime:
         opening = await _opening(runtime, agent, order.input, run_id)
-        watched = await watch_run(
-            runtime,
-            view,
-            opening,
-            lambda: runtime.run(
+
+        async def drive() -> RunResult:
+            result = await runtime.run(
                 agent, order.input or "", run_id=opening.run_id, labels=labels, stream=not quiet, check=False
-            ),
-        )
-        code = await finish(runtime, view, watched)
+            )
+            return await stay(runtime, view, result, stream=not quiet) if wait else result
+
+        code = await finish(runtime, view, await watch_run(runtime, view, opening, drive))
     return leave(code)
 
 

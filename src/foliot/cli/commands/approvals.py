@@ -1,0 +1,287 @@
+"""`foliot approvals`: see which calls wait for somebody's consent, and give it or not."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from foliot.cli.approval_text import approval_text, approvals_table
+from foliot.cli.connect import connected, namespace, run
+from foliot.cli.editor import edit_file, new_draft
+from foliot.cli.errors import warn
+from foliot.cli.going_on import go_on_elsewhere_or_here
+from foliot.cli.live import leave
+from foliot.cli.output import as_json, as_list, as_yaml, output_option
+from foliot.cli.runtimes import opened, whoami
+from foliot.engine.approvals import Decision
+from foliot.engine.tracing import trace_of
+from foliot.errors import InvalidInput, NotFound, UsageError
+from foliot.resources.durations import seconds
+from foliot.runtime import Runtime
+from foliot.store.base import Document
+
+PHASES = ("Pending", "Approved", "Denied", "Expired")
+_INTRO = (
+    "# Change the arguments of {tool}, save and close. Masked values that you leave as they are stay what they were.\n"
+)
+
+_name = click.argument("name", metavar="APPROVAL")
+_comment = click.option("--comment", default="", metavar="TEXT", help="Why; it is kept with the decision and the run.")
+_as = click.option("--as", "by", metavar="NAME", default=None, help="Who decides.  [default: you]")
+_resume = click.option("--no-resume", is_flag=True, help="Only decide; leave the run to whoever resumes it.")
+_quiet = click.option("-q", "--quiet", is_flag=True, help="Only the answer of the run.")
+
+
+@click.group()
+def approvals() -> None:
+    """See which calls wait for somebody's consent, and give it or not.
+
+    APPROVAL is a name from `foliot approvals list`, or as much of its beginning as is unique. A decision is taken once:
+    of two people at the same moment one wins, and the other is told who.
+    """
+
+
+@approvals.command("list")
+@output_option("table", "json", "yaml", "name", default="table", help="table, json, yaml or name.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace.")
+@click.option(
+    "--phase",
+    type=click.Choice(PHASES, case_sensitive=False),
+    metavar="PHASE",
+    help=f"Only these: {', '.join(PHASES)}.",
+)
+@click.option("--run", "run_id", metavar="RUN", help="Only those of one run, by its whole id.")
+def list_command(output: str, all_namespaces: bool, phase: str | None, run_id: str | None) -> int:
+    """List approvals and standing grants, those that wait for a decision first."""
+    return run(_list(output, None if all_namespaces else namespace(), phase, run_id))
+
+
+async def _list(output: str, space: str | None, phase: str | None, run_id: str | None) -> int:
+    async with opened() as runtime:
+        await runtime.approvals.repair(space)
+        found = [document async for document in runtime.approvals.list(space, run=run_id)]
+    found = [document for document in found if phase is None or document["status"]["phase"] == phase]
+    found.sort(key=lambda document: document["status"]["phase"] != "Pending")
+    match output:
+        case "json":
+            click.echo(as_json(as_list(found)))
+        case "yaml":
+            click.echo(as_yaml(found))
+        case "name":
+            click.echo("\n".join(document["metadata"]["name"] for document in found), nl=bool(found))
+        case _ if found:
+            click.echo(approvals_table(found, namespaced=space is None))
+        case _:
+            where = "any namespace" if space is None else f"namespace {space}"
+            click.echo(f"No approvals found in {where}.", err=True)
+    return 0
+
+
+@approvals.command()
+@_name
+@output_option("text", "json", "yaml", default="text", help="text, json or yaml.")
+def show(name: str, output: str) -> int:
+    """Show one: the arguments (secrets masked), why it is asked and by which rule, and the run so far."""
+    return run(_show(name, output))
+
+
+async def _show(name: str, output: str) -> int:
+    async with opened() as runtime:
+        document = await runtime.approvals.find(name, namespace=namespace())
+        trace = None
+        if output == "text" and document["spec"].get("run"):
+            run_id = document["spec"]["run"]
+            trace = trace_of(run_id, await runtime.runs.facts(run_id))
+    match output:
+        case "json":
+            click.echo(as_json(document))
+        case "yaml":
+            click.echo(as_yaml([document]))
+        case _:
+            click.echo(approval_text(document, trace))
+    return 0
+
+
+# --- deciding ----------------------------------------------------------------------------------------------------
+
+
+@approvals.command()
+@_name
+@_comment
+@_as
+@_resume
+@_quiet
+def approve(name: str, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
+    """Let the call be made, with exactly the arguments that were shown, and go on with its run.
+
+    The run goes on in the `foliot run` that waits for it, if there is one; otherwise here.
+    """
+    return run(_decide(name, "approve", comment, by, None, resume=not no_resume, quiet=quiet))
+
+
+@approvals.command()
+@_name
+@_comment
+@_as
+@_resume
+@_quiet
+def deny(name: str, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
+    """Do not let the call be made. The model is told, or the run ends, as the agent's `execution.on_denied` says."""
+    return run(_decide(name, "deny", comment, by, None, resume=not no_resume, quiet=quiet))
+
+
+@approvals.command()
+@_name
+@click.option("--arguments", metavar="JSON", help="The arguments to use instead; without it, your editor opens.")
+@_comment
+@_as
+@_resume
+@_quiet
+def edit(name: str, arguments: str | None, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
+    """Let the call be made with other arguments, in your editor ($VISUAL, $EDITOR or vi) or by --arguments.
+
+    They are checked against the tool's schema first. The model is told that they were changed.
+    """
+    return run(_edit(name, arguments, comment, by, resume=not no_resume, quiet=quiet))
+
+
+async def _edit(name: str, text: str | None, comment: str, by: str | None, *, resume: bool, quiet: bool) -> int:
+    if text is not None:
+        return await _decide(name, "edit", comment, by, _object(text), resume=resume, quiet=quiet)
+    async with opened() as runtime:
+        document = await runtime.approvals.find(name, namespace=namespace())
+    # The store is opened anew afterwards: an editor can stay open for hours.
+    given = _ask(document)
+    if given is None:
+        click.echo("Nothing was changed, and nothing is decided.", err=True)
+        return 0
+    return await _decide(document["metadata"]["name"], "edit", comment, by, given, resume=resume, quiet=quiet)
+
+
+def _ask(document: Document) -> dict[str, Any] | None:
+    """The arguments as they were saved in the editor; None when they are as before. Raises `InvalidInput`."""
+    body = as_json(document["spec"].get("arguments", {})) + "\n"
+    draft: Path = new_draft(document["metadata"]["name"])
+    try:
+        draft.write_text(_INTRO.format(tool=document["spec"]["tool"]) + body, encoding="utf-8")
+        edit_file(draft, os.environ)
+        lines = draft.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    finally:
+        draft.unlink(missing_ok=True)
+    saved = "".join(line for line in lines if not line.startswith("#"))
+    return None if saved.strip() in ("", body.strip()) else _object(saved)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"The arguments are not JSON: {error}.", hint="Nothing was decided; try again.") from None
+    if not isinstance(value, dict):
+        raise InvalidInput("The arguments of a call are a JSON object.", hint='For example {"amount": 100}')
+    return cast("dict[str, Any]", value)
+
+
+async def _decide(
+    name: str,
+    decision: Decision,
+    comment: str,
+    by: str | None,
+    arguments: dict[str, Any] | None,
+    *,
+    resume: bool,
+    quiet: bool,
+) -> int:
+    who = whoami() if by is None else by
+    async with opened() as runtime:
+        service = runtime.approvals
+        found = await _find(runtime, name)
+        decided = await service.decide(
+            found["metadata"]["name"],
+            decision,
+            by=who,
+            namespace=found["metadata"]["namespace"],
+            comment=comment,
+            arguments=arguments,
+        )
+        status, tool = decided.document["status"], decided.document["spec"]["tool"]
+        click.echo(f"{tool} {status['decision']} by {status['decided_by']} ({found['metadata']['name']})", err=True)
+        if not resume:
+            return 0
+        code = await go_on_elsewhere_or_here(runtime, decided, quiet=quiet)
+    return leave(code)
+
+
+async def _find(runtime: Runtime, name: str) -> Document:
+    try:
+        return await runtime.approvals.find(name, namespace=namespace())
+    except NotFound:
+        await runtime.approvals.repair(namespace())  # a crash may have kept it from being made
+        return await runtime.approvals.find(name, namespace=namespace())
+
+
+# --- standing grants ---------------------------------------------------------------------------------------------
+
+
+@approvals.command()
+@click.option("--tool", required=True, metavar="NAME", help="Calls of this tool.")
+@click.option("--agent", default="", metavar="NAME", help="Only those of this agent.")
+@click.option("--when", default="", metavar="CEL", help='Only those for which this is true, e.g. "args.amount < 100".')
+@click.option("--until", required=True, metavar="DURATION", help="How long it stands, such as 30m or 2h.")
+@click.option("--max-uses", type=click.IntRange(min=1), metavar="N", help="For at most N calls.")
+@_comment
+@_as
+def grant(tool: str, agent: str, when: str, until: str, max_uses: int | None, comment: str, by: str | None) -> int:
+    """Approve in advance: calls like these pass without a question until the grant ends.
+
+    \b
+    foliot approvals grant --tool pay_refund --agent refund-desk --until 2h --max-uses 5
+    foliot approvals grant --tool pay_refund --when "args.amount < 100" --until 8h
+    """
+    try:
+        length = seconds(until)
+    except ValueError as error:
+        raise UsageError(f"--until {until!r}: {error}.", hint="For example `--until 2h`.") from None
+    return run(_grant(tool, agent, when, length, max_uses, comment, whoami() if by is None else by))
+
+
+async def _grant(tool: str, agent: str, when: str, length: float, max_uses: int | None, comment: str, by: str) -> int:
+    space = namespace()
+    async with connected() as client:
+        try:
+            await client.get("Tool", tool, namespace=space)
+        except NotFound as error:
+            warn(f"{error.message} The grant waits for one of that name.")
+    async with opened() as runtime:
+        document = await runtime.approvals.grant(
+            tool=tool,
+            by=by,
+            seconds=length,
+            namespace=space,
+            agent=agent,
+            when=when,
+            max_uses=max_uses,
+            comment=comment,
+        )
+    click.echo(f"{document['metadata']['name']} granted until {document['status']['expires_at']}")
+    return 0
+
+
+@approvals.command()
+@_name
+@_as
+def revoke(name: str, by: str | None) -> int:
+    """End a standing grant now. Calls that were made under it stay made."""
+    return run(_revoke(name, whoami() if by is None else by))
+
+
+async def _revoke(name: str, by: str) -> int:
+    async with opened() as runtime:
+        found = await runtime.approvals.find(name, namespace=namespace())
+        document = await runtime.approvals.revoke(found["metadata"]["name"], by=by, namespace=namespace())
+    click.echo(f"{document['metadata']['name']} revoked")
+    return 0

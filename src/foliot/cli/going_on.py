@@ -1,0 +1,58 @@
+"""What follows a decision: the run goes on where somebody stays with it, or else here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import click
+
+from foliot.cli.commands.run import going_on
+from foliot.cli.errors import warn
+from foliot.cli.live import WAITS, choose_view, finish, watch_run
+from foliot.engine.approvals import Decided
+from foliot.engine.worker import is_gone
+from foliot.errors import InvalidInput, NotFound
+from foliot.runtime import Runtime
+from foliot.store.runs import TERMINAL, Held
+
+# How long another process that stays with the run has to take it up. If it does so later, it finds it taken.
+PATIENCE: Final = 5.0
+LOOK_EVERY: Final = 0.05
+
+
+async def go_on_elsewhere_or_here(runtime: Runtime, decided: Decided, *, quiet: bool) -> int:
+    """The exit code of the command: 0 when the run goes on elsewhere, else as `foliot run`."""
+    run_id, attended_by = decided.run_id, decided.document["status"].get("attended_by")
+    if await _goes_on_elsewhere(runtime, run_id, PATIENCE if attended_by and not is_gone(attended_by) else 0.0):
+        click.echo(f"Run {run_id} goes on where it is driven.", err=True)
+        return 0
+    view = choose_view(json=False, quiet=quiet)
+    try:
+        opening = await going_on(runtime, run_id)
+        watched = await watch_run(runtime, view, opening, lambda: runtime.resume(run_id, stream=not quiet, check=False))
+    except Held:
+        click.echo(f"Run {run_id} goes on where it is driven.", err=True)
+        return 0
+    except (InvalidInput, NotFound) as error:
+        # Decided is decided. Only the rest of the run needs what is not here: its tools, for example.
+        warn(f"The run cannot go on from here: {error.message}\n`foliot resume {run_id}` where its tools are goes on.")
+        return WAITS
+    return await finish(runtime, view, watched)
+
+
+async def _goes_on_elsewhere(runtime: Runtime, run_id: str, patience: float) -> bool:
+    """Whether another process has the run in hand, or takes it within the time that it is given."""
+    until = time.monotonic() + patience
+    while True:
+        info = await runtime.runs.journal.get(run_id)
+        if info.phase == "running" and not runtime.runs.is_left_alone(info):
+            return True
+        if info.phase != "waiting":
+            return patience > 0 and info.phase in TERMINAL  # as quick as that
+        if patience and not await runtime.runs.journal.signals([run_id]):
+            return True  # taken, and it waits again: for another approval
+        if time.monotonic() >= until:
+            return False
+        await asyncio.sleep(LOOK_EVERY)

@@ -1,0 +1,44 @@
+"""Staying with a run that waits for an approval, or leaving it to whoever decides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from foliot.cli.invocation import is_terminal
+from foliot.cli.runview.base import View
+from foliot.results import RunResult
+from foliot.runtime import Runtime
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def wait_option() -> Callable[[F], F]:
+    """`--wait/--no-wait`, given to the command as `wait`; None when neither was typed (see `stays`)."""
+    return click.option(
+        "--wait/--no-wait",
+        default=None,
+        help="Stay while an approval is waited for, and go on when there is one.  [default: on a terminal]",
+    )
+
+
+def stays(wait: bool | None) -> bool:
+    """A person at a terminal expects the command to go on; a script expects it to end and say so (exit code 8)."""
+    return is_terminal(sys.stderr) if wait is None else wait
+
+
+async def stay(runtime: Runtime, view: View, result: RunResult, *, stream: bool) -> RunResult:
+    """Wait with the run until it has ended, or waits for something other than an approval."""
+    told: set[str] = set()
+    while result.waiting is not None and result.waiting.reason == "approval":
+        async for document in runtime.approvals.list(run=result.run_id):
+            name, space = document["metadata"]["name"], document["metadata"]["namespace"]
+            if document["status"]["phase"] == "Pending" and name not in told:
+                told.add(name)
+                where = "" if space == "default" else f" -n {space}"
+                view.note(f"waiting for approval: foliot approvals approve {name}{where}   (or show, deny, edit)")
+        result = await runtime.attend(result.run_id, stream=stream, check=False)
+    return result

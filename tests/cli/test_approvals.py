@@ -1,0 +1,173 @@
+"""`foliot approvals` on the command line: what is listed, what is refused, and a process that dies in the call."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MANIFEST = """\
+apiVersion: foliot.dev/v1
+kind: ModelEndpoint
+metadata: {name: desk-model}
+spec:
+  provider: scripted
+  default_model: scripted
+  script:
+    - {call: {pay: {amount: 5, token: hunter2}}}
+    - {say: "Paid: {last_result}."}
+---
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata: {name: pay}
+spec: {type: function, function: "gated_tools:pay", effect: idempotent, operation_classes: [write]}
+---
+apiVersion: foliot.dev/v1
+kind: ToolPermission
+metadata: {name: pay}
+spec:
+  operation_rules: [{operation_class: write, verdict: approval_required}]
+  approvers: [ann, zoe]
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: desk}
+spec: {model_ref: desk-model, tools: [pay]}
+"""
+# The first call kills its own process, when it is told to, after it has paid.
+TOOLS = """\
+import os
+import signal
+from pathlib import Path
+
+from foliot import Invocation
+
+
+async def pay(amount: int, call: Invocation, token: str = "") -> str:
+    with open("ledger.txt", "a") as ledger:
+        ledger.write(f"{call.idempotency_key} {amount}\\n")
+    if Path("die").exists():
+        Path("die").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"{amount} euros"
+"""
+
+
+@pytest.fixture
+def folder(home: Path, tmp_path: Path) -> Path:
+    (tmp_path / "desk.yaml").write_text(MANIFEST)
+    (tmp_path / "gated_tools.py").write_text(TOOLS)
+    return tmp_path
+
+
+@pytest.fixture
+def waiting(foliot, folder: Path) -> str:
+    """The name of the approval that a run in this folder waits for."""
+    said = foliot("run", "desk.yaml", "pay", "--id", "r1")
+    assert said.code == 8, said.err  # not on a terminal: it does not stay
+    (name,) = foliot("approvals", "list", "-o", "name").out.split()
+    return name
+
+
+def test_an_empty_list_says_so(foliot, folder) -> None:
+    said = foliot("approvals", "list")
+    assert (said.code, said.out) == (0, "")
+    assert "No approvals found in namespace default" in said.err
+
+
+def test_a_list_shows_what_waits_and_hides_secrets(foliot, waiting) -> None:
+    said = foliot("approvals", "list")
+    assert waiting in said.out
+    assert 'amount=5 token="[REDACTED]"' in said.out
+    for output in ("table", "json", "yaml"):
+        assert "hunter2" not in foliot("approvals", "list", "-o", output).out
+    assert foliot("approvals", "list", "--phase", "denied", "-o", "name").out == ""
+    assert waiting in foliot("approvals", "list", "-A").out
+    assert waiting not in foliot("approvals", "list", "-n", "other", "-o", "name").out
+    (document,) = json.loads(foliot("approvals", "list", "-o", "json").out)["items"]
+    assert document["spec"]["run"] == "r1"
+
+
+def test_show_masks_secrets_also_in_the_story_of_the_run(foliot, waiting) -> None:
+    for output in ("text", "json", "yaml"):
+        said = foliot("approvals", "show", waiting, "-o", output)
+        assert said.code == 0
+        assert "hunter2" not in said.out
+    assert "approvers  ann, zoe" in foliot("approvals", "show", waiting).out
+
+
+def test_who_is_no_approver_is_refused_and_told_who_is(foliot, waiting, folder) -> None:
+    said = foliot("approvals", "approve", waiting, "--as", "mallory")
+    assert said.code == 6
+    assert "mallory may not decide" in said.err
+    assert "ann, zoe" in said.err
+    assert not (folder / "ledger.txt").exists()
+
+
+def test_an_approval_makes_the_call_and_gives_the_answer(foliot, waiting, folder) -> None:
+    said = foliot("approvals", "approve", waiting, "--as", "zoe", "--comment", "go")
+    assert (said.code, said.out) == (0, "Paid: 5 euros.\n")
+    assert len((folder / "ledger.txt").read_text().splitlines()) == 1
+    told = foliot("trace", "r1")
+    assert "decision: approve" in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["approve", "nothing"], 3, "no approval 'nothing'"),
+        (["show", "nothing"], 3, "no approval 'nothing'"),
+        (["revoke", "nothing"], 3, "no approval 'nothing'"),
+        (["grant", "--tool", "pay", "--until", "soon"], 2, "not a duration"),
+        (["grant", "--tool", "pay", "--until", "0s"], 5, "covers nothing"),
+        (["grant", "--tool", "pay", "--until", "1h", "--when", "args."], 5, "not a CEL expression"),
+        (["grant", "--until", "1h"], 2, "--tool"),
+    ],
+)
+def test_a_mistake_is_told_and_not_traced(foliot, folder, words, code, message) -> None:
+    said = foliot("approvals", *words)
+    assert said.code == code
+    assert message in said.err
+    assert "Traceback" not in said.err
+
+
+def test_arguments_that_cannot_be_used_decide_nothing(foliot, waiting) -> None:
+    for arguments, message in (("{", "not JSON"), ("[1]", "JSON object"), ('{"amount": "x"}', "amount")):
+        said = foliot("approvals", "edit", waiting, "--as", "ann", "--arguments", arguments)
+        assert said.code == 5
+        assert message in said.err
+    assert foliot("approvals", "list", "--phase", "pending", "-o", "name").out.strip() == waiting
+
+
+def test_an_editor_that_changes_nothing_decides_nothing(foliot, waiting, monkeypatch) -> None:
+    monkeypatch.setenv("EDITOR", "true")
+    said = foliot("approvals", "edit", waiting, "--as", "ann")
+    assert said.code == 0
+    assert "nothing is decided" in said.err
+    assert foliot("approvals", "list", "--phase", "pending", "-o", "name").out.strip() == waiting
+
+
+def test_a_standing_grant_cannot_be_approved_and_an_approval_not_revoked(foliot, waiting) -> None:
+    name = foliot("approvals", "grant", "--tool", "pay", "--until", "1h", "--max-uses", "2").out.split()[0]
+    assert "2 of 2 uses left" in foliot("approvals", "list").out
+    assert foliot("approvals", "approve", name, "--as", "ann").code == 4
+    assert foliot("approvals", "revoke", waiting).code == 4
+    assert foliot("approvals", "revoke", name).code == 0
+
+
+def test_a_process_that_dies_in_an_approved_call_needs_no_second_approval(foliot, waiting, folder) -> None:
+    (folder / "die").touch()
+    command = [sys.executable, "-m", "foliot.cli", "approvals", "approve", waiting, "--as", "ann"]
+    died = subprocess.run(command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=90)
+    assert died.returncode == -9, died.stderr
+
+    said = foliot("resume", "r1")
+
+    assert (said.code, said.out) == (0, "Paid: 5 euros.\n")
+    first, second = (folder / "ledger.txt").read_text().splitlines()
+    assert first == second  # the same call, under the same key
+    assert foliot("approvals", "list", "-o", "name").out.split() == [waiting]
