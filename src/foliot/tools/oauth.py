@@ -136,7 +136,7 @@ class TokenCache:
         if not grant.access_token:
             raise self._failed(key, "the answer holds no access_token")
         if grant.token_type.strip().lower() not in ("", "bearer"):
-            raise self._failed(key, "the token is of a type that is not supported; only bearer tokens are")
+            raise self._failed(key, "the token is of another type than bearer, and no other is supported")
         return grant
 
     def _failed(self, key: TokenKey, why: str, *, hint: str | None = None, retryable: bool = True) -> ToolSecretMissing:

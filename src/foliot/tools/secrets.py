@@ -44,10 +44,10 @@ class SecretRef:
         """Raises `InvalidInput`, without the text: it may be the secret itself, pasted into the wrong place."""
         path, _, key = text.strip().partition(":")
         where, slash, name = path.rpartition("/")
-        where, name, key = (where if slash else namespace).strip(), name.strip(), key.strip() or DEFAULT_KEY
-        if not (_PART.fullmatch(where or "default") and _PART.fullmatch(name) and _KEY.fullmatch(key)):
+        where, name, key = where.strip() if slash else namespace or "default", name.strip(), key.strip() or DEFAULT_KEY
+        if not (_PART.fullmatch(where) and _PART.fullmatch(name) and _KEY.fullmatch(key)):
             raise InvalidInput("a reference to a secret is malformed", hint="expected [namespace/]name[:key]")
-        return cls(where or "default", name, key)
+        return cls(where, name, key)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" + ("" if self.key == DEFAULT_KEY else f":{self.key}")

@@ -54,7 +54,7 @@ _TABLE: Final[tuple[tuple[AddressClass, tuple[ipaddress.IPv4Network | IPv6Networ
             "240.0.0.0/4",
             "64:ff9b:1::/48",
             "100::/64",
-            "2001:2::/48",
+            "2001::/23",
             "2001:db8::/32",
             "3fff::/20",
             "5f00::/16",
@@ -90,8 +90,6 @@ def embedded(address: IPv6Address) -> Iterator[IPv4Address]:
         yield last
     elif address.sixtofour is not None:
         yield address.sixtofour
-    elif address.teredo is not None:
-        yield from address.teredo
     if (value >> 32) & 0xFFFFFFFF in _ISATAP:
         yield last
 
