@@ -12,7 +12,7 @@ from pathlib import Path
 from harness import DONE, FOUND, QUESTION, STEPS, RunOnce, arguments, serve
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, Usage
+from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolResult, Usage
 
 
 @tool(effect="read")
@@ -39,7 +39,8 @@ async def opened() -> AsyncIterator[RunOnce]:
 
             async def run() -> int:
                 result = await runtime.run(agent, QUESTION)
-                return result.steps - 1 if result.output == DONE else 0
+                parts = (part for message in result.messages for part in message.parts)
+                return sum(isinstance(part, ToolResult) and part.error is None for part in parts)
 
             yield run
 

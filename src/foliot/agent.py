@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, cast
 
 from foliot.models.base import Gateway
+from foliot.resources.digest import definition_digest
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
 from foliot.store.base import Document
@@ -69,6 +71,11 @@ class Agent:
     @property
     def namespace(self) -> str:
         return self.document["metadata"].get("namespace", "default")
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the declaration, which does not change."""
+        return definition_digest(self.document)
 
     @property
     def model_ref(self) -> str:

@@ -34,7 +34,6 @@ from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceive
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.spec import decode_spec
 from foliot.kernel.state import State
-from foliot.resources.digest import definition_digest
 from foliot.results import RunResult, result_of
 from foliot.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
@@ -374,7 +373,7 @@ class Runtime:
             _messages(input),
             run_id=run_id,
             labels=labels,
-            definitions={f"Agent/{agent.name}": definition_digest(agent.document)},
+            definitions={f"Agent/{agent.name}": agent.digest},
             tools=await self._assembly.pipeline(spec),
             stream=stream,
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from foliot.engine.base import Clock, Models, Watcher
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
@@ -28,7 +29,6 @@ from foliot.kernel.codec import decode, encode, type_of
 from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
 from foliot.kernel.events import Event, RunClaimed, RunResumed
 from foliot.kernel.loop import apply, decide
-from foliot.kernel.messages import Delta
 from foliot.kernel.state import State
 from foliot.store.runs import Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
 from foliot.tools.base import Admitted, Toolbox
@@ -123,23 +123,24 @@ class Driver:
         action = decide(self.state)
         for event in action.events:
             self._record(event)
-        match action:
-            case Note():
-                pass
-            case CheckOutput():
-                self._record(check_output(action))
-            case CallTools():
-                await self._start_calls(action)
-            case AskModel():
-                await self._write()
-                self._asking = asyncio.create_task(self._ask(action))
-            case Compact():
-                self._record(give_up_compacting(action))
+        match action:  # in the order of how often they come
             case Await():
                 await self._write()
                 if action.stop:
                     self._ask_to_stop(action.calls)
                 await self._wait_for_mail()
+            case AskModel():
+                await self._write()
+                self._asking = asyncio.create_task(self._ask(action))
+                await self._wait_for_mail()  # the kernel would say so too: nothing else starts while the model is asked
+            case CallTools():
+                await self._start_calls(action)
+            case Note():
+                pass
+            case CheckOutput():
+                self._record(check_output(action))
+            case Compact():
+                self._record(give_up_compacting(action))
             case Wait():
                 return await self._let_go()
             case End() | Stop():
@@ -206,14 +207,9 @@ class Driver:
     # --- effects -------------------------------------------------------------------------------------------------
 
     async def _ask(self, action: AskModel) -> None:
-        run_id, step, streamed = self.lease.run_id, action.step, self._watcher.streamed
-
-        def on_delta(delta: Delta) -> None:
-            streamed(run_id, step, delta)
-
         if not await self._may_act():
             return
-        heard = on_delta if self._stream else None
+        heard = partial(self._watcher.streamed, self.lease.run_id, action.step) if self._stream else None
         fact = await ask_model(self._models, self.state.spec, action, on_delta=heard, clock=self._clock)
         self._asking = None
         self._post(fact)
@@ -234,15 +230,9 @@ class Driver:
     async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
         if not await self._may_act():
             return
-        run_id, call_id, output = self.lease.run_id, intent.call_id, self._watcher.output
-        fact = await call_tool(
-            intent,
-            call,
-            on_output=(lambda text: output(run_id, call_id, text)) if self._stream else None,
-            deadline=deadline,
-            clock=self._clock,
-        )
-        self._calling.pop(call_id, None)
+        heard = partial(self._watcher.output, self.lease.run_id, intent.call_id) if self._stream else None
+        fact = await call_tool(intent, call, on_output=heard, deadline=deadline, clock=self._clock)
+        self._calling.pop(intent.call_id, None)
         self._post(fact)
 
     async def _may_act(self) -> bool:

@@ -1,7 +1,7 @@
 """The one thread that writes to a SQLite file: it takes whatever waits, and commits it together.
 
-One `fsync` serves up to `LARGEST_BATCH` transactions. While it runs, the next ones gather. Each body of a batch stands
-in a savepoint of its own, so an error undoes that body alone; results go back to each event loop in one call.
+One `fsync` serves up to `LARGEST_BATCH` transactions. While it runs, the next ones gather. An error undoes nothing but
+the body that raised it: the others of its batch are run again, and committed. Results go back to each loop in one call.
 
 Written to by:  SqliteDatabase.write, from any thread.
 Invariant:      a future is resolved exactly once, with a result only after the commit; what was accepted before
@@ -107,7 +107,7 @@ class Writer:
             connection = executor.connection
             executor.begin()
             try:
-                outcomes = self._run_each(executor, jobs)
+                outcomes = self._run_together(executor, jobs)
                 executor.commit()
             except BaseException:
                 if connection.in_transaction:
@@ -119,6 +119,20 @@ class Writer:
             return [(job, None, told) for job in jobs]
         else:
             return outcomes
+
+    def _run_together(self, executor: Executor, jobs: list[Job]) -> list[Outcome]:
+        """Almost every batch is without an error, and then savepoints would be a third of its statements.
+
+        One with an error is undone, and its bodies are run again each in a savepoint, which bodies allow.
+        """
+        if len(jobs) > 1:
+            try:
+                return [(job, executor.run(job, self._path), None) for job in jobs]
+            except BaseException:
+                if executor.connection.in_transaction:
+                    executor.rollback()
+                executor.begin()
+        return self._run_each(executor, jobs)
 
     def _run_each(self, executor: Executor, jobs: list[Job]) -> list[Outcome]:
         alone = len(jobs) == 1

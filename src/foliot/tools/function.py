@@ -41,6 +41,7 @@ class FunctionTool:
         self.function = function
         self._definition = definition
         self._arguments = arguments
+        self._names = tuple(arguments.model_fields)
         self._wants_call = wants
         self._is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
@@ -68,14 +69,16 @@ class FunctionTool:
         return await asyncio.to_thread(partial(self.function, **values))
 
     def _convert(self, call: Invocation) -> dict[str, Any]:
-        from pydantic import ValidationError
-
         try:
             model = self._arguments.model_validate(call.arguments)
-        except ValidationError as error:
+        except ValueError as error:
+            from pydantic import ValidationError  # here, because a call that fits should not pay for it
+
+            if not isinstance(error, ValidationError):
+                raise
             places = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
             raise ToolArgumentsInvalid(f"arguments of {call.tool!r} do not fit: {places}") from None
-        values = {name: getattr(model, name) for name in self._arguments.model_fields}
+        values = {name: getattr(model, name) for name in self._names}
         if self._wants_call:
             values[self._wants_call] = call
         return values
