@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from foliot.agent import Agent
 from foliot.engine.base import Clock
-from foliot.engine.definition import ENDPOINT, freeze
+from foliot.engine.definition import DEFERRED, ENDPOINT, LOCK, freeze, with_search
 from foliot.engine.endpoints import RunModels, qualified
-from foliot.engine.governance import StoredRules
 from foliot.engine.grants import StoredGrants
+from foliot.engine.policies import under_policies
 from foliot.engine.toolbox import tools_of
-from foliot.errors import UsageError
+from foliot.errors import NotFound, UsageError
 from foliot.kernel.spec import RunSpec
 from foliot.store.base import Key, ResourceStore
+from foliot.tools import search
 from foliot.tools.base import Tool
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
+from foliot.tools.registry import GLOBAL, Registry
 
 
 class Assembly:
     """Python objects win over declarations of the same name: who holds the object means it."""
 
     def __init__(
-        self, models: RunModels, resources: ResourceStore | None, tools: Iterable[Tool], clock: Clock = time.time
+        self,
+        models: RunModels,
+        resources: ResourceStore | None,
+        tools: Iterable[Tool],
+        clock: Clock = time.time,
+        parts: Parts | None = None,
     ) -> None:
+        """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process."""
         self._clock = clock
-        # One set for all pipelines: what is counted per tool is counted over all runs of this process.
-        parts = Parts(clock=clock)
-        if resources is not None:
-            parts = dataclasses.replace(parts, rules=StoredRules(resources, clock=clock))
-        self._parts = parts
+        self._parts = parts or Parts(clock=clock)
         self._models = models
         self._resources = resources
-        self._tools = {tool.definition.name: tool for tool in tools}
+        self._tools = Registry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
+        self._agent_tools: dict[tuple[str, str], Registry] = {}
 
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, so that its runs can be resumed by id alone."""
         self._agents[agent.namespace, agent.name] = agent
-        self._tools.update({tool.definition.name: tool for tool in agent.tools})
+        self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self._tools)
         if agent.gateway is not None:
             self._models.serve(agent.model_ref, agent.gateway)
 
@@ -66,26 +72,53 @@ class Assembly:
     async def freeze(self, agent: Agent) -> RunSpec:
         """What a run of this agent is pinned to from now on. Raises `NotFound`, `InvalidInput`."""
         spec = agent.document["spec"]
-        names = spec.get("tools", [])
         endpoint = qualified(agent.model_ref, agent.namespace)
         model = spec.get("model_name") or await self._models.model_of(endpoint)
-        tools = await tools_of(names, agent.namespace, self._tools, self._resources, agent.name)
-        definitions = [tools[name].definition for name in names]
-        return freeze(agent.document, model=model, endpoint=endpoint, tools=definitions)
+        tools = await self._tools_for(spec.get("tools", []), agent.namespace, agent.name)
+        frozen = freeze(
+            agent.document, model=model, endpoint=endpoint, tools=with_search(tool.definition for tool in tools)
+        )
+        return await self._within_policies(frozen)
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
         endpoint = qualified(ref, spec.namespace)
-        return replace(spec, model=await self._models.model_of(endpoint), extra={**spec.extra, ENDPOINT: endpoint})
+        changed = replace(spec, model=await self._models.model_of(endpoint), extra={**spec.extra, ENDPOINT: endpoint})
+        return await self._within_policies(changed)
+
+    async def _within_policies(self, spec: RunSpec) -> RunSpec:
+        """Raises `Denied`."""
+        rules = await self._parts.rules.rules(spec.namespace)
+        models: list[str] = []
+        for ref in spec.fallbacks if rules.policies else ():
+            with contextlib.suppress(NotFound):  # whoever falls back to it is told then
+                models.append(await self._models.model_of(qualified(ref, spec.namespace)))
+        return under_policies(spec, rules, models)
 
     async def pipeline(self, spec: RunSpec) -> Pipeline:
         """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`."""
-        names = [rule.name for rule in spec.tools]
-        tools = await tools_of(names, spec.namespace, self._tools, self._resources, spec.agent)
+        deferred = frozenset(spec.extra.get(DEFERRED, ()))
+        names = [rule.name for rule in spec.tools if not (deferred and rule.name == search.NAME)]
+        tools = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent)
+        if deferred:
+            tools.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
         parts = self._parts
         if self._resources is not None:
             grants = StoredGrants(self._resources, spec.namespace, clock=self._clock)
             parts = dataclasses.replace(parts, grants=grants)
-        return Pipeline(tools.values(), parts)
+        return Pipeline(tools, parts)
+
+    async def _tools_for(self, requests: Sequence[str], namespace: str, agent: str) -> list[Tool]:
+        given = self._agent_tools.get((namespace, agent), self._tools)
+        return await tools_of(requests, namespace, given, self._resources, agent)
+
+    def _locked(self, spec: RunSpec, names: Sequence[str]) -> list[str]:
+        """The versions that the run began with, where they are still there; the pipeline refuses what is not them."""
+        given = self._agent_tools.get((spec.namespace, spec.agent), self._tools)
+        locked = spec.extra.get(LOCK, {})
+        return [
+            f"{name}@={locked[name][0]}" if name in locked and locked[name][0] in given.versions(name) else name
+            for name in names
+        ]
 
     async def close(self) -> None:
         await self._models.close()

@@ -24,6 +24,7 @@ from foliot.engine.approvals import ApprovalService, Decision
 from foliot.engine.driver import Driver
 from foliot.engine.endpoints import RunModels
 from foliot.engine.fork import branch
+from foliot.engine.governance import governed
 from foliot.engine.ids import new_run_id
 from foliot.engine.live import Hub, Live, Reader
 from foliot.engine.replay import Replay, replay
@@ -81,11 +82,12 @@ class Runtime:
 
     async def __aenter__(self) -> Runtime:
         journal: Journal
+        settings = self._settings
         resources: ResourceStore | None = None
         if self._url == "memory:":
             journal = MemoryJournal()
         else:
-            settings = self._settings or load_settings({"store": self._url})
+            settings = settings or load_settings({"store": self._url})
             self._database = await open_database(settings.store)
             resources = SqlResourceStore(self._database, partial(load_keyring, settings))
             journal = SqlJournal(self._database)
@@ -101,7 +103,14 @@ class Runtime:
             lease_seconds=self._lease_seconds,
             approvals=self._approvals,
         )
-        self._parts = runs, Assembly(models, resources, self._tools, self._clock)
+        parts = governed(
+            resources,
+            clock=self._clock,
+            default_access=settings.default_tool_access if settings else "allow",
+            allowed_tools=settings.allowed_tools if settings else None,
+            store_blob=journal.put_blob,
+        )
+        self._parts = runs, Assembly(models, resources, self._tools, self._clock, parts)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -309,7 +318,7 @@ class Runtime:
     async def attend(self, run_id: str, *, stream: bool = False, check: bool = True) -> RunResult:
         """Stay with a run that waits for an approval, and go on with it here as soon as there is one.
 
-        Returns when it has ended, wherever that was, or waits for something else.
+        Returns when it has ended, wherever that was, or waits for something else, another approval for example.
         """
         while True:
             info, state = await self.runs.load(run_id)
@@ -318,7 +327,7 @@ class Runtime:
             if state.ended is not None or await self._may_go_on(info, state):
                 with contextlib.suppress(Held):  # whoever decided was faster, and drives it
                     result = await self.resume(run_id, stream=stream, check=check)
-                    if result.waiting is None:
+                    if result.waiting != state.waiting or result.waiting is None:
                         return result
             await self._pause()
 

@@ -7,16 +7,22 @@ A normalised document leaves out what is empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from foliot.kernel.budget import Limits
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.spec import Contract, RunSpec, ToolRule
 from foliot.resources.durations import seconds
+from foliot.tools import search
 from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
+from foliot.tools.registry import lock
 
 ENDPOINT = "endpoint"
+# Version and schema digest of each tool, by name: what a call is held against for as long as the run lives.
+LOCK = "tools"
+# Tools that a model is not shown until a search has found them.
+DEFERRED = "deferred"
 # Fields of a Tool that only one kind of backend understands.
 _BACKEND_OPTIONS = ("http",)
 
@@ -46,8 +52,25 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             ENDPOINT: endpoint,
             "roles": spec.get("roles", []),
             "allowed_tools": spec.get("allowed_tools", []),
+            LOCK: {name: [each.version, each.digest] for name, each in lock(tools).items()},
+            **_deferred(tools),
         },
     )
+
+
+def with_search(tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
+    """The tools of an agent; with the one that finds the others when there are more than a model should be shown."""
+    found = list(tools)
+    if len(found) <= search.FIT or any(tool.name == search.NAME for tool in found):
+        return found
+    return [*found, search.ToolSearch(()).definition]
+
+
+def _deferred(tools: Sequence[ToolDefinition]) -> dict[str, list[str]]:
+    names = [tool.name for tool in tools]
+    if len(names) <= search.FIT or search.NAME not in names:
+        return {}
+    return {DEFERRED: [name for name in names if name != search.NAME]}
 
 
 def tool_rule(tool: ToolDefinition) -> ToolRule:

@@ -219,6 +219,10 @@ class Driver:
         admitted, refused = await admit_calls(self._tools, self.state, action)
         for fact in refused:
             self._take(fact, None)
+        if not admitted and not refused:
+            # Each of these calls comes after one that is under way: that one's result is the next thing to happen.
+            await self._write()
+            await self._wait_for_mail()
         if not admitted or self.state.ending is not None:
             return  # a refusal can end the run: then nothing is started any more
         for intent, _ in admitted:

@@ -8,6 +8,7 @@ import logging
 from msgspec.structs import replace
 
 from foliot.engine.base import Clock, Models
+from foliot.engine.definition import DEFERRED
 from foliot.kernel.actions import AskModel, CallIntent
 from foliot.kernel.errors import Unencodable
 from foliot.kernel.events import Event, ModelFailed, ModelResponded, ToolFinished
@@ -16,6 +17,7 @@ from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call
 from foliot.models.base import ModelError, OnDelta
 from foliot.tools.base import Admitted, OnOutput
+from foliot.tools.search import offered
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +27,12 @@ async def ask_model(
 ) -> ModelResponded | ModelFailed:
     started = clock()
     limit = asyncio.timeout(_seconds_left(action.deadline, started))
+    request = action.request
+    if deferred := spec.extra.get(DEFERRED):
+        request = offered(request, frozenset(deferred))
     try:
         async with limit:
-            response = await models.ask(spec, action.request, on_delta=on_delta)
+            response = await models.ask(spec, request, on_delta=on_delta)
     except ModelError as error:
         return ModelFailed(
             step=action.step,

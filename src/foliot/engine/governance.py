@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from foliot.engine.base import Clock
 from foliot.engine.grants import StoredGrants
 from foliot.store.base import Document, Filter, ResourceStore
+from foliot.tools.parts import Parts
 from foliot.tools.rule_reader import read_rules
-from foliot.tools.rules import Access, Rules
+from foliot.tools.rules import Access, FixedRules, Rules
+from foliot.tools.stages.allow_list import Profile
+from foliot.tools.stages.truncate import StoreBlob
+
+
+def governed(
+    store: ResourceStore | None,
+    *,
+    clock: Clock,
+    default_access: Access = "allow",
+    allowed_tools: Iterable[str] | None = None,
+    store_blob: StoreBlob | None = None,
+) -> Parts:
+    """What pipelines need: the rules of the store, or without a store none but the default."""
+    return Parts(
+        rules=StoredRules(store, clock=clock, default_access=default_access)
+        if store is not None
+        else FixedRules(default_access=default_access),
+        profile=Profile.of(allowed_tools),
+        store_blob=store_blob,
+        clock=clock,
+    )
 
 
 class StoredRules:

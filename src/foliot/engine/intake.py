@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from foliot.engine.definition import LOCK
 from foliot.engine.effects import failed
+from foliot.engine.turns import whose_turn
 from foliot.kernel.actions import CallIntent, CallTools, CheckOutput, Compact
 from foliot.kernel.events import ApprovalRequested, ModelFailed, OutputAccepted, OutputRejected, ToolFinished
 from foliot.kernel.messages import ToolFailure, ToolResult
@@ -21,10 +23,14 @@ MOST_PROBLEMS_TOLD = 8
 async def admit_calls(
     tools: Toolbox, state: State, action: CallTools
 ) -> tuple[list[tuple[CallIntent, Admitted]], list[ToolFinished | ApprovalRequested]]:
-    """Who may act; and the results of those who may not, or the questions to be answered first."""
+    """Who may act; and the results of those who may not, or the questions to be answered first.
+
+    Neither, for a call whose turn has not come: another one of the same step has to be finished before it.
+    """
     admitted: list[tuple[CallIntent, Admitted]] = []
-    refused: list[ToolFinished | ApprovalRequested] = []
-    for intent in action.calls:
+    turns = whose_turn(tools, state, action.calls)
+    refused: list[ToolFinished | ApprovalRequested] = [*turns.failed]
+    for intent in turns.ready:
         outcome = await tools.admit(_invocation(state, intent))
         if isinstance(outcome, ToolResult):
             refused.append(ToolFinished(outcome))
@@ -36,6 +42,7 @@ async def admit_calls(
 
 
 def _invocation(state: State, intent: CallIntent) -> Invocation:
+    locked = state.spec.extra.get(LOCK, {}).get(intent.name, ("", ""))
     return Invocation(
         run_id=state.run_id,
         call_id=intent.call_id,
@@ -47,6 +54,8 @@ def _invocation(state: State, intent: CallIntent) -> Invocation:
         grant=intent.grant.approval_id if intent.grant else "",
         prior=frozenset(state.tools_done),
         attempt=intent.attempt,
+        version=locked[0],
+        schema_digest=locked[1],
     )
 
 
@@ -60,6 +69,9 @@ def _caller(state: State) -> Caller:
         allowed_tools=tuple(spec.extra.get("allowed_tools", ())),
         advertised=frozenset(state.rules),
         model=spec.model,
+        task=state.created.task if state.created else "",
+        system=spec.extra.get("system", ""),
+        user=spec.extra.get("user", ""),
         depth=state.created.depth if state.created else 0,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -12,21 +12,29 @@ from foliot.errors import InvalidInput, NotFound
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool
 from foliot.tools.function import FunctionTool, tool
+from foliot.tools.registry import Registry
+from foliot.tools.versions import parse_version, split_request
 
 
 async def tools_of(
-    names: Sequence[str], namespace: str, given: Mapping[str, Tool], store: ResourceStore | None, agent: str
-) -> dict[str, Tool]:
-    """The tools of an agent by name. Raises `NotFound` naming every one that is missing, `InvalidInput`."""
-    found: dict[str, Tool] = {}
+    requests: Sequence[str], namespace: str, given: Registry, store: ResourceStore | None, agent: str
+) -> list[Tool]:
+    """The tools that an agent asks for, each as `name` or `name@version`, in that order.
+
+    Raises `NotFound` naming every one that is missing or has no such version, `InvalidInput`.
+    """
+    found: list[Tool] = []
     missing: list[str] = []
-    for name in names:
+    for request in requests:
+        name, constraint = split_request(request)
         if name in given:
-            found[name] = given[name]
-        elif (document := await _declared(store, namespace, name)) is not None:
-            found[name] = declared_tool(document)
-        else:
+            found.append(given.resolve(request))
+        elif (document := await _declared(store, namespace, name)) is None:
             missing.append(name)
+        elif constraint.allows(parse_version(version := document["spec"]["version"])):
+            found.append(declared_tool(document))
+        else:
+            missing.append(f"{request} (there is {version})")
     if missing:
         raise NotFound(
             f"agent {agent!r} uses tools that are not there: {', '.join(missing)}",

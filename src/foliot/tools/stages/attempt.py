@@ -74,11 +74,12 @@ class Attempt:
 class Watch:
     """One piece of work under a clock. `expired` says which bound it passed, `forced` that it did not stop in time."""
 
-    __slots__ = ("_done", "_grace", "_heard", "_idle_timer", "_loop", "_task", "_timer", "expired", "forced")
+    __slots__ = ("_begun", "_done", "_grace", "_heard", "_idle_timer", "_loop", "_task", "_timer", "expired", "forced")
 
     def __init__(self, grace: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[tuple[Any, BaseException | None]] = self._loop.create_future()
+        self._begun = False
         self._grace = grace
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -112,6 +113,8 @@ class Watch:
             await self._stop(self._task)
             raise
         finally:
+            if not self._begun and asyncio.iscoroutine(work):
+                work.close()  # stopped before its first step: Python would warn that nobody awaited it
             if self._timer is not None:
                 self._timer.cancel()
             if self._idle_timer is not None:
@@ -123,6 +126,7 @@ class Watch:
         raise error
 
     async def _report(self, work: Awaitable[Any]) -> None:
+        self._begun = True
         try:
             outcome: tuple[Any, BaseException | None] = await work, None
         except BaseException as raised:
