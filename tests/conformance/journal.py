@@ -11,6 +11,10 @@ from foliot.errors import Conflict, NotFound
 from foliot.store.runs import Entry, Held, Journal, JournalConflict, Lease, LeaseLost, NewRun, Signal, SignalsPending
 
 
+# Chosen by users, so their order says nothing about their age.
+NAMES = ["order-17", "zebra", "apple", "r3", "mango"]
+
+
 def new_run(run_id: str = "r1", **changes) -> NewRun:
     fields = {"id": run_id, "namespace": "default", "agent": "clerk", "spec": "sha256:00", "created_at": 100.0}
     return NewRun(**{**fields, **changes})
@@ -197,19 +201,19 @@ class JournalConformance:
 
     async def test_runs_are_listed_newest_first_by_what_they_are(self, journal: Journal) -> None:
         for n in range(5):
-            lease = await born(journal, f"r{n}", created_at=100.0 + n, agent="odd" if n % 2 else "even")
+            lease = await born(journal, NAMES[n], created_at=100.0 + n, agent="odd" if n % 2 else "even")
             if n == 4:
                 await journal.append(lease, [entry(2)], phase="failed")
-        await born(journal, "r9", namespace="other")
+        await born(journal, "a9", namespace="other")
 
         async def ids(**filters) -> list[str]:
             return [info.id for info in await journal.list(**filters)]
 
-        assert await ids(namespace="default") == ["r4", "r3", "r2", "r1", "r0"]
-        assert await ids(namespace="default", limit=2, before="r3") == ["r2", "r1"]
-        assert await ids(agent="odd") == ["r3", "r1"]
-        assert await ids(phases=["failed"]) == ["r4"]
-        assert await ids(namespace="other", phases=["running", "failed"]) == ["r9"]
+        assert await ids(namespace="default") == NAMES[::-1]
+        assert await ids(namespace="default", limit=2, before=NAMES[3]) == [NAMES[2], NAMES[1]]
+        assert await ids(agent="odd") == [NAMES[3], NAMES[1]]
+        assert await ids(phases=["failed"]) == [NAMES[4]]
+        assert await ids(namespace="other", phases=["running", "failed"]) == ["a9"]
 
     async def test_a_run_is_found_by_the_start_of_its_id(self, journal: Journal) -> None:
         await born(journal, "run-abc")

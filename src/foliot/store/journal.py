@@ -96,7 +96,7 @@ class SqlJournal:
     ) -> list[RunInfo]:
         found = await self._db.read(
             "run_list",
-            before="\U0010ffff" if before is None else before,
+            before=before or "",
             namespace=namespace or "",
             agent=agent or "",
             phases=msgspec.json.encode(list(phases or ALL_PHASES)).decode(),

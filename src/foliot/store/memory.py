@@ -148,14 +148,15 @@ class MemoryJournal:
         limit: int = 50,
         before: str | None = None,
     ) -> list[RunInfo]:
-        infos = (run.info for _, run in sorted(self._runs.items(), reverse=True))
+        infos = [run.info for run in reversed(self._runs.values())]
+        last = next((info.key for info in infos if info.id == before), 0)
         chosen = [
             info
             for info in infos
             if (namespace is None or info.namespace == namespace)
             and (agent is None or info.agent == agent)
             and (not phases or info.phase in phases)
-            and (before is None or info.id < before)
+            and (before is None or info.key < last)
         ]
         return chosen[:limit]
 

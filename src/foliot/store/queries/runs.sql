@@ -48,15 +48,16 @@ SELECT epoch, last_seq, updated_at FROM run WHERE key = :key;
 SELECT id FROM run WHERE id >= :low AND id < :high ORDER BY id LIMIT 2;
 
 -- name: run_list
--- :phases is a JSON array. An empty text means any.
+-- Newest first, by the order in which runs were stored: an id may be chosen by its user. :phases is a JSON array; an
+-- empty text means any.
 SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
- WHERE id < :before
+ WHERE (:before = '' OR key < (SELECT last.key FROM run AS last WHERE last.id = :before))
    AND (:namespace = '' OR namespace = :namespace)
    AND (:agent = '' OR agent = :agent)
    AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
- ORDER BY id DESC LIMIT :count;
+ ORDER BY key DESC LIMIT :count;
 
 -- name: event_add
 INSERT INTO event (run, seq, at, type, data, blob) VALUES (:run, :seq, :at, :type, :data, :blob);
