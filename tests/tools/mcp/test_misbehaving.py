@@ -1,0 +1,128 @@
+"""Servers that crash, flood, talk nonsense, or do not want to go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from foliot.tools.base import ToolArgumentsInvalid, ToolError, ToolUnreachable
+from foliot.tools.mcp.connections import McpConnections
+from foliot.tools.mcp.results import parts_of
+from tests.tools.mcp.conftest import SERVERS, eventually, is_running, spec_of
+
+
+def words(result: object) -> str:
+    (part,) = parts_of(result)  # type: ignore[arg-type]
+    return part.text  # type: ignore[union-attr]
+
+
+async def test_what_is_no_message_and_answers_for_nobody_are_passed_over(connections):
+    assert words(await connections.call(spec_of("rogue"), "nonsense", {})) == "sense"
+
+
+async def test_the_first_of_two_answers_counts_and_the_second_disturbs_nobody(connections):
+    server = spec_of("rogue")
+    assert words(await connections.call(server, "twice", {})) == "first"
+    assert words(await connections.call(server, "echo", {"text": "next"})) == "next"
+
+
+async def test_a_result_against_the_protocol_is_an_error_that_says_so(connections):
+    with pytest.raises(ToolError, match="no valid result") as caught:
+        await connections.call(spec_of("rogue"), "bad_result", {})
+    assert not caught.value.retryable
+
+
+async def test_a_tool_that_the_server_does_not_know_is_refused_by_it(connections):
+    with pytest.raises(ToolArgumentsInvalid, match="Unknown tool"):
+        await connections.call(spec_of("rogue"), "no_such", {})
+
+
+async def test_a_flood_of_a_hundred_megabytes_ends_the_connection_and_is_not_kept_in_memory(connections):
+    server = spec_of("rogue")
+    await connections.tools(server)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ToolUnreachable, match="more than 10485760 bytes"):
+        await connections.call(server, "flood", {"size": 100_000_000})
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 60_000  # kilobytes; the limit is ten megabytes, and a few copies of it exist for a moment
+    assert words(await connections.call(server, "echo", {"text": "again"})) == "again"
+
+
+async def test_a_large_answer_below_the_limit_arrives(connections):
+    assert len(words(await connections.call(spec_of("rogue"), "flood", {"size": 5_000_000}))) == 76 * 65536
+
+
+async def test_a_server_that_complains_a_lot_does_not_get_stuck(connections):
+    assert words(await connections.call(spec_of("rogue"), "chatter", {"size": 20_000_000})) == "said a lot"
+
+
+async def test_all_calls_under_way_fail_when_their_server_crashes(connections):
+    server = spec_of("rogue")
+    waiting = [asyncio.create_task(connections.call(server, "quiet", {})) for _ in range(5)]
+    await eventually(lambda: any(health.in_flight == 5 for health in connections.health()))
+    with pytest.raises(ToolUnreachable):
+        await connections.call(server, "crash", {})
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(result, ToolUnreachable) for result in results)
+
+
+async def test_closing_ends_a_server_that_does_not_want_to_go_and_what_it_left_behind():
+    server = spec_of("rogue", env=[{"name": "STUBBORN", "value": "1"}])
+    async with McpConnections(allowed_commands=[sys.executable]) as connections:
+        pids = [int(pid) for pid in words(await connections.call(server, "fork", {})).split()]
+        assert all(is_running(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
+
+
+async def test_closing_fails_calls_under_way():
+    connections = McpConnections(allowed_commands=[sys.executable])
+    call = asyncio.create_task(connections.call(spec_of("rogue"), "quiet", {}))
+    await eventually(lambda: any(health.in_flight for health in connections.health()))
+    await connections.close()
+    with pytest.raises(ToolUnreachable):
+        await call
+    with pytest.raises(ToolUnreachable, match="are closed"):
+        await connections.tools(spec_of("rogue"))
+
+
+async def test_closing_while_a_server_starts_leaves_nothing():
+    connections = McpConnections(allowed_commands=[sys.executable])
+    opening = asyncio.create_task(connections.tools(spec_of("sample", args=["-c", "import time; time.sleep(600)"])))
+    await eventually(lambda: bool(connections.health()))
+    await connections.close()
+    with pytest.raises((ToolUnreachable, asyncio.CancelledError)):
+        await opening
+
+
+OWNER = """
+import asyncio, sys
+from foliot.tools.mcp.connections import McpConnections
+from foliot.tools.mcp.server import ServerSpec, Variable
+
+async def main():
+    connections = McpConnections(allowed_commands=[sys.executable])
+    stubborn = (Variable("STUBBORN", "1"),)
+    server = ServerSpec("default", "rogue", "d", "stdio", command=sys.executable, args=(sys.argv[1],), env=stubborn)
+    result = await connections.call(server, "fork", {})
+    print(result.content[0].text, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_nothing_is_left_when_the_owner_is_killed():
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(SERVERS / "rogue.py")], stdout=subprocess.PIPE)
+    with owner:
+        assert owner.stdout is not None
+        pids = [int(pid) for pid in (await asyncio.to_thread(owner.stdout.readline)).split()]
+        assert len(pids) == 2
+        assert all(is_running(pid) for pid in pids)
+        os.kill(owner.pid, signal.SIGKILL)
+        await eventually(lambda: not any(is_running(pid) for pid in pids))
