@@ -66,9 +66,8 @@ async def find_run(runtime: Runtime, word: str | None) -> RunInfo:
 
 
 async def newest_runs(runtime: Runtime, *, limit: int) -> list[RunInfo]:
-    """The newest runs of the namespace. Ids that people chose do not sort by age, so a page more is looked at."""
-    found = await runtime.runs.journal.list(namespace=namespace(), limit=max(limit, LOOKED_AT))
-    return sorted(found, key=lambda info: info.created_at, reverse=True)[:limit]
+    """The newest runs of the namespace, newest first."""
+    return await runtime.runs.journal.list(namespace=namespace(), limit=limit)
 
 
 def interrupted(info: RunInfo, now: float) -> bool:
