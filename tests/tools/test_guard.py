@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -18,7 +19,7 @@ from foliot.tools.outbound.addresses import address_class
 from foliot.tools.outbound.client import OutboundClient, ToolAnswerTooLarge
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, Target
 from foliot.tools.outbound.pinned import CHECKED, PinnedResolver, pinned_socket
-from tests.tools.web_service import serving, way_out
+from tests.tools.web_service import saying, self_signed, serving, way_out
 
 PUBLIC = "93.184.216.34"
 
@@ -412,18 +413,21 @@ class TestClient:
                     pass
         assert caught.value.details["sent"] == "unknown"
 
-    async def test_what_is_no_http_is_told_as_such(self) -> None:
-        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"SSH-2.0-nonsense\r\n\r\n")
-            await writer.drain()
-            writer.close()
+    async def test_a_certificate_that_nobody_vouches_for_is_not_accepted(self, tmp_path: Path) -> None:
+        async def answer(request: web.Request) -> web.Response:
+            return web.Response(text="trust me")
 
-        server = await asyncio.start_server(talk, "127.0.0.1", 0)
-        async with server, way_out() as out:
-            port = server.sockets[0].getsockname()[1]
+        async with serving(answer, tls=self_signed(tmp_path)) as service, way_out() as out:
+            with pytest.raises(ToolUnreachable, match="secure connection") as caught:
+                async with out.client.send("GET", service.url):
+                    pass
+            assert service.requests == []
+        assert (caught.value.retryable, caught.value.details["sent"]) == (False, "no")
+
+    async def test_what_is_no_http_is_told_as_such(self) -> None:
+        async with saying(b"SSH-2.0-nonsense\r\n\r\n") as url, way_out() as out:
             with pytest.raises(ToolError, match="does not speak HTTP") as caught:
-                async with out.client.send("GET", f"http://127.0.0.1:{port}/"):
+                async with out.client.send("GET", url):
                     pass
         assert not caught.value.retryable
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from foliot.tools.backends.callbacks import Callbacks
 from foliot.tools.backends.web import Web
@@ -34,19 +43,67 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(answer: Handler, *, host: str = "127.0.0.1") -> AsyncGenerator[Service]:
+async def serving(
+    answer: Handler, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[Service]:
     service = Service(answer)
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", service.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    site = web.TCPSite(runner, host, 0)
+    site = web.TCPSite(runner, host, 0, ssl_context=tls)
     await site.start()
     try:
-        service.url = f"http://{host}:{runner.addresses[0][1]}"
+        service.url = f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}"
         yield service
     finally:
         await runner.cleanup()
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    """What a server shows that made its own certificate, for 127.0.0.1."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    path = folder / "server.pem"
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(path)
+    return context
+
+
+@asynccontextmanager
+async def saying(data: bytes) -> AsyncGenerator[str]:
+    """A server that answers every first request on a connection with these bytes, whatever they are."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(data)
+        await writer.drain()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+        await server.wait_closed()
 
 
 @asynccontextmanager
