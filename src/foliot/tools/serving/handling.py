@@ -1,0 +1,335 @@
+"""What one delivered call comes to: read, looked up, admitted, run, kept, published, in this order.
+
+The result is kept before it is published and published before the delivery is acknowledged, so whatever breaks in
+between is put right by the next delivery. Every way through ends in one of four dispositions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from enum import Enum
+from typing import Any, Final, Protocol, cast
+
+from foliot.kernel.messages import ToolResult
+from foliot.tools.base import Admitted, Caller, Invocation, OnOutput, Parked, Toolbox, ToolDefinition, ToolTimeout
+from foliot.tools.result import failure_result
+from foliot.tools.serving.health import Health
+from foliot.tools.serving.ledger import Collision, Corrupt, Ledger, StoreFailed
+from foliot.tools.serving.messages import CallMessage, Meta, Poison, ResultMessage, decode_call
+from foliot.tools.serving.metrics import UNKNOWN_TOOL, Metrics
+from foliot.tools.serving.outcomes import answer, compact, refusal
+
+log = logging.getLogger(__name__)
+
+ADVERTISED: Final = "agent.tools.advertised"
+
+
+class Disposition(Enum):
+    """What becomes of a delivery."""
+
+    ACK = "ack"  # done, or done before
+    RETRY = "retry"  # something outside the call failed: deliver it again later
+    TERMINATE = "terminate"  # it can never be run: never deliver it again
+    QUARANTINE = "quarantine"  # it ran and could not be kept: hold it, and take nothing new until it is
+
+
+class ServedTools(Toolbox, Protocol):
+    """What is served: a pipeline."""
+
+    @property
+    def definitions(self) -> Mapping[str, ToolDefinition]: ...
+
+
+class PublishFailed(Exception):
+    """`too_large`: it can never be sent as it is."""
+
+    def __init__(self, *, too_large: bool = False) -> None:
+        super().__init__("the result could not be published")
+        self.too_large = too_large
+
+
+class Publisher(Protocol):
+    async def result(self, call: CallMessage, result: ResultMessage, *, approval: bool = False) -> None:
+        """Raises `PublishFailed`."""
+        ...
+
+    def output(self, call: CallMessage) -> tuple[OnOutput, Callable[[], Awaitable[None]]]:
+        """Where pieces of output go, and what to await when there are no more."""
+        ...
+
+
+class Handler:
+    """Handles deliveries of one server. `allowed` None or empty allows every tool.
+
+    `trust_callers` lets what a message says of the caller's roles and approvals through to the pipeline. A message is no
+    proof: only where nobody else can publish calls, and for pipelines that look approvals up where they are stored.
+    """
+
+    def __init__(
+        self,
+        tools: ServedTools,
+        publisher: Publisher,
+        metrics: Metrics,
+        health: Health,
+        *,
+        allowed: Collection[str] | None = None,
+        trust_callers: bool = False,
+        limit_seconds: float = 600.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._tools = tools
+        self._publisher = publisher
+        self._metrics = metrics
+        self._health = health
+        self._allowed = frozenset(allowed) if allowed else None
+        self._trust_callers = trust_callers
+        self._limit_seconds = limit_seconds
+        self._clock = clock
+        self._running: set[str] = set()
+        # Results of calls that ran and could not be kept. Running them again would be wrong.
+        self._unkept: dict[str, tuple[CallMessage, ResultMessage]] = {}
+        self.ledger: Ledger | None = None
+
+    @property
+    def must_hold(self) -> bool:
+        """Whether something ran that is not kept: no new work until it is."""
+        return bool(self._unkept)
+
+    def why_not(self, definition: ToolDefinition) -> str | None:
+        """Why a tool cannot be called here, for listings; None when it can."""
+        if self._allowed is not None and definition.name not in self._allowed:
+            return "not allowed in this deployment"
+        return None
+
+    async def handle(self, data: bytes) -> Disposition:
+        self._health.took(len(data))
+        try:
+            call, meta = decode_call(data)
+        except Poison as error:
+            log.warning("a message that is no call was dropped: %s", error)
+            self._metrics.count("poison_total")
+            self._health.errors += 1
+            return Disposition.TERMINATE
+        if call.execution_id in self._running:
+            return Disposition.RETRY  # delivered again although it is under way here
+        self._running.add(call.execution_id)
+        try:
+            return await self._handle(call, meta)
+        except StoreFailed as error:
+            self._store_failed(error)
+            return Disposition.QUARANTINE if call.execution_id in self._unkept else Disposition.RETRY
+        except (Collision, Corrupt) as error:
+            self._unusable(error)
+            return Disposition.TERMINATE
+        except PublishFailed:
+            self._metrics.count("result_publish_failures_total", reason="transport")
+            return Disposition.RETRY
+        finally:
+            self._running.discard(call.execution_id)
+
+    async def settle(self) -> None:
+        """Try to keep what could not be kept. Raises `StoreFailed` when that still fails."""
+        for call, result in list(self._unkept.values()):
+            try:
+                await self._keep(call, result)
+            except StoreFailed as error:
+                self._store_failed(error)
+                raise
+            except (Collision, Corrupt) as error:
+                self._unusable(error)
+        self._health.well("store")
+
+    # --- one call ------------------------------------------------------------------------------------------------
+
+    async def _handle(self, call: CallMessage, meta: Meta) -> Disposition:
+        assert self.ledger is not None, "the ledger is opened before calls are taken"
+        if call.execution_id in self._unkept:
+            kept = await self._keep(call, self._unkept[call.execution_id][1])
+            return await self._publish(call, kept, path="new")
+        if (kept := await self.ledger.find(call)) is not None:
+            return await self._publish(call, kept, path="replay")
+        definition = self._tools.definition(call.name)
+        if (refused := self._refusal(call, definition)) is not None:
+            return await self._publish(call, await self._keep(call, refused), path="rejection")
+        assert definition is not None, "an unknown tool is refused"
+        if meta.deadline_ms and meta.deadline_ms <= self._clock() * 1000:
+            # Nothing happened, so nothing is kept: the same call may come again with more time.
+            return await self._publish(call, self._too_late(call), path="rejection")
+        invocation = self._invocation(call, meta)
+        admitted = await self._tools.admit(invocation)
+        if isinstance(admitted, Parked):
+            return await self._ask_for_approval(call)
+        if isinstance(admitted, ToolResult):
+            self._metrics.count("rejections_total", tool_name=call.name, reason=_reason(admitted))
+            return await self._publish(call, await self._keep(call, answer(call, admitted)), path="rejection")
+        result = await self._run(call, invocation, admitted, definition)
+        return await self._publish(call, await self._keep(call, result), path="new")
+
+    def _refusal(self, call: CallMessage, definition: ToolDefinition | None) -> ResultMessage | None:
+        """The refusals that need no rules. The texts differ, so that a caller can tell one from the other."""
+        label = call.name if definition is not None else UNKNOWN_TOOL
+        if self._allowed is not None and call.name not in self._allowed:
+            policy = {"layer": "allow_list", "rule": "allowed_tools"}
+            text, reason = f'tool "{call.name}" is not allowed', "not_allowed"
+            refused = refusal(call, text, "policy_denied", policy=policy)
+        elif definition is None:
+            text, reason = f'tool "{call.name}" not found', "not_found"
+            refused = refusal(call, text, "not_found", failure={"code": "unsupported_tool", "kind": "unknown_tool"})
+        elif (advertised := _advertised(call)) is not None and call.name not in advertised:
+            text = f'tool "{call.name}" is not permitted for this loop (advertised tool set)'
+            policy = {"layer": "advertised", "rule": ADVERTISED}
+            reason, refused = "not_advertised", refusal(call, text, "permission", policy=policy)
+        else:
+            return None
+        self._metrics.count("rejections_total", tool_name=label, reason=reason)
+        return refused
+
+    def _too_late(self, call: CallMessage) -> ResultMessage:
+        self._metrics.count("rejections_total", tool_name=call.name, reason="too_late")
+        return refusal(call, f'the deadline passed before tool "{call.name}" was started', "timeout")
+
+    async def _run(
+        self, call: CallMessage, invocation: Invocation, admitted: Admitted, definition: ToolDefinition
+    ) -> ResultMessage:
+        if definition.effect == "once" and not await self._may_begin(call, definition):
+            self._metrics.count("ambiguous_redeliveries_total", cause="restart")
+            text = f'nobody knows whether tool "{call.name}" took effect: its server ended while it was under way'
+            failure = {"reason": "unknown_effect", "retryable": False, "kind": "internal"}
+            return refusal(call, text, "internal", ambiguous_effect=True, failure=failure)
+        began = self._clock()
+        self._metrics.in_flight += 1
+        on_output, ended = self._publisher.output(call)
+        try:
+            async with asyncio.timeout(self._limit_seconds):
+                result = await admitted.run(on_output=on_output)
+        except TimeoutError:
+            late = ToolTimeout(f'tool "{call.name}" took longer than {self._limit_seconds:g} s')
+            result = failure_result(invocation, late)
+        except asyncio.CancelledError:
+            self._metrics.count("ambiguous_redeliveries_total", cause="shutdown")
+            raise
+        finally:
+            self._metrics.in_flight -= 1
+            await ended()
+        self._count(call.name, result, self._clock() - began)
+        return answer(call, result)
+
+    async def _may_begin(self, call: CallMessage, definition: ToolDefinition) -> bool:
+        """Whether a call that must not be repeated may act: nobody has begun it, or repeating is what was declared."""
+        assert self.ledger is not None
+        if await self.ledger.began(call) or not await self.ledger.begin(call):
+            return definition.on_unknown == "retry"
+        return True
+
+    async def _ask_for_approval(self, call: CallMessage) -> Disposition:
+        """Not an outcome and not an error: the same call comes again when somebody has agreed."""
+        self._metrics.count("rejections_total", tool_name=call.name, reason="approval_required")
+        text = f"approval_required: Tool '{call.name}' requires human approval before execution"
+        failure = {"code": "permission_denied", "reason": "approval_required", "kind": "permission", "retryable": False}
+        await self._publisher.result(call, refusal(call, text, "permission", failure=failure), approval=True)
+        return Disposition.ACK
+
+    def _invocation(self, call: CallMessage, meta: Meta) -> Invocation:
+        said = call.metadata
+        caller = Caller(
+            namespace=_text(said.get("namespace")) or "default",
+            agent=_text(said.get("agent.name")),
+            roles=(_texts(said.get("agent.roles")) or ()) if self._trust_callers else (),
+            advertised=_advertised(call),
+        )
+        return Invocation(
+            run_id=_text(said.get("agent.run_id")) or call.loop_id,
+            call_id=call.id,
+            tool=call.name,
+            arguments=call.arguments,
+            idempotency_key=meta.idempotency_key or call.execution_id,
+            caller=caller,
+            attempt=max(meta.attempt, 1),
+            grant=call.approved_by if self._trust_callers else "",
+            deadline=meta.deadline_ms / 1000 if meta.deadline_ms else None,
+            trace_id=call.trace_id,
+            version=_text(said.get("tool_version")),
+            schema_digest=_text(said.get("schema_digest")),
+        )
+
+    # --- what comes after the call -------------------------------------------------------------------------------
+
+    async def _keep(self, call: CallMessage, result: ResultMessage) -> ResultMessage:
+        """The result that counts. One that is too large to be kept is replaced by a note of that."""
+        assert self.ledger is not None
+        self._unkept[call.execution_id] = (call, result)
+        try:
+            kept = await self.ledger.keep(call, result)
+        except StoreFailed as error:
+            if not error.too_large:
+                raise
+            self._store_failed(error)
+            self._metrics.count("outcome_total", path="compact")
+            kept = await self.ledger.keep(call, compact(call, len(result.content)))
+        except (Collision, Corrupt):
+            self._unkept.pop(call.execution_id, None)
+            raise
+        self._unkept.pop(call.execution_id, None)
+        return kept
+
+    async def _publish(self, call: CallMessage, result: ResultMessage, *, path: str) -> Disposition:
+        try:
+            await self._publisher.result(call, result)
+        except PublishFailed as error:
+            if not error.too_large:
+                raise
+            self._metrics.count("result_publish_failures_total", reason="oversize")
+            await self._publisher.result(call, compact(call, len(result.content)))
+        self._metrics.count("outcome_total", path=path)
+        self._health.processed += 1
+        return Disposition.ACK
+
+    def _count(self, tool: str, result: ToolResult, seconds: float) -> None:
+        kind = result.error.kind if result.error is not None else ""
+        status = "success" if not kind else "timeout" if kind == "timeout" else "error"
+        self._metrics.count("executions_total", tool_name=tool, status=status)
+        self._metrics.took(tool, seconds)
+        if kind:
+            self._metrics.count("errors_total", tool_name=tool, error_type=kind)
+        if kind == "timeout":
+            self._metrics.count("timeout_total", tool_name=tool)
+
+    def _store_failed(self, error: StoreFailed) -> None:
+        reason = "oversize" if error.too_large else "transport"
+        self._metrics.count("outcome_store_failures_total", operation=error.operation, reason=reason)
+        if not error.too_large:
+            self._health.trouble("store", "outcomes cannot be kept: no new calls are taken")
+            self._health.errors += 1
+
+    def _unusable(self, error: Collision | Corrupt) -> None:
+        log.error("a call was dropped: %s", error.message)
+        self._health.errors += 1
+        if isinstance(error, Collision):
+            self._metrics.count("outcome_collisions_total")
+        else:
+            self._metrics.count("outcome_store_failures_total", operation="get", reason="corrupt")
+
+
+def _advertised(call: CallMessage) -> frozenset[str] | None:
+    """The tools that the caller was given. Not said: no limit. Said wrongly: none, because a mistake must not widen."""
+    if ADVERTISED not in call.metadata:
+        return None
+    return frozenset(_texts(call.metadata[ADVERTISED]) or ())
+
+
+def _reason(result: ToolResult) -> str:
+    return result.error.kind if result.error is not None else "refused"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    if not isinstance(value, list):
+        return None
+    items = cast("list[Any]", value)
+    return tuple(item for item in items if isinstance(item, str)) if all(isinstance(i, str) for i in items) else None

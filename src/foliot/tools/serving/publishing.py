@@ -1,0 +1,91 @@
+"""Results and pieces of output on their way to whoever called."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from foliot.tools.base import OnOutput
+from foliot.tools.serving.handling import PublishFailed
+from foliot.tools.serving.messages import (
+    OUTPUT,
+    CallMessage,
+    Meta,
+    OutputMessage,
+    ResultMessage,
+    encode,
+    result_dedupe_id,
+    result_subject,
+)
+from foliot.tools.serving.metrics import Metrics
+
+SENDER: Final = "foliot-tools"
+_MOST_WAITING: Final = 256
+_LAST_PIECES_SECONDS: Final = 1.0
+
+
+class NatsPublisher:
+    """Results go through JetStream, each stored once; output is heard by whoever listens, and kept by nobody."""
+
+    def __init__(self, client: Any, js: Any, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self._js = js
+        self._metrics = metrics
+        self._clock = clock
+
+    async def result(self, call: CallMessage, result: ResultMessage, *, approval: bool = False) -> None:
+        from nats.errors import Error, MaxPayloadError
+
+        subject = result_subject(call.id)
+        assert subject is not None, "checked when the call was read"
+        dedupe = result_dedupe_id(call.execution_id, approval=approval)
+        try:
+            await self._js.publish(subject, encode(dedupe, result, self._meta()), headers={"Nats-Msg-Id": dedupe})
+        except MaxPayloadError:
+            raise PublishFailed(too_large=True) from None
+        except (Error, TimeoutError):
+            raise PublishFailed from None
+
+    def output(self, call: CallMessage) -> tuple[OnOutput, Callable[[], Awaitable[None]]]:
+        """The tool is never held up: when pieces come faster than they can be sent, the newest are dropped."""
+        waiting: asyncio.Queue[str | None] = asyncio.Queue(_MOST_WAITING)
+        sender: asyncio.Task[None] | None = None
+
+        def on_output(text: str) -> None:
+            nonlocal sender
+            if sender is None:
+                sender = asyncio.create_task(self._send(call, waiting))
+            try:
+                waiting.put_nowait(text)
+            except asyncio.QueueFull:
+                self._metrics.count("outputs_dropped_total")
+
+        async def ended() -> None:
+            if sender is None:
+                return
+            with contextlib.suppress(asyncio.QueueFull):
+                waiting.put_nowait(None)
+            _, late = await asyncio.wait({sender}, timeout=_LAST_PIECES_SECONDS)
+            for task in late:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+        return on_output, ended
+
+    async def _send(self, call: CallMessage, waiting: asyncio.Queue[str | None]) -> None:
+        from nats.errors import Error
+
+        seq = 0
+        while (text := await waiting.get()) is not None:
+            seq += 1
+            piece = OutputMessage(call.execution_id, seq, text)
+            try:
+                await self._client.publish(f"{OUTPUT}.{call.execution_id}", encode(call.id, piece, self._meta()))
+            except Error:
+                self._metrics.count("outputs_dropped_total")
+
+    def _meta(self) -> Meta:
+        return Meta(SENDER, round(self._clock() * 1000))

@@ -1,0 +1,88 @@
+"""What the tests of tools over NATS share: a stream, a server of tools, and a tool written without Foliot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from foliot.tools.base import Caller, Invocation, Tool
+from foliot.tools.pipeline import Pipeline
+from foliot.tools.serving.link import NatsLink, ensure_stream
+from foliot.tools.serving.server import ServerConfig, ToolServer
+
+QUICK = {"fetch": 0.2, "redelivery": (0.1,), "ack_wait": 30.0, "stream_tries": 3}
+
+
+@asynccontextmanager
+async def linked(url: str, *, stream: bool = True) -> AsyncIterator[NatsLink]:
+    link = NatsLink(url)
+    try:
+        if stream:
+            await ensure_stream(await link.jetstream())
+        yield link
+    finally:
+        await link.close()
+
+
+@asynccontextmanager
+async def served(
+    link: NatsLink, *tools: Tool, pipeline: Pipeline | None = None, **config: Any
+) -> AsyncIterator[ToolServer]:
+    server = ToolServer(pipeline or Pipeline(tools), link, ServerConfig(**{**QUICK, **config}))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(within=5.0)
+
+
+Reply = Callable[[Any, dict[str, Any]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def foreign_tool(link: NatsLink, name: str, reply: Reply) -> AsyncIterator[list[dict[str, Any]]]:
+    """A tool as any program in any language would serve it: a subscription, JSON, and nothing of ours.
+
+    `reply(client, call)` answers; the list holds every call that came.
+    """
+    client: Any = await link.client()
+    calls: list[dict[str, Any]] = []
+
+    async def hear(msg: Any) -> None:
+        call = json.loads(msg.data)["payload"]
+        calls.append(call)
+        await reply(client, call)
+
+    subscription = await client.subscribe(f"tool.execute.{name}", cb=hear)
+    await client.flush()
+    try:
+        yield calls
+    finally:
+        await subscription.unsubscribe()
+
+
+def envelope(payload: dict[str, Any]) -> bytes:
+    kind = {"domain": "agentic", "category": "tool_result", "version": "v1"}
+    return json.dumps({"id": "1", "type": kind, "meta": {}, "payload": payload}).encode()
+
+
+def result(call: dict[str, Any], content: str = "", **more: Any) -> bytes:
+    payload = {"call_id": call["id"], "execution_id": call["execution_id"], "name": call["name"], "content": content}
+    return envelope({**payload, **more})
+
+
+def invocation(tool: str = "search", call_id: str = "call_1", run: str = "run-1", **fields: Any) -> Invocation:
+    caller = fields.pop("caller", Caller(agent="finder"))
+    return Invocation(
+        run, call_id, tool, fields.pop("arguments", {"q": "clocks"}), f"key-{run}-{call_id}", caller, **fields
+    )
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that has no event of its own."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
