@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from foliot.kernel.events import ModelFailed, RunFailed, RunSucceeded, ToolFinished
 from foliot.kernel.spec import Repairs
 from foliot.models.base import ModelRateLimited
-from foliot.tools.base import ToolDefinition
+from foliot.tools.base import Invocation, ToolDefinition
 from foliot.tools.function import tool
+from foliot.tools.pipeline import Pipeline
 from tests.engine.kit import Engine, calls, in_turn, says
 
 
@@ -97,6 +99,20 @@ async def test_a_tool_whose_inner_task_was_cancelled_gives_a_failure_and_not_a_h
     (finished,) = await results(engine)
     assert finished.result.error is not None
     await engine.close()
+
+
+async def test_a_call_that_is_stopped_before_it_began_leaves_nothing_behind() -> None:
+    @tool(effect="read", timeout=5.0)
+    async def look() -> str:
+        return "seen"
+
+    admitted = await Pipeline([look]).admit(Invocation("r1", "c1", "look", {}, "k1"))
+    task = asyncio.create_task(admitted.run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gc.collect()  # a coroutine that nobody awaited would be a warning, and warnings are errors here
 
 
 async def test_a_toolbox_that_breaks_gives_a_failure_and_not_a_hang() -> None:

@@ -14,6 +14,7 @@ from foliot.kernel.messages import (
     StopReason,
     Text,
     ToolCall,
+    ToolResult,
     ToolSpec,
     Usage,
 )
@@ -30,7 +31,8 @@ from foliot.models.base import (
 from foliot.testing.simulator.history import Asked
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.virtual_loop import OWNER
-from foliot.tools.base import Invocation, OnOutput, ToolDefinition, ToolError
+from foliot.tools.base import Admitted, Invocation, OnOutput, Parked, ToolDefinition, ToolError
+from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 
 TOOL_TIMEOUT: Final = 4.0
@@ -118,7 +120,6 @@ class SimulatedTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         process = cast("Process", OWNER.get())
         world = process.world
-        world.begin(process.name, call)
         await process.occasion("before an effect", call.run_id)
         trouble = (
             world.chance.choice(("late", "fail", "fail_after", "hang", "cancelled", "unsayable"))
@@ -144,4 +145,34 @@ class SimulatedTool:
                 return f"{call.tool} {call.arguments['n']}"
 
 
-TOOLS: Final = Pipeline(SimulatedTool(rule) for rule in RULES)
+_TOOLS: Final = tuple(SimulatedTool(rule) for rule in RULES)
+
+
+class ProcessToolbox:
+    """The real pipeline, on the world's clock and chance, with a state of its own in each process.
+
+    Takes note of each call at the moment in which the engine lets it act.
+    """
+
+    def __init__(self, process: Process) -> None:
+        world = process.world
+        self._process = process
+        self._pipeline = Pipeline(_TOOLS, Parts(clock=lambda: world.now, chance=world.chance.random))
+
+    def definition(self, name: str) -> ToolDefinition | None:
+        return self._pipeline.definition(name)
+
+    async def admit(self, call: Invocation) -> Admitted | Parked | ToolResult:
+        admitted = await self._pipeline.admit(call)
+        return admitted if isinstance(admitted, ToolResult | Parked) else NotedCall(self._process, call, admitted)
+
+
+class NotedCall:
+    def __init__(self, process: Process, call: Invocation, admitted: Admitted) -> None:
+        self._process = process
+        self._call = call
+        self._admitted = admitted
+
+    async def run(self, *, on_output: OnOutput | None = None) -> ToolResult:
+        self._process.world.begin(self._process.name, self._call)
+        return await self._admitted.run(on_output=on_output)

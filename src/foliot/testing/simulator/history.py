@@ -64,7 +64,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A tool was handed a call. Nothing has taken effect yet."""
+    """The engine let a call act. Nothing has taken effect yet."""
 
     at: float
     worker: str

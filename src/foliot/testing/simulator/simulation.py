@@ -21,7 +21,7 @@ from foliot.kernel.budget import Limits
 from foliot.kernel.spec import Contract, Repairs, RunSpec
 from foliot.store.memory import MemoryJournal
 from foliot.store.runs import TERMINAL
-from foliot.testing.simulator.actors import RULES, SCHEMA, TOOLS, ProcessModels
+from foliot.testing.simulator.actors import RULES, SCHEMA, ProcessModels, ProcessToolbox
 from foliot.testing.simulator.checks import violations
 from foliot.testing.simulator.disk import ProcessJournal
 from foliot.testing.simulator.history import History
@@ -101,7 +101,7 @@ async def _play(world: World) -> None:
         runs = world.make_runs(
             journal=ProcessJournal(process),
             models=ProcessModels(process),
-            tools=TOOLS,
+            tools=ProcessToolbox(process),
             clock=lambda: world.now,
             worker=process.name,
             lease_seconds=world.profile.lease_seconds,
