@@ -64,8 +64,8 @@ class Publisher(Protocol):
 class Handler:
     """Handles deliveries of one server. `allowed` None or empty allows every tool.
 
-    `trust_callers` lets what a message says of the caller's roles and approvals through to the pipeline. A message is no
-    proof: only where nobody else can publish calls, and for pipelines that look approvals up where they are stored.
+    `trust_callers` lets what a message says of the caller's roles and approvals through to the pipeline. A message is
+    no proof: only where nobody else can publish calls, and for pipelines that look approvals up where they are stored.
     """
 
     def __init__(

@@ -1,0 +1,130 @@
+"""The seam to sandboxes: what contains a call, chosen by the mode that the tool declares.
+
+    none        the backend of the tool's type, in this process or where its endpoint is
+    sandboxed   a process of its own that sees next to nothing
+    container   a container
+    wasm        a WebAssembly module
+
+A mode stands for itself: nothing else is ever taken in its place, neither a weaker one nor one that is thought to be
+stronger. A mode for which no isolation is registered refuses every call, with `ToolIsolationMissing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+
+from msgspec import Struct
+
+from foliot.errors import Conflict, InvalidInput
+from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition, ToolIsolationMissing
+from foliot.tools.contract import ToolRequest, ToolResponse
+
+Mode: TypeAlias = Literal["none", "sandboxed", "container", "wasm"]
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+NONE: Final = "none"
+
+
+class IsolatedCall(Struct, frozen=True):
+    """One call as a sandbox gets it: the contract envelope, and what must go around it.
+
+    `environment` holds credentials for the code inside; it is given to that code and to nothing else. `seconds` is when
+    whatever runs is ended by force, None for no bound of its own.
+    """
+
+    definition: ToolDefinition
+    request: ToolRequest
+    environment: Mapping[str, str] = {}
+    seconds: float | None = None
+
+
+class Isolation(Protocol):
+    """Runs calls where they can do no harm. One object serves all tools of its mode."""
+
+    @property
+    def mode(self) -> str: ...
+
+    def check(self, definition: ToolDefinition) -> None:
+        """Whether a tool can run here at all. Raises `ToolPolicyInvalid`, `ToolIsolationMissing`."""
+        ...
+
+    async def execute(self, call: IsolatedCall, *, on_output: OnOutput | None = None) -> ToolResponse:
+        """Run it to its one response. When cancelled, nothing of it is left running on return. Raises `ToolError`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+Adapter: TypeAlias = Callable[[ToolDefinition, Isolation], Tool]
+"""Makes the tool that speaks to an isolation: it resolves secrets, builds the envelope, and reads the response."""
+
+
+class Isolations:
+    """The isolations of one runtime, by mode. There are none until a sandbox registers itself."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Isolation, Adapter]] = {}
+
+    def register(self, isolation: Isolation, adapter: Adapter) -> None:
+        """Raises `InvalidInput` for a mode that tools cannot declare, `Conflict` when the mode is taken."""
+        mode = isolation.mode
+        if mode not in MODES or mode == NONE:
+            expected = ", ".join(each for each in MODES if each != NONE)
+            raise InvalidInput(f"there is no isolation mode {mode!r}", hint=f"expected one of {expected}")
+        if mode in self._known:
+            raise Conflict(f"the isolation mode {mode!r} is registered already")
+        self._known[mode] = isolation, adapter
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The modes that this runtime really offers."""
+        return (NONE, *sorted(self._known))
+
+    def contained(self, definition: ToolDefinition, plain: Callable[[], Tool]) -> Tool:
+        """The tool with the isolation it declares. `plain` makes the backend of a tool that declares none.
+
+        Never raises for a mode that is missing: the tool is there, and says so when it is called. What does not fit the
+        isolation raises as `Isolation.check`.
+        """
+        if definition.isolation == NONE:
+            return plain()
+        known = self._known.get(definition.isolation)
+        if known is None:
+            return RefusedTool(definition, self.offered)
+        isolation, adapter = known
+        isolation.check(definition)
+        tool = adapter(definition, isolation)
+        if getattr(tool, "isolation", NONE) != definition.isolation:
+            return RefusedTool(definition, self.offered)  # an adapter that does not do what it was registered for
+        return tool
+
+    async def close(self) -> None:
+        known, self._known = list(self._known.values()), {}
+        for isolation, _ in known:
+            await isolation.close()
+
+
+class RefusedTool:
+    """Stands for a tool whose isolation is not there. Its code is not even loaded."""
+
+    # No mode at all, so that no gate can take it for the one that was declared.
+    isolation = ""
+
+    def __init__(self, definition: ToolDefinition, offered: tuple[str, ...]) -> None:
+        self._definition = definition
+        self._offered = offered
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self._definition
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        wanted, offered = self._definition.isolation, ", ".join(self._offered)
+        error = ToolIsolationMissing(
+            f"the tool {self._definition.name!r} must run {wanted!r}, and this runtime offers: {offered}",
+            hint="run it where that isolation is available; it is never replaced by a weaker one",
+            wanted=wanted,
+            offered=list(self._offered),
+        )
+        error.before_effect = True
+        raise error
