@@ -14,14 +14,15 @@ from foliot import Agent, Invocation, Runtime, ScriptedModel, tool
 from foliot.engine.approvals import ApprovalService
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, Unavailable
-from foliot.kernel.codec import type_of
-from foliot.kernel.events import ApprovalDecided, ApprovalRequested, ToolFinished, ToolStarted
+from foliot.kernel.codec import encode, type_of
+from foliot.kernel.events import ApprovalDecided, ApprovalRequested, RunClaimed, ToolFinished, ToolStarted
 from foliot.resources.validate import validate_document
 from foliot.results import RunResult
 from foliot.store.base import Delete, Document, Key, Put, ResourceStore
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
-from foliot.store.runs import Signal
+from foliot.store.runs import Entry, Signal
+from foliot.tools.base import Parked
 from foliot.tools.stages.approval import arguments_digest
 
 ONE = [{"call": {"pay": {"to": "ada", "amount": 900, "api_key": "hunter2"}}}, {"say": "It says: {last_result}"}]
@@ -42,7 +43,7 @@ class Clock:
 class Desk:
     """A runtime whose tool `pay` needs an approval, and the ledger that it writes."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path | str) -> None:
         self.store = store
         self.clock = Clock()
         self.ledger: list[tuple[str, int]] = []
@@ -78,11 +79,11 @@ class Desk:
             "spec": {
                 "tool_ref": "pay",
                 "operation_rules": [{"operation_class": "*", "verdict": "approval_required"}],
+                **spec,
             },
         }
         document, problems = validate_document(raw)
         assert document is not None, problems
-        document["spec"] |= spec
         async with self.resources() as store:
             await store.write([Put(document)])
 
@@ -90,6 +91,15 @@ class Desk:
 @pytest.fixture
 async def desk(tmp_path: Path) -> Desk:
     desk = Desk(tmp_path / "foliot.db")
+    await desk.rule()
+    return desk
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+async def shared_desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
+    """On each kind of store: for what several processes do at once."""
+    store = tmp_path / "foliot.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    desk = Desk(store)
     await desk.rule()
     return desk
 
@@ -190,7 +200,8 @@ async def test_a_decision_made_by_another_process_is_heard_when_the_run_is_taken
     assert desk.ledger == [("ada", 900)]
 
 
-async def test_of_an_approval_and_a_denial_at_once_one_wins_and_the_other_is_told(desk: Desk) -> None:
+async def test_of_an_approval_and_a_denial_at_once_one_wins_and_the_other_is_told(shared_desk: Desk) -> None:
+    desk = shared_desk
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         async with desk.open() as other:
@@ -465,16 +476,36 @@ async def test_an_object_that_was_changed_after_it_was_asked_decides_nothing(des
         assert desk.ledger == []
 
 
+class NeverBelieves:
+    """A toolbox whose gate asks again, whatever was decided."""
+
+    def definition(self, name: str) -> None:
+        return None
+
+    async def admit(self, call: Invocation) -> Parked:
+        return Parked("ap-other", "sha256:0", "it always asks")
+
+
+async def test_a_gate_that_asks_again_after_a_decision_refuses_instead_of_going_round_in_circles(desk: Desk) -> None:
+    async with desk.open() as runtime:
+        _, name = await start(desk, runtime)
+        await runtime.approvals.decide(name, "approve", by="ann")
+        driver = await runtime.runs.take("r1", tools=NeverBelieves())
+        async with asyncio.timeout(20):
+            state = await runtime.runs.drive(driver)
+
+        (finished,) = await facts_of(runtime, ToolFinished)
+        assert finished.result.error.reason == "approval_not_valid"
+        assert state.ended is not None
+        assert desk.ledger == []
+
+
 async def test_a_restart_between_the_decision_and_the_call_makes_the_call_once(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         decided = await runtime.approvals.decide(name, "approve", by="ann")
         # The process that heard it dies right after the decision is in the journal.
         lease = await runtime.runs.journal.claim("r1", worker="gone", now=desk.clock.now, until=desk.clock.now + 1)
-        from foliot.kernel.codec import encode
-        from foliot.kernel.events import RunClaimed
-        from foliot.store.runs import Entry
-
         facts = await runtime.runs.journal.read("r1")
         claimed = RunClaimed(2, "gone", lease.epoch)
         entries = [
