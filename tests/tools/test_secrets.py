@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import base64
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from foliot.errors import InvalidInput, NotFound, SecretError, Unavailable
+from foliot.settings import load_settings
+from foliot.store.base import Key, Put
+from foliot.store.keyring import load_keyring
+from foliot.store.open import open_database
+from foliot.store.resources import SqlResourceStore
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import MASK, Masker
 from foliot.tools.secrets import EnvironmentSecrets, SecretChain, SecretRef, Secrets, StoreSecrets
 
 
-class Sealed:
-    """The part of a store that opens secrets."""
-
-    def __init__(self, values: dict[str, dict[str, bytes]]) -> None:
-        self._values = values
-
-    async def reveal(self, key: Any) -> dict[str, bytes]:
-        if key.name == "broken":
+def store(**sealed: dict[str, bytes]) -> StoreSecrets:
+    async def reveal(namespace: str, name: str) -> Mapping[str, bytes]:
+        if name == "broken":
             raise SecretError("the key is not the one it was sealed with")
-        try:
-            return self._values[f"{key.namespace}/{key.name}"]
-        except KeyError:
-            raise NotFound(f"{key} is not there") from None
+        if namespace != "default" or name not in sealed:
+            raise NotFound(f"{namespace}/{name} is not there")
+        return sealed[name]
 
-
-def store(**values: dict[str, bytes]) -> StoreSecrets:
-    sealed: Any = Sealed({f"default/{name}": data for name, data in values.items()})
-    return StoreSecrets(sealed)
+    return StoreSecrets(reveal)
 
 
 def ref(text: str, namespace: str = "default") -> SecretRef:
@@ -165,3 +163,19 @@ class TestForTools:
             await secrets.value("other/k1", namespace="default")
         assert await secrets.value("commons/k1", namespace="default") == "x"
         assert await secrets.has("default", "default/k1")
+
+
+async def test_a_secret_that_was_declared_in_a_real_store_is_opened(tmp_path: Path) -> None:
+    settings = load_settings({}, {"FOLIOT_HOME": str(tmp_path)})
+    database = await open_database(settings.store)
+    store = SqlResourceStore(database, lambda: load_keyring(settings))
+    try:
+        data = {"value": base64.b64encode(b"sesame").decode()}
+        document = {"kind": "Secret", "metadata": {"name": "k1", "namespace": "default"}, "spec": {"data": data}}
+        await store.write([Put(document)])
+        opened = StoreSecrets(lambda namespace, name: store.reveal(Key("Secret", namespace, name)))
+        assert await opened.resolve(ref("k1")) == "sesame"
+        with pytest.raises(NotFound):
+            await opened.resolve(ref("other"))
+    finally:
+        await database.close()

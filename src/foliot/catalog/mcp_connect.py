@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 from foliot.settings import Settings
-from foliot.store.base import ResourceStore
+from foliot.store.base import Key, ResourceStore
 from foliot.tools.auth import ToolAuth
 from foliot.tools.masking import Masker
 from foliot.tools.mcp.connections import McpConnections
@@ -24,7 +24,8 @@ async def opened_connections(
 ) -> AsyncGenerator[McpConnections]:
     """Connections for one command, closed at its end. `allow`: what may be started besides the settings' commands."""
     masker = Masker()
-    secrets = Secrets(SecretChain([StoreSecrets(store), EnvironmentSecrets(environ)]), masker)
+    stored = StoreSecrets(lambda namespace, name: store.reveal(Key("Secret", namespace, name)))
+    secrets = Secrets(SecretChain([stored, EnvironmentSecrets(environ)]), masker)
     client = OutboundClient(Guard(Outbound(allow_hosts=settings.outbound_allow)))
     connections = McpConnections(
         allowed_commands={*settings.mcp_commands, *allow},

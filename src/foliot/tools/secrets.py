@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError
 from foliot.settings import PREFIX, RULES
-from foliot.store.base import Key, ResourceStore
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
+
+Reveal: TypeAlias = Callable[[str, str], Awaitable[Mapping[str, bytes]]]
 
 ENVIRONMENT_PREFIX: Final = "FOLIOT_SECRET_"
 DEFAULT_KEY: Final = "value"
@@ -60,13 +61,13 @@ class SecretResolver(Protocol):
 
 
 class StoreSecrets:
-    """Secrets that were declared."""
+    """Secrets that were declared. `reveal(namespace, name)` opens one of them: its values by key, or `NotFound`."""
 
-    def __init__(self, store: ResourceStore) -> None:
-        self._store = store
+    def __init__(self, reveal: Reveal) -> None:
+        self._reveal = reveal
 
     async def resolve(self, ref: SecretRef) -> str:
-        values = await self._store.reveal(Key("Secret", ref.namespace, ref.name))
+        values = await self._reveal(ref.namespace, ref.name)
         if ref.key not in values:
             raise NotFound(f"secret {ref.namespace}/{ref.name} has no key {ref.key!r}")
         try:
