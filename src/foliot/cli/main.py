@@ -28,6 +28,7 @@ INSPECT: Final = {
     "wait": Verb(f"{_AT}.wait:wait", "Wait until resources are gone or say something", ("await",)),
     "explain": Verb(f"{_AT}.explain:explain", "Fields of a kind: types, defaults, meaning", ("doc", "docs", "man")),
     "schema": Verb(f"{_AT}.schema:schema", "JSON Schemas of the kinds, for editors", ()),
+    "policy": Verb(f"{_AT}.policy:policy", "What would happen to a tool call, and why", ("can-i", "may", "simulate")),
 }
 RUN: Final = {
     "run": Verb(f"{_AT}.run:run_command", "Run an agent and watch it work", ("start", "exec", "ask", "invoke")),
@@ -48,6 +49,7 @@ RUN: Final = {
 OPERATE: Final = {
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
+    "purge": Verb(f"{_AT}.purge:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
     "completion": Verb(f"{_AT}.completion:completion", "Completion script for bash, zsh or fish", ("complete",)),

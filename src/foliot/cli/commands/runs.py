@@ -41,10 +41,8 @@ def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None
 async def _runs(output: str, space: str | None, agent: str | None, phase: str | None, limit: int) -> int:
     now = time.time()
     async with opened() as runtime:
-        found = await runtime.runs.journal.list(
-            namespace=space, agent=agent, phases=_phases(phase), limit=max(limit, LOOKED_AT)
-        )
-        found.sort(key=lambda info: info.created_at, reverse=True)
+        most = LOOKED_AT if phase == "interrupted" else limit
+        found = await runtime.runs.journal.list(namespace=space, agent=agent, phases=_phases(phase), limit=most)
         if phase == "interrupted":
             found = [info for info in found if interrupted(info, now)]
         shown = [await _document(runtime, info, now) for info in found[:limit]]

@@ -1,0 +1,41 @@
+"""`foliot purge` forgets what is over, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+MANIFEST = """\
+kind: ModelEndpoint
+metadata: {name: brain}
+spec: {provider: scripted, script: echo}
+---
+kind: Agent
+metadata: {name: parrot}
+spec: {model_ref: brain}
+"""
+
+
+@pytest.fixture
+def parrot(foliot, tmp_path) -> None:
+    path = tmp_path / "parrot.yaml"
+    path.write_text(MANIFEST)
+    assert foliot("run", path, "hello", "--id", "run-1").code == 0
+
+
+def test_runs_that_ended_recently_stay(foliot, parrot) -> None:
+    said = foliot("purge")
+    assert (said.code, said.out) == (0, "0 runs and 0 changes forgotten\n")
+    assert foliot("trace", "run-1").code == 0
+
+
+def test_runs_that_ended_before_are_forgotten_and_resources_stay(foliot, parrot) -> None:
+    said = foliot("purge", "--older-than", "0s", "--keep-changes", "1")
+    assert (said.code, said.out) == (0, "1 run and 1 change forgotten\n")
+    assert foliot("trace", "run-1").code == 3
+    assert "parrot" in foliot("get", "agents").out
+
+
+def test_an_age_that_is_none_is_refused(foliot) -> None:
+    said = foliot("purge", "--older-than", "long")
+    assert said.code == 2
+    assert "such as" in said.err
