@@ -147,6 +147,14 @@ class TestSessions:
         assert words(await connections.call(spec, "echo", {"b": 2})) == '{"b": 2}'
         assert server.sessions == 2
 
+    async def test_a_listing_on_a_forgotten_session_is_repeated_too(self, connections, legacy):
+        server, url = legacy
+        spec = spec_of("old", endpoint=url)
+        await connections.tools(spec)
+        server.known.clear()
+        assert list(await connections.tools(spec, refresh=True)) == ["echo"]
+        assert server.sessions == 2
+
     async def test_a_session_that_is_forgotten_at_every_call_is_not_made_for_ever(self, connections, legacy):
         server, url = legacy
         server.before = calls_only(404)

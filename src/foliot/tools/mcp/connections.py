@@ -12,11 +12,11 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from foliot.tools.base import OnOutput, ToolError, ToolUnreachable
 from foliot.tools.mcp.credentials import no_headers, no_secrets
-from foliot.tools.mcp.exchange import Exchange
+from foliot.tools.mcp.exchange import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced
 from foliot.tools.mcp.process import ResolveSecret
 from foliot.tools.mcp.results import protocol_error
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from foliot.tools.mcp.http import Authorize, Guard
 
+T = TypeVar("T")
 MAX_MESSAGE: Final = 10 * 1024 * 1024
 LONGEST_WAIT: Final = 60.0
 CHORE_SECONDS: Final = 10.0
@@ -97,14 +98,9 @@ class McpConnections:
 
     async def tools(self, server: ServerSpec, *, refresh: bool = False) -> Mapping[str, Announced]:
         """What the server announces, by name; asked anew with `refresh`. Raises `ToolError`."""
-        session = await self.session(server)
         if not refresh:
-            return session.tools
-        exchange = Exchange()
-        try:
-            return await session.refresh()
-        except Exception as error:
-            raise _as_tool_error(server, "tools/list", error, exchange, session) from error
+            return (await self.session(server)).tools
+        return await self._use(server, "tools/list", Exchange, lambda session, _: session.refresh())
 
     async def call(
         self,
@@ -121,17 +117,33 @@ class McpConnections:
         A result that says it is an error is returned. When the server forgot our session it did nothing, and the call
         is made once more on a new one; nothing else is repeated here.
         """
+        return await self._use(
+            server,
+            tool,
+            lambda: Exchange(on_output),
+            lambda session, exchange: session.call(tool, arguments, exchange, timeout=timeout, meta=meta),
+        )
+
+    async def _use(
+        self,
+        server: ServerSpec,
+        what: str,
+        make_exchange: Callable[[], Exchange],
+        request: Callable[[Session, Exchange], Awaitable[T]],
+    ) -> T:
         for attempt in (1, 2):
-            session = await self.session(server)
-            exchange = Exchange(on_output)
+            session, exchange = await self.session(server), make_exchange()
+            before = EXCHANGE.set(exchange)
             try:
-                return await session.call(tool, arguments, exchange, timeout=timeout, meta=meta)
+                return await request(session, exchange)
             except Exception as error:
                 if exchange.session_gone:
                     session.end("the server forgot the session")
                     if attempt == 1:
                         continue
-                raise _as_tool_error(server, tool, error, exchange, session) from error
+                raise _as_tool_error(server, what, error, exchange, session) from error
+            finally:
+                EXCHANGE.reset(before)
         raise AssertionError("the second attempt returns or raises")
 
     async def session(self, server: ServerSpec) -> Session:

@@ -102,7 +102,10 @@ class Session:
         timeout: float | None = None,
         meta: dict[str, Any] | None = None,
     ) -> CallToolResult:
-        """Raises what the SDK raises; `exchange` then knows more. Cancelling the caller cancels it on the server."""
+        """Raises what the SDK raises; `exchange`, which the caller put into the context, then knows more.
+
+        Cancelling the caller cancels the call on the server.
+        """
         assert self._client is not None, "only an open session is called"
 
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
@@ -110,7 +113,6 @@ class Session:
 
         self.in_flight.add(exchange)
         self.idle.clear()
-        before = EXCHANGE.set(exchange)
         try:
             exchange.sent = self.server.transport == "stdio"
             return await self._client.call_tool(
@@ -121,7 +123,6 @@ class Session:
                 meta=meta,  # pyright: ignore[reportArgumentType] - a TypedDict that allows extra keys
             )
         finally:
-            EXCHANGE.reset(before)
             self.in_flight.discard(exchange)
             if not self.in_flight:
                 self.idle.set()
