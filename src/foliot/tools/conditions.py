@@ -17,7 +17,8 @@ from foliot.tools.base import Invocation
 if TYPE_CHECKING:
     from cel_expr_python import cel  # pyright: ignore[reportMissingTypeStubs] - its types come without the marker
 
-VARIABLES: Final = ("args", "tool", "agent", "namespace", "caller")
+# `namespace` is a reserved word of the language: it is `caller.namespace`.
+VARIABLES: Final = ("args", "tool", "agent", "caller")
 LONGEST: Final = 4096
 _PLACE: Final = re.compile(r"<input>:\d+:(\d+): (.*)")
 _MISSING: Final = re.compile(r"Key not found in map : \"?([^\"]*)\"?")
@@ -74,8 +75,6 @@ def _value(name: str, call: Invocation) -> Any:
             return call.tool
         case "agent":
             return call.caller.agent
-        case "namespace":
-            return call.caller.namespace
         case _:
             caller = call.caller
             return {
@@ -97,7 +96,7 @@ def _environment() -> cel.Env:
     record = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
     text = cel.Type.STRING
     return cel.NewEnv(
-        variables={"args": record, "tool": text, "agent": text, "namespace": text, "caller": record},
+        variables={"args": record, "tool": text, "agent": text, "caller": record},
     )
 
 
@@ -111,4 +110,4 @@ def _explain(error: RuntimeError) -> str:
     return f"column {place[1]}: {complaint}"
 
 
-_HINT: Final = f"such as args.amount > 500.0; there are {', '.join(VARIABLES)}"
+_HINT: Final = f"such as args.amount > 500.0; there are {', '.join(VARIABLES)}, and caller.namespace"

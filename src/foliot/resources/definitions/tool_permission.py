@@ -29,7 +29,7 @@ class Condition(Model):
     required: ClassVar = {"when": ""}
 
     when: RawText = Field(
-        default="", description="A CEL expression over args, tool, agent, namespace and caller: args.amount > 500.0"
+        default="", description="A CEL expression over args, tool, agent and caller: args.amount > 500.0"
     )
     verdict: Annotated[Literal["allow", "deny", "approval_required"], BeforeValidator(lowered)] = Field(
         default="approval_required", description="Allow, refuse, or ask a person first."

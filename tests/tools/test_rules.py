@@ -1,0 +1,229 @@
+"""Rules are read strictly: what cannot be read refuses, and nothing that is added to a rule set ever widens it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foliot.tools.base import Caller
+from foliot.tools.judge import judge, layers_of
+from foliot.tools.rule_reader import read_rules
+from foliot.tools.rules import FixedRules, StandingGrant, permission_token, tool_token
+from foliot.tools.stages.allow_list import Profile
+from foliot.tools.verdict import STRICTNESS, Outcome
+from tests.tools.governed import call, definition, permission, policy, role, rules
+
+
+@pytest.mark.parametrize(
+    ("written", "token"),
+    [("Tool: Web-Search :invoke", "tool:web_search:invoke"), ("capability:a/b\\c-d", "capability:a_b_c_d")],
+)
+def test_permissions_are_compared_without_regard_to_spelling(written: str, token: str) -> None:
+    assert permission_token(written) == token
+
+
+@pytest.mark.parametrize(
+    ("written", "token"),
+    [(" Web-Search ", "web_search"), ("a/b c", "a_b_c"), ("_x.y:_", "x.y"), ("memory.read", "memory.read")],
+)
+def test_tools_are_compared_without_regard_to_spelling(written: str, token: str) -> None:
+    assert tool_token(written) == token
+
+
+def test_permissions_and_policies_count_in_their_own_namespace_only() -> None:
+    found = rules(
+        permission("refund", namespace="other"), policy("house", namespace="other"), role("clerk", namespace="other")
+    )
+
+    assert (found.permissions, found.policies) == ({}, ())
+    assert found.role("clerk") is None
+    assert found.role("other/clerk") is not None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"conditions": [{"when": "args.amount >", "verdict": "deny"}]},
+        {"conditions": [{"when": "true", "verdict": "perhaps"}]},
+        {"conditions": [{"verdict": "deny"}]},
+        {"match_mode": "most"},
+        {"apply_mode": "sometimes"},
+        {"required_permissions": "tool:refund:invoke"},
+        {"operation_rules": [{"operation_class": "read", "verdict": "maybe"}]},
+        {"approval_ttl": "soon"},
+    ],
+)
+def test_a_permission_that_cannot_be_read_refuses_its_tool_and_no_other(spec: dict[str, Any]) -> None:
+    found = rules(permission("p1", tool_ref="refund", **spec))
+
+    assert "ToolPermission/p1" in found.broken["refund"]
+    assert outcome_of(definition("refund"), found) == "deny"
+    assert outcome_of(definition("search"), found) == "allow"
+
+
+@pytest.mark.parametrize("spec", [{"apply_mode": "always"}, {"blocked_tools": "drop"}, {"max_tokens_per_run": "many"}])
+def test_a_policy_that_cannot_be_read_refuses_everything(spec: dict[str, Any]) -> None:
+    found = rules(policy("house", **spec))
+
+    assert outcome_of(definition("search"), found) == "deny"
+
+
+def test_a_document_of_no_shape_at_all_refuses_everything() -> None:
+    found = read_rules("default", [{"kind": "ToolPermission", "metadata": {"name": "p"}, "spec": ["?"]}])
+
+    assert outcome_of(definition("search"), found) == "deny"
+
+
+async def test_without_rules_every_namespace_has_the_default() -> None:
+    found = await FixedRules(default_access="deny").rules("anywhere")
+
+    assert outcome_of(definition("search"), found) == "deny"
+
+
+def test_the_smallest_token_limit_counts() -> None:
+    found = rules(
+        policy("a", max_tokens_per_run=500),
+        policy("b", max_tokens_per_run=200),
+        policy("c", apply_mode="scoped", target_tasks=["Nightly"], max_tokens_per_run=100),
+        policy("d"),
+    )
+
+    assert (found.token_limit(), found.token_limit(task="nightly"), rules().token_limit()) == (200, 100, None)
+
+
+def test_a_standing_grant_covers_its_tool_its_agents_and_its_time() -> None:
+    grant = StandingGrant("g1", "refund", frozenset({"desk"}), None, expires_at=100.0)
+
+    assert grant.covers(call("Refund"), now=99.0)
+    assert not grant.covers(call("refund"), now=100.0)
+    assert not grant.covers(call("drop"), now=99.0)
+    assert not grant.covers(call("refund", caller=Caller(agent="other")), now=99.0)
+
+
+# --- nothing widens ----------------------------------------------------------------------------------------------
+
+verdicts = st.sampled_from(["allow", "deny", "approval_required"])
+conditions = st.builds(
+    lambda when, verdict: {"when": when, "verdict": verdict},
+    st.sampled_from(["args.n > 5", "args.n < 3", "args.missing == 1", "true", "agent == 'desk'"]),
+    st.sampled_from(["deny", "approval_required"]),
+)
+names = st.sampled_from([f"p{n}" for n in range(8)])
+permissions = st.builds(
+    lambda name, classes, required, any_of, asked, agents: permission(
+        name,
+        tool_ref="refund",
+        operation_rules=[{"operation_class": each, "verdict": verdict} for each, verdict in classes],
+        required_permissions=required,
+        match_mode="any" if any_of else "all",
+        conditions=asked,
+        apply_mode="scoped" if agents else "global",
+        target_agents=agents,
+    ),
+    names,
+    st.lists(st.tuples(st.sampled_from(["read", "write", "delete", "*"]), verdicts), max_size=3),
+    st.lists(st.sampled_from(["tool:refund:invoke", "capability:money", "x"]), max_size=2, unique=True),
+    st.booleans(),
+    st.lists(conditions, max_size=2),
+    st.sampled_from([[], ["desk"], ["other"]]),
+)
+policies = st.builds(
+    lambda name, blocked, models, allowed, read_only, ask, where: policy(
+        name,
+        apply_mode=where,
+        target_tasks=["nightly"],
+        blocked_tools=blocked,
+        allowed_models=models,
+        allowed_tools=allowed,
+        read_only=read_only,
+        ask=ask,
+    ),
+    names,
+    st.sampled_from([[], ["refund"], ["drop"]]),
+    st.sampled_from([[], ["m"], ["other"]]),
+    st.sampled_from([[], ["refund"], ["drop"]]),
+    st.booleans(),
+    st.sampled_from(["off", "on-miss", "always"]),
+    st.sampled_from(["global", "scoped"]),
+)
+documents = st.lists(st.one_of(permissions, policies), max_size=6)
+callers = st.builds(
+    lambda roles, task, model: Caller(agent="desk", roles=roles, task=task, model=model),
+    st.sampled_from([(), ("clerk",), ("clerk", "nobody")]),
+    st.sampled_from(["", "nightly"]),
+    st.sampled_from(["", "m"]),
+)
+tools = st.builds(
+    lambda classes, effect, capabilities: definition(
+        "refund", operation_classes=classes, effect=effect, capabilities=capabilities
+    ),
+    st.sampled_from([("read",), ("write", "delete"), ()]),
+    st.sampled_from(["read", "once"]),
+    st.sampled_from([(), ("money",)]),
+)
+CLERK = role("clerk", "tool:refund:invoke", "capability:money")
+BROKEN = permission("broken", tool_ref="refund", match_mode="?")
+
+
+def outcome_of(tool, found, caller: Caller | None = None, profile: Profile | None = None, n: int = 4) -> Outcome:
+    layers = layers_of(tool, profile=profile or Profile(), offered=frozenset())
+    return judge(layers, call(tool.name, {"n": n}, caller=caller), found, now=0.0).outcome
+
+
+@settings(max_examples=150, deadline=None)
+@given(documents, tools, callers, st.integers(0, 9), st.randoms())
+def test_the_order_of_rules_never_matters(declared, tool, caller, n, random) -> None:
+    shuffled = list(declared)
+    random.shuffle(shuffled)
+
+    assert outcome_of(tool, rules(CLERK, *declared), caller, n=n) == outcome_of(
+        tool, rules(*shuffled, CLERK), caller, n=n
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(documents, st.one_of(permissions, policies), tools, callers, st.integers(0, 9))
+def test_another_rule_never_widens_what_rules_allow(declared, more, tool, caller, n) -> None:
+    # The first permission that speaks of a tool takes the place of the default for agents with roles: that is what
+    # declaring it means. From then on every further rule only narrows.
+    base = [CLERK, permission("first", tool_ref="refund", operation_rules=[{"operation_class": "*"}]), *declared]
+    before = outcome_of(tool, rules(*base), caller, n=n)
+    after = outcome_of(tool, rules(*base, more), caller, n=n)
+
+    assert STRICTNESS[after] >= STRICTNESS[before]
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents, tools, callers)
+def test_no_rule_lifts_what_a_broken_one_refuses(declared, tool, caller) -> None:
+    assert outcome_of(tool, rules(CLERK, *declared, BROKEN), caller) == "deny"
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents, tools, callers, st.integers(0, 9))
+def test_the_list_of_the_deployment_only_narrows(declared, tool, caller, n) -> None:
+    found = rules(CLERK, *declared)
+    before = outcome_of(tool, found, caller, n=n)
+
+    for profile in (
+        Profile.of(["refund"]),
+        Profile.of(["drop"]),
+        Profile.of(exclude=["refund"]),
+        Profile(max_effect="read"),
+    ):
+        assert STRICTNESS[outcome_of(tool, found, caller, profile, n)] >= STRICTNESS[before]
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents, tools, callers, st.integers(0, 9))
+def test_no_layer_allows_what_another_refused(declared, tool, caller, n) -> None:
+    found = rules(CLERK, *declared)
+    layers = layers_of(tool, profile=Profile(), offered=frozenset())
+    asked = call(tool.name, {"n": n}, caller=caller)
+    whole = judge(layers, asked, found, now=0.0).outcome
+
+    for layer in layers:
+        assert STRICTNESS[whole] >= STRICTNESS[judge([layer], asked, found, now=0.0).outcome]
