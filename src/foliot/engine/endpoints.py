@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 from foliot.engine.definition import ENDPOINT
@@ -15,10 +14,10 @@ from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
 from foliot.models.from_resource import endpoint_config
 from foliot.models.router import Router
 from foliot.store.base import Document, Key, ResourceStore
+from foliot.tools.base import ToolSecretMissing
+from foliot.tools.masking import Masker
+from foliot.tools.secrets import EnvironmentSecrets, SecretChain, Secrets, StoreSecrets
 
-# What a Secret may be replaced by in the environment. Only names with this prefix: a manifest must not be able to read
-# whatever else the process was given.
-SECRET_PREFIX = "FOLIOT_SECRET_"
 # Keys that the providers' own tools read, for `provider:model` names.
 PROVIDER_KEYS: Mapping[str, str] = {
     "openai": "OPENAI_API_KEY",
@@ -34,10 +33,18 @@ FRESH_FOR = 1.0
 class RunModels:
     """The engine's `Models`: by the endpoint that the run is pinned to, then by the agent's own fallbacks."""
 
-    def __init__(self, store: ResourceStore | None, *, clock: Callable[[], float], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: ResourceStore | None,
+        *,
+        clock: Callable[[], float],
+        environ: Mapping[str, str],
+        secrets: Secrets | None = None,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._environ = environ
+        self._secrets = secrets or stored_secrets(store, environ)
         self._router = Router(self._resolve)
         self._direct: dict[str, Gateway] = {}
         self._found: dict[str, tuple[float, EndpointConfig]] = {}
@@ -100,22 +107,22 @@ class RunModels:
         ref = document["spec"].get("auth", {}).get("secretRef")
         if not ref:
             return ""
-        path, _, field = ref.partition(":")
-        where, _, name = path.rpartition("/")
-        assert self._store is not None, "the endpoint came from it"
         try:
-            values = await self._store.reveal(Key("Secret", where or namespace, name))
-            return values[field or "value"].decode()
-        except KeyError:
-            raise SecretError(f"secret {path!r} has no key {field or 'value'!r}") from None
-        except NotFound:
-            variable = SECRET_PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
-            if variable not in self._environ:
-                raise NotFound(
-                    f"secret {path!r} of model endpoint {document['metadata']['name']!r} is not there",
-                    hint=f"`foliot create secret {name}`, or set {variable}",
-                ) from None
-            return self._environ[variable]
+            return await self._secrets.value(ref, namespace=namespace)
+        except ToolSecretMissing as error:
+            name = document["metadata"]["name"]
+            raise SecretError(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
+
+
+def stored_secrets(store: ResourceStore | None, environ: Mapping[str, str]) -> Secrets:
+    """Secrets of the store, then of the environment; each value that was looked up is hidden from then on."""
+
+    async def reveal(namespace: str, name: str) -> Mapping[str, bytes]:
+        if store is None:
+            raise NotFound(f"there is no secret {name!r} without a store")
+        return await store.reveal(Key("Secret", namespace, name))
+
+    return Secrets(SecretChain([StoreSecrets(reveal), EnvironmentSecrets(environ)]), Masker())
 
 
 def qualified(ref: str, namespace: str) -> str:

@@ -1,0 +1,93 @@
+"""Where models are asked: endpoints of the store with their keys, and nothing that a manifest must not reach."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from foliot.engine.endpoints import RunModels, qualified
+from foliot.errors import NotFound, SecretError
+from foliot.resources.validate import validate_document
+from foliot.store.base import Put
+from foliot.store.keyring import keyring_from_text
+from foliot.store.resources import SqlResourceStore
+from foliot.store.sqlite import SqliteDatabase
+
+
+def document(kind: str, name: str, *, namespace: str = "default", **spec) -> dict:
+    made, problems = validate_document({"kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec})
+    assert made is not None, problems
+    return made
+
+
+@pytest.fixture
+async def store(tmp_path):
+    database = await SqliteDatabase.open(tmp_path / "foliot.db")
+    yield SqlResourceStore(database, lambda: keyring_from_text("ab" * 32))
+    await database.close()
+
+
+def endpoint(name: str = "main", **spec) -> dict:
+    return document("ModelEndpoint", name, provider="openai", default_model="m", **spec)
+
+
+async def key_of(store, environ: dict[str, str], ref: str) -> str:
+    await store.write([Put(endpoint(auth={"secretRef": ref}))])
+    models = RunModels(store, clock=lambda: 0.0, environ=environ)
+    try:
+        return (await models._resolve("default/main")).gateway.api_key
+    finally:
+        await models.close()
+
+
+async def test_a_stored_secret_is_opened_and_wins_over_the_environment(store) -> None:
+    value = base64.b64encode(b"sk-stored").decode()
+    await store.write([Put(document("Secret", "llm", data={"value": value, "other": value}))])
+    assert await key_of(store, {"FOLIOT_SECRET_LLM": "sk-env"}, "llm") == "sk-stored"
+    assert await key_of(store, {}, "llm:other") == "sk-stored"
+
+
+async def test_the_environment_serves_only_with_the_prefix(store) -> None:
+    assert await key_of(store, {"FOLIOT_SECRET_MY_KEY": "sk-env"}, "my-key") == "sk-env"
+    with pytest.raises(SecretError, match="main"):
+        await key_of(store, {"MY_KEY": "sk-bare", "my-key": "sk-bare"}, "my-key")
+
+
+async def test_the_key_that_seals_all_secrets_cannot_be_named(store) -> None:
+    with pytest.raises(SecretError):
+        await key_of(store, {"FOLIOT_SECRET_KEY": "ab" * 32}, "key")
+
+
+async def test_secrets_of_another_namespace_cannot_be_named(store) -> None:
+    value = base64.b64encode(b"sk-theirs").decode()
+    await store.write([Put(document("Secret", "llm", namespace="theirs", data={"value": value}))])
+    with pytest.raises(SecretError) as caught:
+        await key_of(store, {}, "theirs/llm")
+    assert "sk-theirs" not in str(caught.value)
+
+
+async def test_an_endpoint_that_changed_is_seen_soon(store) -> None:
+    now = 0.0
+    models = RunModels(store, clock=lambda: now, environ={})
+    await store.write([Put(endpoint())])
+    assert await models.model_of("default/main") == "m"
+    changed = document("ModelEndpoint", "main", provider="openai", default_model="newer")
+    await store.write([Put(changed)])
+    now = 5.0
+    assert await models.model_of("default/main") == "newer"
+    await models.close()
+
+
+async def test_an_endpoint_that_is_not_there_is_named(store) -> None:
+    models = RunModels(store, clock=lambda: 0.0, environ={})
+    with pytest.raises(NotFound, match="nowhere"):
+        await models.model_of("default/nowhere")
+    await models.close()
+
+
+@pytest.mark.parametrize(
+    ("ref", "meant"), [("main", "team/main"), ("other/main", "other/main"), ("openai:gpt-5", "openai:gpt-5")]
+)
+def test_a_reference_means_the_same_wherever_it_is_read(ref: str, meant: str) -> None:
+    assert qualified(ref, "team") == meant
