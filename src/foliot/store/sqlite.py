@@ -45,6 +45,7 @@ class SqliteDatabase:
         self._writer: Writer | None = None
         self._lock = threading.Lock()
         self._waiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._closed = False
 
     @classmethod
@@ -63,12 +64,21 @@ class SqliteDatabase:
             raise explain(error, self.path) from error
 
     async def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        writer = self._writer or self._start_writer()
+        if self._writer is None:
+            self._start_writer()
         if self._process != os.getpid():
             self._refuse()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        writer.submit(Job(future, loop, body, args, kwargs))
+        job = Job(future, loop, body, args, kwargs)
+        gathered = self._gathered.get(loop)
+        if gathered is None:
+            # Handed over together when everyone whose turn it is has had it: waking the writer for each one would let
+            # it fight with this thread for the interpreter, and commit fewer at a time.
+            self._gathered[loop] = [job]
+            loop.call_soon(self._hand_over, loop)
+        else:
+            gathered.append(job)
         return await future
 
     async def wait_for_change(self, *, timeout: float) -> None:
@@ -96,9 +106,19 @@ class SqliteDatabase:
             return  # the connections belong to the parent
         self._wake()
         if writer is not None:
+            for job in self._gathered.pop(asyncio.get_running_loop(), ()):
+                writer.submit(job)
             await asyncio.to_thread(writer.stop)
         for connection in readers.values():
             connection.close()
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        writer = self._writer
+        for job in self._gathered.pop(loop, ()):
+            if writer is not None:
+                writer.submit(job)
+            elif not job.future.done():  # another thread has closed the store meanwhile
+                job.future.set_exception(self._refusal())
 
     async def _nap(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         """Sleep until a commit of this process, or for `seconds`."""
@@ -141,22 +161,24 @@ class SqliteDatabase:
             self._readers[threading.get_ident()] = connection
             return connection
 
-    def _start_writer(self) -> Writer:
+    def _start_writer(self) -> None:
         with self._lock:
             if self._closed or self._process != os.getpid():
                 self._refuse()
             if self._writer is None:
                 self._writer = Writer(self.path, on_commit=self._wake)
-            return self._writer
 
     def _refuse(self) -> NoReturn:
+        raise self._refusal()
+
+    def _refusal(self) -> Unavailable:
         if self._process != os.getpid():
-            raise Unavailable(
+            return Unavailable(
                 f"the store {self.path} was opened before this process was forked",
                 hint="open the store again in the child process",
                 retryable=False,
             )
-        raise Unavailable(f"the store {self.path} is closed", hint="open it again", retryable=False)
+        return Unavailable(f"the store {self.path} is closed", hint="open it again", retryable=False)
 
 
 def _ring(alarm: asyncio.Future[None]) -> None:
