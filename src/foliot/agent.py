@@ -6,24 +6,25 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, cast
 
+from foliot.errors import UsageError
 from foliot.models.base import Gateway
 from foliot.resources.digest import definition_digest
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
 from foliot.store.base import Document
+from foliot.tools.backends.agent import PREFIX
 from foliot.tools.base import Tool
 from foliot.tools.function import tool as make_tool
-
-ToolLike = Tool | Callable[..., Any] | str
 
 
 class Agent:
     """What to run: who it is, which model it asks, what it may use and how far it may go.
 
     `model` is the name of a ModelEndpoint, `provider:model` (`"anthropic:claude-sonnet-4-5"`), or a gateway object.
-    `tools` are functions, tools made with `@tool`, or names of tools that are declared elsewhere. `output` asks for a
-    structured answer: a pydantic model, or a JSON Schema. Everything else of the Agent manifest can be given by its
-    name there (`limits={"max_steps": 5}`, `execution={…}`).
+    `tools` are functions, tools made with `@tool`, other agents (it can then ask them), or names of tools that are
+    declared elsewhere (`agent:name` for an agent). `output` asks for a structured answer: a pydantic model, or a JSON
+    Schema. Everything else of the Agent manifest can be given by its name there (`limits={"max_steps": 5}`,
+    `execution={…}`).
 
     Raises `ManifestError`, with every problem, when the declaration is wrong.
     """
@@ -34,13 +35,14 @@ class Agent:
         *,
         model: str | Gateway,
         prompt: str = "",
-        tools: Iterable[ToolLike] = (),
+        tools: Iterable[Tool | Agent | Callable[..., Any] | str] = (),
         output: type[Any] | Mapping[str, Any] | None = None,
         namespace: str = "default",
         **spec: Any,
     ) -> None:
         given = list(tools)
-        self.tools: list[Tool] = [as_tool(item) for item in given if not isinstance(item, str)]
+        self.agents: list[Agent] = [item for item in given if isinstance(item, Agent)]
+        self.tools: list[Tool] = [as_tool(item) for item in given if not isinstance(item, str | Agent)]
         self.gateway = None if isinstance(model, str) else model
         self.output_type = output if isinstance(output, type) else None
         # A gateway object has no name that another process could look up; the run records whose it was.
@@ -51,7 +53,7 @@ class Agent:
             ref,
             {
                 "prompt": prompt,
-                "tools": [item if isinstance(item, str) else as_tool(item).definition.name for item in given],
+                "tools": [_tool_name(item, namespace) for item in given],
                 "output_schema": _schema(output),
                 **spec,
             },
@@ -61,7 +63,7 @@ class Agent:
     def from_document(cls, document: Document) -> Agent:
         """An agent as it is declared in a manifest or in the store."""
         agent = cls.__new__(cls)
-        agent.tools, agent.gateway, agent.output_type, agent.document = [], None, None, document
+        agent.tools, agent.agents, agent.gateway, agent.output_type, agent.document = [], [], None, None, document
         return agent
 
     @property
@@ -98,6 +100,19 @@ def _document(name: str, namespace: str, ref: str, spec: dict[str, Any]) -> Docu
         raise ManifestError([Finding(problem, f"Agent({name!r})") for problem in problems])
     document["spec"]["model_ref"] = ref
     return document
+
+
+def _tool_name(item: Tool | Agent | Callable[..., Any] | str, namespace: str) -> str:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, Agent):
+        return as_tool(item).definition.name
+    if item.namespace != namespace:
+        raise UsageError(
+            f"agent {item.name!r} is in namespace {item.namespace!r}, and who would call it is in {namespace!r}",
+            hint="agents call those of their own namespace",
+        )
+    return f"{PREFIX}{item.name}"
 
 
 def as_tool(item: Tool | Callable[..., Any]) -> Tool:

@@ -20,6 +20,7 @@ from foliot.errors import NotFound, UsageError
 from foliot.kernel.spec import RunSpec
 from foliot.store.base import Key, ResourceStore
 from foliot.tools import search
+from foliot.tools.backends.agent import AgentTool, Delegate
 from foliot.tools.base import Tool
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
@@ -45,6 +46,8 @@ class Assembly:
         self._tools = Registry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
         self._agent_tools: dict[tuple[str, str], Registry] = {}
+        # Who runs agents that other agents call. Set by whoever puts a runtime together; without it there are none.
+        self.delegate: Delegate | None = None
 
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, so that its runs can be resumed by id alone."""
@@ -52,6 +55,8 @@ class Assembly:
         self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self._tools)
         if agent.gateway is not None:
             self._models.serve(agent.model_ref, agent.gateway)
+        for callee in agent.agents:
+            self.know(callee)
 
     def known(self, namespace: str, name: str) -> Agent | None:
         return self._agents.get((namespace, name))
@@ -109,7 +114,18 @@ class Assembly:
 
     async def _tools_for(self, requests: Sequence[str], namespace: str, agent: str) -> list[Tool]:
         given = self._agent_tools.get((namespace, agent), self._tools)
-        return await tools_of(requests, namespace, given, self._resources, agent)
+        return await tools_of(requests, namespace, given, self._resources, agent, self._agent_tool)
+
+    async def _agent_tool(self, namespace: str, name: str) -> Tool | None:
+        """The tool in front of an agent that another one lists."""
+        if self.delegate is None:
+            return None
+        try:
+            agent = self.known(namespace, name) or await self.agent(f"{namespace}/{name}")
+        except (NotFound, UsageError):
+            return None
+        description = agent.document["spec"].get("description", "")
+        return AgentTool(name, self.delegate, namespace=namespace, description=description)
 
     def _locked(self, spec: RunSpec, names: Sequence[str]) -> list[str]:
         """The versions that the run began with, where they are still there; the pipeline refuses what is not them."""

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
+from foliot.delegation import Delegator
 from foliot.engine.approvals import ApprovalService, Decision
 from foliot.engine.driver import Driver
 from foliot.engine.endpoints import RunModels
@@ -110,7 +111,9 @@ class Runtime:
             allowed_tools=settings.allowed_tools if settings else None,
             store_blob=journal.put_blob,
         )
-        self._parts = runs, Assembly(models, resources, self._tools, self._clock, parts)
+        assembly = Assembly(models, resources, self._tools, self._clock, parts)
+        assembly.delegate = Delegator(runs, assembly, clock=self._clock, pause=self._pause)
+        self._parts = runs, assembly
         return self
 
     async def __aexit__(self, *exc: object) -> None:

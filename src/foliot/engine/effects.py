@@ -18,6 +18,7 @@ from foliot.kernel.state import Call
 from foliot.models.base import ModelError, OnDelta
 from foliot.tools.base import Admitted, OnOutput
 from foliot.tools.search import offered
+from foliot.tools.spending import Spending, counted
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +59,15 @@ async def call_tool(
     intent: CallIntent, call: Admitted, *, on_output: OnOutput | None, deadline: float | None, clock: Clock
 ) -> ToolFinished:
     started = clock()
+    spending = Spending()
     limit = asyncio.timeout(_seconds_left(deadline, started))
     try:
-        if deadline is None:
-            result = await call.run(on_output=on_output)
-        else:
-            async with limit:
+        with counted(spending):
+            if deadline is None:
                 result = await call.run(on_output=on_output)
+            else:
+                async with limit:
+                    result = await call.run(on_output=on_output)
     except (Exception, asyncio.CancelledError) as error:
         if limit.expired():
             result = failed(intent.call_id, intent.name, _OUT_OF_TIME)
@@ -76,7 +79,7 @@ async def call_tool(
             broken = f"the call broke: {type(error).__name__}: {error}"
             failure = ToolFailure("execution_failed", "tool_backend_failure", broken)
             result = failed(intent.call_id, intent.name, failure)
-    return ToolFinished(result, clock() - started)
+    return ToolFinished(result, clock() - started, usage=spending.usage)
 
 
 def _was_told_to_stop(error: BaseException) -> bool:

@@ -71,10 +71,15 @@ class Runs:
         definitions: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         fork: Fork | None = None,
+        parent: str = "",
+        depth: int = 0,
         tools: Toolbox | None = None,
         stream: bool = False,
     ) -> Driver:
-        """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken."""
+        """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken.
+
+        `parent` is the run that delegated to it, `depth` how many such runs stand above it.
+        """
         now = self._clock()
         run_id = run_id or new_run_id(now)
         frozen = encode_spec(spec)
@@ -93,6 +98,8 @@ class Runs:
             definitions=dict(definitions or {}),
             history=before,
             fork=fork,
+            parent=parent,
+            depth=depth,
         )
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
         lease = await self.journal.create(
@@ -102,7 +109,7 @@ class Runs:
                 agent=spec.agent,
                 spec=created.spec,
                 created_at=now,
-                parent=fork.run_id if fork else None,
+                parent=fork.run_id if fork else parent or None,
                 parent_seq=fork.seq if fork else None,
                 labels=dict(labels or {}),
                 content=content,

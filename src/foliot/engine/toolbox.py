@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 from foliot.engine.definition import tool_definition
 from foliot.errors import InvalidInput, NotFound
 from foliot.store.base import Document, Key, ResourceStore
+from foliot.tools.backends.agent import PREFIX
 from foliot.tools.base import Tool
 from foliot.tools.function import FunctionTool, tool
 from foliot.tools.registry import Registry
 from foliot.tools.versions import parse_version, split_request
 
+AgentTools: TypeAlias = Callable[[str, str], Awaitable[Tool | None]]
+"""The tool in front of an agent, by namespace and name; None when there is no such agent."""
+
 
 async def tools_of(
-    requests: Sequence[str], namespace: str, given: Registry, store: ResourceStore | None, agent: str
+    requests: Sequence[str],
+    namespace: str,
+    given: Registry,
+    store: ResourceStore | None,
+    agent: str,
+    agents: AgentTools | None = None,
 ) -> list[Tool]:
-    """The tools that an agent asks for, each as `name` or `name@version`, in that order.
+    """The tools that an agent asks for, each as `name` or `name@version`, in that order; `agent:name` is an agent.
 
     Raises `NotFound` naming every one that is missing or has no such version, `InvalidInput`.
     """
@@ -29,6 +38,11 @@ async def tools_of(
         name, constraint = split_request(request)
         if name in given:
             found.append(given.resolve(request))
+        elif name.startswith(PREFIX) and agents is not None:
+            if (delegated := await agents(namespace, name.removeprefix(PREFIX))) is None:
+                missing.append(name)
+            else:
+                found.append(delegated)
         elif (document := await _declared(store, namespace, name)) is None:
             missing.append(name)
         elif constraint.allows(parse_version(version := document["spec"]["version"])):

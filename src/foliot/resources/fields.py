@@ -55,12 +55,13 @@ def check_ref(value: str) -> str:
 
 
 def check_tool_request(value: str) -> str:
-    """`name`, or `name@version` with 1, 1.2, ^1.2, ~1.2 or 1.2.3."""
-    name, at, version = value.partition("@")
-    if len(name) > NAME_MAX or not _NAME.fullmatch(name) or (at and not _ASKED_VERSION.fullmatch(version)):
+    """`name`, `name@version` with 1, 1.2, ^1.2, ~1.2 or 1.2.3, or `agent:name` for an agent of the same namespace."""
+    name, at, version = value.removeprefix("agent:").partition("@")
+    wrong_version = at and (value.startswith("agent:") or not _ASKED_VERSION.fullmatch(version))
+    if len(name) > NAME_MAX or not _NAME.fullmatch(name) or wrong_version:
         raise refusal(
             f'invalid {{field}} "{_short(value)}": expected a name, or a name and a version such as search@^1.2',
-            expected="name or name@version",
+            expected="name, name@version or agent:name",
         )
     return value
 
@@ -236,7 +237,10 @@ _DURATION_SCHEMA: Final = {
 _WORD: Final = "[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*{_WORD}\\s*$", "maxLength": NAME_MAX}
 _REF_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}\\s*$"}
-_TOOL_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*{_WORD}(@[\\^~=]?[0-9][0-9A-Za-z.-]*)?\\s*$"}
+_TOOL_SCHEMA: Final = {
+    "type": "string",
+    "pattern": f"^\\s*(agent:{_WORD}|{_WORD}(@[\\^~=]?[0-9][0-9A-Za-z.-]*)?)\\s*$",
+}
 _SECRET_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}(:[A-Za-z0-9._-]+)?\\s*$"}
 _URL_SCHEMA: Final = {"type": "string", "format": "uri", "pattern": "^\\s*[Hh][Tt][Tt][Pp][Ss]?://"}
 _MAP_SCHEMA: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}

@@ -70,6 +70,9 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
             return
         kind, said = ("Secret", name) if what == "secret" and colon else ("Tool", name if colon else said)
         form = "secret" if kind == "Secret" else "name"
+    if form == "tool" and said.startswith("agent:"):  # an agent that this one may call
+        yield Reference(path, "Agent", namespace, said.removeprefix("agent:"), said)
+        return
     bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form == "tool" else said
     where, slash, name = bare.rpartition("/") if form in ("ref", "secret") else ("", "", bare)
     yield Reference(path, kind, where if slash else namespace, name, said)

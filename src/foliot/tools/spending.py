@@ -1,0 +1,53 @@
+"""What a call spends besides its time: tokens and money of the runs that it delegated.
+
+A tool says so with `spend`, from wherever in the call it is; whoever makes the call collects it around it. So it is
+counted whether the call succeeds, fails or is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from foliot.kernel.budget import Spent
+from foliot.kernel.messages import Usage
+
+
+class Spending:
+    """The newest account of each run that one call has delegated."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Usage] = {}
+
+    def note(self, run_id: str, usage: Usage) -> None:
+        self._of[run_id] = usage
+
+    @property
+    def usage(self) -> Usage | None:
+        """The sum; None when nothing was spent."""
+        if not self._of:
+            return None
+        total = Spent()
+        for usage in self._of.values():
+            total.add(usage)
+        return total.usage()
+
+
+_current: ContextVar[Spending | None] = ContextVar("foliot_spending", default=None)
+
+
+@contextmanager
+def counted(spending: Spending) -> Generator[None]:
+    """Collect what is spent inside, in this task and those it starts."""
+    token = _current.set(spending)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def spend(run_id: str, usage: Usage) -> None:
+    """Account for all that a run has spent up to now. Said again of the same run, the newer account replaces."""
+    if (spending := _current.get()) is not None:
+        spending.note(run_id, usage)
