@@ -27,13 +27,16 @@ async def ask_model(
     models: Models, spec: RunSpec, action: AskModel, *, on_delta: OnDelta | None, clock: Clock
 ) -> ModelResponded | ModelFailed:
     started = clock()
-    limit = asyncio.timeout(_seconds_left(action.deadline, started))
+    limit = None if action.deadline is None else asyncio.timeout(max(0.0, action.deadline - started))
     request = action.request
     if deferred := spec.extra.get(DEFERRED):
         request = offered(request, frozenset(deferred))
     try:
-        async with limit:
+        if limit is None:
             response = await models.ask(spec, request, on_delta=on_delta)
+        else:
+            async with limit:
+                response = await models.ask(spec, request, on_delta=on_delta)
     except ModelError as error:
         return ModelFailed(
             step=action.step,
@@ -45,7 +48,7 @@ async def ask_model(
             provider=error.provider,
         )
     except (Exception, asyncio.CancelledError) as error:
-        if limit.expired():
+        if limit is not None and limit.expired():
             return ModelFailed(action.step, "timeout", "the time limit of the run passed before the model had answered")
         if _was_told_to_stop(error):
             raise
