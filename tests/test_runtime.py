@@ -280,3 +280,23 @@ async def test_an_ended_run_cannot_be_cancelled(runtime: Runtime) -> None:
     result = await runtime.run(clerk(), "Oslo?")
     with pytest.raises(Conflict, match="has ended"):
         await runtime.cancel(result.run_id)
+
+
+async def test_a_run_that_waits_for_the_model_can_be_cancelled_and_its_caller_hears_of_it_at_once(
+    runtime: Runtime,
+) -> None:
+    agent = Agent("patient", model=ScriptedModel([{"fail": "overloaded", "times": 99, "say": "never"}]))
+    task = asyncio.create_task(runtime.run(agent, "go", run_id="r1", check=False))
+    async with asyncio.timeout(10):
+        while not (await runtime.runs.journal.list(phases=["waiting"])):
+            await asyncio.sleep(0.01)
+
+    await runtime.cancel("r1")
+
+    assert (await asyncio.wait_for(task, 10)).phase == "cancelled"
+
+
+async def test_a_decision_about_a_call_that_does_not_ask_for_one_is_refused(runtime: Runtime) -> None:
+    result = await runtime.run(clerk(), "Oslo?")
+    with pytest.raises(NotFound, match="no call"):
+        await runtime.decide(result.run_id, "call-9", "run")

@@ -31,7 +31,7 @@ from foliot.engine.live import Hub, Live, Reader
 from foliot.engine.replay import Replay, replay
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
-from foliot.errors import UsageError
+from foliot.errors import Conflict, NotFound, UsageError
 from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.spec import decode_spec
@@ -293,10 +293,12 @@ class Runtime:
     ) -> RunInfo:
         """Say what became of a call that a crash cut off: it `happened` (with its `result`), `run` it, or `fail`."""
         _, state = await self.runs.load(run_id)
+        waiting = state.waiting.calls if state.waiting and state.waiting.reason == "unknown_effect" else ()
         call = state.call(call_id)
-        given = None
-        if decision == "happened" and call is not None:
-            given = ToolResult(call_id, call.name, (Text(result or ""),))
+        if call is None or call_id not in waiting:
+            listed = ", ".join(waiting) or "none"
+            raise NotFound(f"run {run_id} has no call {call_id!r} to decide about", hint=f"open calls: {listed}")
+        given = ToolResult(call_id, call.name, (Text(result or ""),)) if decision == "happened" else None
         return await self._tell(run_id, UnknownDecided(call_id, decision, by, reason, given))
 
     async def answer(
@@ -395,13 +397,31 @@ class Runtime:
         state = await self.runs.drive(driver)
         while state.ended is None and state.waiting is not None and state.waiting.owner == "timer":
             assert state.waiting.until is not None, "a timer knows when it goes off"
-            await asyncio.sleep(max(0.0, state.waiting.until - self._clock()))
-            tools = await self._assembly.pipeline(state.spec)
-            driver = await self.runs.take(state.run_id, tools=tools, stream=stream)
-            state = await self.runs.drive(driver)
+            try:
+                await self._sleep(state.run_id, state.waiting.until)
+                tools = await self._assembly.pipeline(state.spec)
+                driver = await self.runs.take(state.run_id, tools=tools, stream=stream)
+            except Conflict:  # someone else took it up meanwhile, to cancel it for example
+                state = await self._as_left(state.run_id)
+            else:
+                state = await self.runs.drive(driver)
         info = await self.runs.journal.get(state.run_id)
         result = result_of(state, info.phase, agent.output_type if agent else None)
         return result.check() if check else result
+
+    async def _sleep(self, run_id: str, until: float) -> None:
+        """Until the timer of a waiting run goes off. Raises `Held` as soon as the run no longer waits."""
+        while (left := until - self._clock()) > 0:
+            await asyncio.sleep(min(left, LOOK_EVERY))
+            if (await self.runs.journal.get(run_id)).phase != "waiting":
+                raise Held(f"run {run_id} was taken up meanwhile")
+
+    async def _as_left(self, run_id: str) -> State:
+        """The run as whoever drives it leaves it."""
+        while (await self.runs.journal.get(run_id)).phase in ("pending", "running"):
+            await self._pause()
+        _, state = await self.runs.load(run_id)
+        return state
 
 
 def _asks_for_approval(state: State) -> bool:
