@@ -93,5 +93,6 @@ class Retries:
     def _final(self, error: ToolError, attempts: int) -> ToolError:
         if attempts > 1:
             error.message = f"tool {self._name!r} failed after {attempts} attempts: {error.message}"
+            error.args = (error.message,)
             error.details = {**error.details, "attempts": attempts}
         return error
