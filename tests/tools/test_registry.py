@@ -149,7 +149,9 @@ VERSIONS = [
 
 
 def test_versions_are_ordered_as_semantic_versioning_says() -> None:
-    assert sorted(VERSIONS[::-1], key=parse_version) == VERSIONS
+    assert max(VERSIONS, key=parse_version) == VERSIONS[-1]
+    parsed = [parse_version(text) for text in VERSIONS]
+    assert all(low < high for at, low in enumerate(parsed) for high in parsed[at + 1 :])
     assert parse_version("1.0.0+build.5") == parse_version("1.0.0")
 
 
