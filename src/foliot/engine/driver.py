@@ -235,7 +235,9 @@ class Driver:
         if not await self._may_act():
             return
         heard = partial(self._watcher.output, self.lease.run_id, intent.call_id) if self._stream else None
-        fact = await call_tool(intent, call, on_output=heard, deadline=deadline, clock=self._clock)
+        definition = self._tools.definition(intent.name)
+        ends_run = definition is not None and definition.ends_run
+        fact = await call_tool(intent, call, on_output=heard, deadline=deadline, clock=self._clock, ends_run=ends_run)
         self._calling.pop(intent.call_id, None)
         self._post(fact)
 

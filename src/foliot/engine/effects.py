@@ -59,8 +59,15 @@ async def ask_model(
 
 
 async def call_tool(
-    intent: CallIntent, call: Admitted, *, on_output: OnOutput | None, deadline: float | None, clock: Clock
+    intent: CallIntent,
+    call: Admitted,
+    *,
+    on_output: OnOutput | None,
+    deadline: float | None,
+    clock: Clock,
+    ends_run: bool = False,
 ) -> ToolFinished:
+    """`ends_run`: the tool was declared to give the answer of the run; a failure of it never does."""
     started = clock()
     spending = Spending()
     limit = asyncio.timeout(_seconds_left(deadline, started))
@@ -82,7 +89,7 @@ async def call_tool(
             broken = f"the call broke: {type(error).__name__}: {error}"
             failure = ToolFailure("execution_failed", "tool_backend_failure", broken)
             result = failed(intent.call_id, intent.name, failure)
-    return ToolFinished(result, clock() - started, usage=spending.usage)
+    return ToolFinished(result, clock() - started, ends_run=ends_run and result.error is None, usage=spending.usage)
 
 
 def _was_told_to_stop(error: BaseException) -> bool:

@@ -110,6 +110,7 @@ class ToolDefinition:
     that backend understands, by its name (`http`).
     `resource_keys` name what a call touches, such as `file:{path}` with an argument in braces: calls that share a key
     run one after another unless all of them only read. `record: required` refuses a call that cannot be recorded.
+    `ends_run`: a result of this tool that is no failure is the answer of the run.
     """
 
     name: str
@@ -138,6 +139,7 @@ class ToolDefinition:
     retry: Retry = Retry()
     rate_limit: RateLimit | None = None
     auth: AuthSpec | None = None
+    ends_run: bool = False
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

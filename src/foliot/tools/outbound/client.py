@@ -45,6 +45,7 @@ class Answer:
         self._response = response
         self._where = where
         self.status = response.status
+        self.url = str(response.url)  # of the last hop
         self.headers: Mapping[str, str] = response.headers
         self.media_type = response.content_type.lower() if "Content-Type" in response.headers else ""
         self.charset = response.charset

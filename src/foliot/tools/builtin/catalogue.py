@@ -1,0 +1,139 @@
+"""Which tools come with Foliot, and what each of them needs to be made.
+
+An agent names them in `tools:`; a Tool of the same name that is declared, or given in Python, is meant instead.
+`read_file`, `write_file` and `edit_file` are other names of `read`, `write` and `edit`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Final, TypeAlias
+
+from foliot.errors import InvalidInput, NotFound
+from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition
+from foliot.tools.builtin.answers import Decide, SubmitWork
+from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
+from foliot.tools.builtin.find import Glob, Grep
+from foliot.tools.builtin.findings import EmitDiagnosis
+from foliot.tools.builtin.notes import ReadScratchpad, ReadTodos, Scratchpad, WriteTodos
+from foliot.tools.builtin.overview import Definitions, ListTools, MonitorRuns
+from foliot.tools.builtin.past import History
+from foliot.tools.builtin.results import ReadResult
+from foliot.tools.builtin.shell import Bash
+from foliot.tools.builtin.web import HttpRequest
+from foliot.tools.builtin.workspace import Workspace
+from foliot.tools.outbound.client import OutboundClient
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What built-in tools work with. What is None is not there, and a tool that needs it cannot be used.
+
+    `workspace` is a folder that exists. `actions` and `restricted_actions` are what `decide` may choose.
+    """
+
+    workspace: str | os.PathLike[str] | None = None
+    outbound: OutboundClient | None = None
+    journal: History | None = None
+    actions: Sequence[str] = ()
+    restricted_actions: Sequence[str] = ()
+
+    @cached_property
+    def folder(self) -> Workspace:
+        if self.workspace is None:
+            raise _lacks("a workspace", "set FOLIOT_WORKSPACE to the folder that file tools may use")
+        return Workspace(self.workspace)
+
+    @property
+    def client(self) -> OutboundClient:
+        if self.outbound is None:
+            raise _lacks("a way out to the web", "give the runtime an outbound client")
+        return self.outbound
+
+    @property
+    def history(self) -> History:
+        if self.journal is None:
+            raise _lacks("a journal", "use it inside a runtime")
+        return self.journal
+
+
+def _lacks(what: str, hint: str) -> InvalidInput:
+    return InvalidInput(f"it needs {what}, and there is none here", hint=hint)
+
+
+_Make: TypeAlias = Callable[[Surroundings, Definitions], Tool]
+
+_MAKERS: Final[Mapping[str, _Make]] = {
+    "decide": lambda around, _: Decide(around.actions, around.restricted_actions),
+    "submit_work": lambda around, _: SubmitWork(),
+    "emit_diagnosis": lambda around, _: EmitDiagnosis(),
+    "read_result": lambda around, _: ReadResult(around.history),
+    "list_tools": lambda around, definitions: ListTools(definitions),
+    "monitor_runs": lambda around, _: MonitorRuns(around.history),
+    "write_todos": lambda around, _: WriteTodos(),
+    "read_todos": lambda around, _: ReadTodos(around.history),
+    "scratchpad": lambda around, _: Scratchpad(),
+    "read_scratchpad": lambda around, _: ReadScratchpad(around.history),
+    "http_get": lambda around, _: HttpRequest(around.client, reading=True),
+    "http_request": lambda around, _: HttpRequest(around.client),
+    "read": lambda around, _: ReadFile(around.folder),
+    "write": lambda around, _: WriteFile(around.folder),
+    "edit": lambda around, _: EditFile(around.folder),
+    "glob": lambda around, _: Glob(around.folder),
+    "grep": lambda around, _: Grep(around.folder),
+    "bash": lambda around, _: Bash(),
+}
+_OTHER_NAMES: Final[Mapping[str, str]] = {"read_file": "read", "write_file": "write", "edit_file": "edit"}
+
+NAMES: Final = frozenset({*_MAKERS, *_OTHER_NAMES})
+
+
+def builtin_tools(
+    names: Iterable[str],
+    *,
+    workspace: str | os.PathLike[str] | None = None,
+    outbound: OutboundClient | None = None,
+    journal: History | None = None,
+    definitions: Definitions | None = None,
+    actions: Sequence[str] = (),
+    restricted_actions: Sequence[str] = (),
+) -> list[Tool]:
+    """These tools, in this order. `definitions` are what `list_tools` lists, by default the tools made here.
+
+    Raises `NotFound` for a name that is none, `InvalidInput` for a tool that needs what was not given.
+    """
+    around = Surroundings(workspace, outbound, journal, actions, restricted_actions)
+    made: list[Tool] = []
+    listed = definitions or partial(_definitions, made)
+    made += [builtin_tool(name, around, listed) for name in names]
+    return made
+
+
+def _definitions(tools: Iterable[Tool]) -> list[ToolDefinition]:
+    return [tool.definition for tool in tools]
+
+
+def builtin_tool(name: str, around: Surroundings, definitions: Definitions) -> Tool:
+    """One of them. Raises as `builtin_tools`."""
+    make = _MAKERS.get(_OTHER_NAMES.get(name, name))
+    if make is None:
+        raise NotFound(f"there is no built-in tool {name!r}", hint=f"there are: {', '.join(sorted(NAMES))}")
+    try:
+        tool = make(around, definitions)
+    except InvalidInput as error:
+        raise InvalidInput(f"the tool {name!r} cannot be used: {error.message}", hint=error.hint) from None
+    return tool if tool.definition.name == name else _Renamed(tool, name)
+
+
+class _Renamed:
+    """The same tool under another name."""
+
+    def __init__(self, tool: Tool, name: str) -> None:
+        self._tool = tool
+        self.definition = replace(tool.definition, name=name)
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        return await self._tool.invoke(call, on_output=on_output)

@@ -1,0 +1,165 @@
+"""`read_result`: the whole of a result, page by page: of an earlier call of this run, or of a run it may see.
+
+A page never cuts a character in half, is never empty while there is more, and says where the next one begins.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from foliot.errors import NotFound
+from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded, Terminal
+from foliot.kernel.messages import Text, ToolResult
+from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolDenied, ToolError
+from foliot.tools.builtin.arguments import object_schema, optional, optional_text, whole_number
+from foliot.tools.builtin.past import History, Past, past_of
+
+DEFAULT_PAGE: Final = 4096
+# With the lines around it still shorter than the limit at which results are cut: a page that was cut would lie.
+LARGEST_PAGE: Final = 48 * 1024
+# What the cut leaves behind: how much is missing, and under which digest the whole is kept.
+_CUT: Final = re.compile(
+    r"\n\n\[… (?P<missing>\d+) of (?P<size>\d+) characters left out; [^\]\n]*"
+    r"kept as (?P<digest>sha256:[0-9a-f]{64})\]\n\n"
+)
+# A tool can print such a mark itself. It is believed only if this much of what is shown is in the kept text as well.
+_LEAST_SHOWN: Final = 200
+
+
+class ToolNothingThere(ToolError):
+    """What was asked for is not there, or not yet."""
+
+    kind = "not_found"
+    retryable = False
+
+
+class ReadResult:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.definition = ToolDefinition(
+            name="read_result",
+            description=(
+                "Reads a long result page by page: of an earlier tool call of this run by `call_id`, or the final "
+                "result of another run by `run_id` (one that you started, or of the same task). Begins with a line of "
+                "JSON: `has_more` says whether there is more, `next_offset` is the offset of the next page."
+            ),
+            schema=object_schema(
+                {
+                    "call_id": optional("string", "The id of an earlier call of this run."),
+                    "run_id": optional("string", "The id of another run. Give this or call_id."),
+                    "offset": optional("integer", "Where to begin, in bytes; 0 when not given."),
+                    "max_bytes": optional(
+                        "integer", f"How much to read: {DEFAULT_PAGE} when not given, at most {LARGEST_PAGE}."
+                    ),
+                }
+            ),
+            effect="read",
+            category="knowledge",
+        )
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        call_id, run_id = optional_text(call, "call_id"), optional_text(call, "run_id")
+        if bool(call_id) == bool(run_id):
+            raise ToolArgumentsInvalid("either call_id or run_id is required and must be a non-empty string")
+        if call_id:
+            about: dict[str, Any] = {"call_id": call_id}
+            whole = await self._of_call(call, call_id)
+        else:
+            about, whole = await self._of_run(call, run_id or "")
+        offset = whole_number(call, "offset", 0, least=0, most=len(whole))
+        most = whole_number(call, "max_bytes", DEFAULT_PAGE, least=1, most=LARGEST_PAGE)
+        start, end = page_of(whole, offset, most)
+        about |= {
+            "offset": start,
+            "returned_bytes": end - start,
+            "total_bytes": len(whole),
+            "has_more": end < len(whole),
+            "next_offset": end,
+        }
+        more = f"\n\n[pagination: more results available; pass offset={end} to continue]" if end < len(whole) else ""
+        return Text(f"{msgspec.json.encode(about).decode()}\n\n{whole[start:end].decode()}{more}")
+
+    async def _of_call(self, call: Invocation, call_id: str) -> bytes:
+        past = await past_of(self._history, call.run_id)
+        result = past.results.get(call_id)
+        if result is not None:
+            return await self._whole(result)
+        if call_id in past.calls:
+            raise ToolNothingThere(f"the call {call_id!r} has no result yet", call_id=call_id)
+        known = ", ".join(list(past.results)[-10:]) or "none"
+        raise ToolNothingThere(f"this run has no call {call_id!r}; the last with results are: {known}")
+
+    async def _whole(self, result: ToolResult) -> bytes:
+        """The text before it was cut for the model. Raises `ToolNothingThere` when that was not kept."""
+        shown = result.text
+        for cut in _CUT.finditer(shown):
+            head, tail = shown[: cut.start()], shown[cut.end() :]
+            if len(head) + len(tail) != int(cut["size"]) - int(cut["missing"]) or len(head) + len(tail) < _LEAST_SHOWN:
+                continue
+            try:
+                kept = await self._history.get_blob(cut["digest"])
+            except NotFound:
+                raise ToolNothingThere("the rest of this result is no longer kept", digest=cut["digest"]) from None
+            text = kept.decode("utf-8", "replace")
+            if text.startswith(head) and (text.endswith(tail) or len(text) < int(cut["size"])):
+                return text.encode()
+        return shown.encode("utf-8", "replace")
+
+    async def _of_run(self, call: Invocation, run_id: str) -> tuple[dict[str, Any], bytes]:
+        run_id = run_id.rpartition(".")[2]
+        try:
+            row = await self._history.get(run_id)
+            past = await past_of(self._history, run_id)
+        except NotFound:
+            raise ToolNothingThere(f"there is no run {run_id!r}", run_id=run_id) from None
+        if row.namespace != call.namespace or not _may_see(call, row.parent, past):
+            raise ToolDenied(
+                f"the result of run {run_id!r} is not for this run: only runs that it started, and those of its task",
+                layer="read_result",
+            )
+        if past.ended is None:
+            raise ToolNothingThere(f"run {run_id!r} has no result yet: it is {row.phase}", phase=row.phase)
+        about = {"run_id": run_id, "agent": row.agent, "outcome": row.phase, "completed_at": past.ended_at}
+        why, whole = _outcome(past.ended)
+        return about | why, whole.encode("utf-8", "replace")
+
+
+def _may_see(call: Invocation, parent: str | None, past: Past) -> bool:
+    created = past.created
+    started_here = parent == call.run_id or (created is not None and created.parent == call.run_id)
+    same_task = bool(call.caller.task) and created is not None and created.task == call.caller.task
+    return started_here or same_task
+
+
+def _outcome(ended: Terminal) -> tuple[dict[str, str], str]:
+    """Why it ended as it did, and the text to read."""
+    match ended:
+        case RunSucceeded():
+            return {}, ended.output
+        case RunFailed():
+            return {"error": ended.message, "reason": ended.reason}, ended.message
+        case RunCancelled() | RunDeadLettered():
+            return {"reason": ended.reason}, ended.reason
+
+
+def page_of(whole: bytes, offset: int, most: int) -> tuple[int, int]:
+    """Where a page begins and ends: on whole characters, and with at least one if there is one left."""
+    start = min(offset, len(whole))
+    while start < len(whole) and _continues(whole[start]):
+        start += 1
+    end = min(start + most, len(whole))
+    while end > start and end < len(whole) and _continues(whole[end]):
+        end -= 1
+    if end == start:  # the page is smaller than the next character
+        end = min(start + 1, len(whole))
+        while end < len(whole) and _continues(whole[end]):
+            end += 1
+    return start, end
+
+
+def _continues(byte: int) -> bool:
+    """Whether it is inside of a UTF-8 sequence."""
+    return byte & 0xC0 == 0x80

@@ -1,0 +1,203 @@
+"""`http_get` and `http_request`: asking any web address, through the guarded client.
+
+Two tools, because what a tool may do is declared before it is called: a GET can be repeated after a crash, a POST
+cannot. Credentials that a model writes into headers stay with the origin that it wrote them for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from foliot.tools.base import (
+    Invocation,
+    OnOutput,
+    ToolArgumentsInvalid,
+    ToolAuthForbidden,
+    ToolAuthInvalid,
+    ToolDefinition,
+    ToolError,
+    ToolRateLimited,
+)
+from foliot.tools.builtin.arguments import given, object_schema, optional, optional_text, text
+from foliot.tools.builtin.page_text import page_text
+from foliot.tools.builtin.results import ToolNothingThere
+from foliot.tools.outbound.client import Answer, OutboundClient
+
+LARGEST_BODY: Final = 100 * 1024
+LONGEST_TEXT: Final = 20_000
+LARGEST_SENT: Final = 1024 * 1024
+SECONDS: Final = 30.0
+READING: Final = ("GET", "HEAD")
+METHODS: Final = (*READING, "POST", "PUT", "PATCH", "DELETE")
+_CUT: Final = "\n[content truncated]"
+_SHOWN_OF_ERROR: Final = 500
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# They steer the connection, or say who is speaking to whom: that is the client's business.
+_NOT_THEIRS: Final = frozenset(
+    [
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "idempotency-key",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ]
+)
+_HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
+_TEXT: Final = ("text/", "application/json", "application/xml", "application/javascript", "application/x-www-form")
+
+
+class HttpRequest:
+    """`reading` makes it `http_get`: nothing but GET and HEAD, and no body."""
+
+    def __init__(self, client: OutboundClient, *, reading: bool = False) -> None:
+        self._client = client
+        self._methods = READING if reading else METHODS
+        fields = {
+            "url": text("Begins with http:// or https://.", minLength=1),
+            "method": optional("string", f"One of {', '.join(self._methods)}; GET when not given."),
+            "headers": optional("object", "Headers to send.", additionalProperties={"type": "string"}),
+        }
+        if not reading:
+            fields["body"] = optional("string", "What to send, as text; set the Content-Type header to match.")
+        limits = f"Answers over {LONGEST_TEXT} characters are cut. Addresses inside private networks are refused."
+        self.definition = ToolDefinition(
+            name="http_get" if reading else "http_request",
+            description=(
+                f"Fetches a web address and shows status and text; HTML is reduced to its visible text. {limits}"
+                if reading
+                else f"Sends an HTTP request and shows status and text; HTML is reduced to its visible text. {limits}"
+            ),
+            schema=object_schema(fields, ["url"]),
+            effect="read" if reading else "once",
+            category="network",
+            operation_classes=("read",) if reading else ("write",),
+            risk="low" if reading else "medium",
+            timeout=SECONDS,
+        )
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        url, method = _url(call), self._method(call)
+        headers, body = _headers(call), _body(call, method)
+        if body is not None and not any(name.lower() == "content-type" for name in headers):
+            headers["Content-Type"] = "text/plain; charset=utf-8"
+        if method not in READING and call.idempotency_key:
+            headers["Idempotency-Key"] = call.idempotency_key
+        async with self._client.send(method, url, headers=headers, body=body) as answer:
+            if not 200 <= answer.status < 400:
+                raise await _refusal(answer)
+            return await _shown(answer)
+
+    def _method(self, call: Invocation) -> str:
+        method = str(given(call, "method", "GET")).strip().upper()
+        if method not in self._methods:
+            raise ToolArgumentsInvalid(f"method must be one of {', '.join(self._methods)}", field="method")
+        return method
+
+
+def _url(call: Invocation) -> str:
+    url = call.arguments.get("url")
+    if not isinstance(url, str) or not url.strip():
+        raise ToolArgumentsInvalid("url is required", field="url")
+    if not url.strip().lower().startswith(("http://", "https://")):
+        raise ToolArgumentsInvalid("url must start with http:// or https://", field="url")
+    return url.strip()
+
+
+def _headers(call: Invocation) -> dict[str, str]:
+    headers = {"Accept": "text/html, application/json, text/*;q=0.9, */*;q=0.5"}
+    for name, value in cast("Mapping[str, Any]", given(call, "headers", {})).items():
+        if not _HEADER.fullmatch(name) or not isinstance(value, str) or not value.isprintable():
+            raise ToolArgumentsInvalid(f"the header {name[:80]!r} cannot be sent", field=f"headers/{name[:80]}")
+        if name.lower() in _NOT_THEIRS:
+            raise ToolArgumentsInvalid(f"the header {name} is set by the client", field=f"headers/{name}")
+        headers = {known: old for known, old in headers.items() if known.lower() != name.lower()} | {name: value}
+    return headers
+
+
+def _body(call: Invocation, method: str) -> bytes | None:
+    body = optional_text(call, "body")
+    if body is None:
+        return None
+    if method in READING:
+        raise ToolArgumentsInvalid(f"{method} takes no body", field="body")
+    sent = body.encode("utf-8", "replace")
+    if len(sent) > LARGEST_SENT:
+        raise ToolArgumentsInvalid(f"body is {len(sent)} bytes, more than {LARGEST_SENT}", field="body")
+    return sent
+
+
+async def _shown(answer: Answer) -> str:
+    """Status, where it came from, what it is and what was done to it, then the text: all within the limit."""
+    body, whole = await _read(answer)
+    words = [f"HTTP {answer.status}", f"URL: {answer.url}"]
+    if answer.media_type:
+        words.append(f"Content-Type: {answer.media_type}")
+    if not _is_text(answer.media_type, body):
+        size = f"{len(body)} bytes" if whole else f"more than {LARGEST_BODY} bytes"
+        return "\n".join([*words, "", f"[{size} that are not text; not shown]"])
+    content = _decoded(body, answer.charset)
+    if answer.media_type in _HTML:
+        content = page_text(content)
+        words.append("Shown: visible text of the page")
+    head = "\n".join(words)[: LONGEST_TEXT // 4] + "\n\n"
+    room = LONGEST_TEXT - len(head)
+    if whole and len(content) <= room:
+        return head + content
+    return head + content[: room - len(_CUT)] + _CUT
+
+
+async def _read(answer: Answer) -> tuple[bytes, bool]:
+    """The beginning of the body, and whether that is all of it. Raises when it breaks off."""
+    found = b""
+    async for piece in answer.pieces(limit=1 << 62):
+        found += piece
+        if len(found) > LARGEST_BODY:
+            return found[:LARGEST_BODY], False
+    return found, True
+
+
+def _is_text(media_type: str, body: bytes) -> bool:
+    if media_type.startswith(_TEXT) or media_type.endswith(("+json", "+xml")):
+        return True
+    if media_type not in ("", "application/octet-stream", "binary/octet-stream"):
+        return False
+    start = body[:8192]
+    return b"\0" not in start and start.decode("utf-8", "replace").count("\N{REPLACEMENT CHARACTER}") <= 1
+
+
+def _decoded(body: bytes, charset: str | None) -> str:
+    try:
+        return body.decode(charset or "utf-8", "replace")
+    except LookupError:
+        return body.decode("utf-8", "replace")
+
+
+async def _refusal(answer: Answer) -> ToolError:
+    """The failure that a status means, with the beginning of what the server said."""
+    start = await answer.beginning(_SHOWN_OF_ERROR + 1)
+    said = _decoded(start[:_SHOWN_OF_ERROR], answer.charset) if _is_text(answer.media_type, start) else ""
+    said += "..." if len(start) > _SHOWN_OF_ERROR else ""
+    message = f"HTTP {answer.status}: {said}".rstrip(": ")
+    match answer.status:
+        case 401:
+            return ToolAuthInvalid(message, status=401)
+        case 403:
+            return ToolAuthForbidden(message, status=403)
+        case 404 | 410:
+            return ToolNothingThere(message, status=answer.status)
+        case 429:
+            limited = ToolRateLimited(message, status=429)
+            limited.before_effect = False  # what the server did before it said so is not known
+            return limited
+        case status:
+            return ToolError(message, retryable=status >= 500, status=status)
