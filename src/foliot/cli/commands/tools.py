@@ -1,0 +1,44 @@
+"""`foliot tools`: tools as things of their own, outside any run."""
+
+from __future__ import annotations
+
+import click
+
+from foliot.cli.connect import run
+from foliot.cli.manifests import files_option
+
+
+@click.group()
+def tools() -> None:
+    """Tools, outside any run."""
+
+
+@tools.command()
+@files_option(required=False)
+@click.option("--nats", "url", metavar="URL", help="The NATS server; the setting nats (FOLIOT_NATS) otherwise.")
+@click.option("--tool", "names", multiple=True, metavar="NAME", help="Serve only this one. Can be repeated.")
+@click.option("--shared", is_flag=True, help="Other programs serve other tools: take only calls of one's own.")
+@click.option("--create-stream", is_flag=True, help="Make the JetStream stream AGENT when it is not there.")
+@click.option("--concurrency", type=click.IntRange(1, 1000), default=3, show_default=True, help="Calls at a time.")
+@click.option("--drain", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds for the last calls.")
+def serve(
+    files: tuple[str, ...],
+    url: str | None,
+    names: tuple[str, ...],
+    shared: bool,
+    create_stream: bool,
+    concurrency: int,
+    drain: float,
+) -> None:
+    """Answer calls of tools that come over NATS, through the same rules as any other call.
+
+    \b
+    foliot tools serve --nats nats://localhost:4222 -f tools.yaml --create-stream
+    foliot tools serve --tool search          one of the tools in the store
+
+    Calls come on tool.execute.NAME and are answered on tool.result.ID; tool.list tells what is served. Without -f the
+    tools of the namespace in the store are served. Rules come from the store. Ctrl-C finishes what is under way.
+    """
+    from foliot.cli.serving import Serving, serve_tools
+
+    run(serve_tools(Serving(files, url, names, shared, create_stream, concurrency, drain)))
