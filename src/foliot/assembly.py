@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from foliot.agent import Agent
+from foliot.engine.backends import Backends
 from foliot.engine.base import Clock
 from foliot.engine.definition import DEFERRED, ENDPOINT, LOCK, freeze, with_search
 from foliot.engine.endpoints import RunModels, qualified
@@ -35,10 +36,12 @@ class Assembly:
         models: RunModels,
         resources: ResourceStore | None,
         tools: Iterable[Tool],
+        backends: Backends,
         clock: Clock = time.time,
         parts: Parts | None = None,
     ) -> None:
         """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process."""
+        self._backends = backends
         self._clock = clock
         self._parts = parts or Parts(clock=clock)
         self._models = models
@@ -114,7 +117,7 @@ class Assembly:
 
     async def _tools_for(self, requests: Sequence[str], namespace: str, agent: str) -> list[Tool]:
         given = self._agent_tools.get((namespace, agent), self._tools)
-        return await tools_of(requests, namespace, given, self._resources, agent, self._agent_tool)
+        return await tools_of(requests, namespace, given, self._resources, agent, self._backends.tool, self._agent_tool)
 
     async def _agent_tool(self, namespace: str, name: str) -> Tool | None:
         """The tool in front of an agent that another one lists."""
@@ -137,4 +140,5 @@ class Assembly:
         ]
 
     async def close(self) -> None:
+        await self._backends.close()
         await self._models.close()

@@ -22,8 +22,9 @@ from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.delegation import Delegator
 from foliot.engine.approvals import ApprovalService, Decision
+from foliot.engine.backends import Backends
 from foliot.engine.driver import Driver
-from foliot.engine.endpoints import RunModels
+from foliot.engine.endpoints import RunModels, stored_secrets
 from foliot.engine.fork import branch
 from foliot.engine.governance import governed
 from foliot.engine.ids import new_run_id
@@ -92,9 +93,18 @@ class Runtime:
             self._database = await open_database(settings.store)
             resources = SqlResourceStore(self._database, partial(load_keyring, settings))
             journal = SqlJournal(self._database)
+        secrets = stored_secrets(resources, os.environ)
         if resources is not None:
-            self._approvals = ApprovalService(resources, journal, clock=self._clock)
-        models = RunModels(resources, clock=self._clock, environ=os.environ)
+            self._approvals = ApprovalService(resources, journal, clock=self._clock, masker=secrets.masker)
+        models = RunModels(resources, clock=self._clock, environ=os.environ, secrets=secrets)
+        backends = Backends(
+            secrets,
+            resources,
+            outbound_allow=settings.outbound_allow if settings else (),
+            mcp_commands=settings.mcp_commands if settings else (),
+            nats=settings.nats if settings else None,
+            environ=os.environ,
+        )
         runs = Runs(
             journal=journal,
             models=models,
@@ -110,8 +120,9 @@ class Runtime:
             default_access=settings.default_tool_access if settings else "allow",
             allowed_tools=settings.allowed_tools if settings else None,
             store_blob=journal.put_blob,
+            secrets=secrets,
         )
-        assembly = Assembly(models, resources, self._tools, self._clock, parts)
+        assembly = Assembly(models, resources, self._tools, backends, self._clock, parts)
         assembly.delegate = Delegator(runs, assembly, clock=self._clock, pause=self._pause)
         self._parts = runs, assembly
         return self

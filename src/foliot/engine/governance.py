@@ -10,6 +10,7 @@ from foliot.store.base import Document, Filter, ResourceStore
 from foliot.tools.parts import Parts
 from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import Access, FixedRules, Rules
+from foliot.tools.secrets import Secrets
 from foliot.tools.stages.allow_list import Profile
 from foliot.tools.stages.truncate import StoreBlob
 
@@ -21,6 +22,7 @@ def governed(
     default_access: Access = "allow",
     allowed_tools: Iterable[str] | None = None,
     store_blob: StoreBlob | None = None,
+    secrets: Secrets | None = None,
 ) -> Parts:
     """What pipelines need: the rules of the store, or without a store none but the default."""
     return Parts(
@@ -28,6 +30,8 @@ def governed(
         if store is not None
         else FixedRules(default_access=default_access),
         profile=Profile.of(allowed_tools),
+        has_secret=secrets.has if secrets else None,
+        masker=secrets.masker if secrets else None,
         store_blob=store_blob,
         clock=clock,
     )

@@ -1,0 +1,137 @@
+"""Which backend serves a declared tool: chosen by its type and isolation, made when it is first needed.
+
+One set for each runtime: its tools share the guard on the way out, the caches of tokens and connections, and one
+masker that hides every secret that was ever looked up. Nothing is opened for a runtime that only calls functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from foliot.engine.definition import tool_definition
+from foliot.engine.functions import function_tool
+from foliot.errors import UsageError
+from foliot.store.base import Document, Key, ResourceStore
+from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUnsupported
+from foliot.tools.secrets import Secrets
+
+if TYPE_CHECKING:
+    from foliot.tools.backends.grpc_channels import GrpcChannels
+    from foliot.tools.backends.web import Web
+    from foliot.tools.mcp.connections import McpConnections
+    from foliot.tools.serving.link import NatsLink
+
+OVER_HTTP = ("http", "external", "webhook-callback")
+
+
+class Backends:
+    """`outbound_allow` are hosts inside that tools may reach; `mcp_commands` the MCP servers that may be started."""
+
+    def __init__(
+        self,
+        secrets: Secrets,
+        store: ResourceStore | None,
+        *,
+        outbound_allow: Collection[str] = (),
+        mcp_commands: Collection[str] = (),
+        nats: str | None = None,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._secrets = secrets
+        self._store = store
+        self._outbound_allow = outbound_allow
+        self._mcp_commands = mcp_commands
+        self._nats_url = nats
+        self._environ = environ
+        self._web: Web | None = None
+        self._grpc: GrpcChannels | None = None
+        self._nats: NatsLink | None = None
+        self._mcp: McpConnections | None = None
+
+    def tool(self, document: Document) -> Tool:
+        """The tool that a normalised Tool document declares.
+
+        Raises `ToolUnsupported` for a type without a backend, `ToolIsolationMissing` for an isolation that is not
+        there: a tool is never run in something weaker than what it declares.
+        """
+        definition = tool_definition(document)
+        if definition.isolation != "none":
+            raise ToolIsolationMissing(
+                f"tool {definition.name!r} must run {definition.isolation!r}, and there is no such sandbox here",
+                hint="set spec.runtime.isolation_mode: none to run it without one, if that is meant",
+            )
+        make = {
+            "function": self._function,
+            "mcp": self._mcp_tool,
+            "grpc": self._grpc_tool,
+            "queue": self._nats_tool,
+            **dict.fromkeys(OVER_HTTP, self._http_tool),
+        }.get(definition.type)
+        if make is None:
+            raise ToolUnsupported(
+                f"tool {definition.name!r} has the type {definition.type!r}, which nothing here serves"
+            )
+        return make(document, definition)
+
+    async def close(self) -> None:
+        for part in (self._mcp, self._grpc, self._nats, self._web):
+            if part is not None:
+                await part.close()
+
+    @property
+    def web(self) -> Web:
+        if self._web is None:
+            from foliot.tools.backends.web import Web
+            from foliot.tools.outbound.guard import Outbound
+
+            self._web = Web(self._secrets, Outbound(allow_hosts=tuple(self._outbound_allow)))
+        return self._web
+
+    def _function(self, document: Document, definition: ToolDefinition) -> Tool:
+        return function_tool(document)
+
+    def _http_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.tools.backends.web import http_backends
+
+        return http_backends(self.web)[definition.type, definition.isolation](definition)
+
+    def _grpc_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.tools.backends.grpc import GrpcTool
+        from foliot.tools.backends.grpc_channels import GrpcChannels
+
+        if self._grpc is None:
+            self._grpc = GrpcChannels(guard=self.web.guard)
+        return GrpcTool(definition, self._grpc, auth=self.web.auth)
+
+    def _nats_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.tools.backends.nats import NatsTool
+        from foliot.tools.serving.link import NatsLink
+
+        if self._nats is None:
+            if self._nats_url is None:
+                raise UsageError(
+                    f"tool {definition.name!r} is served over NATS, and no NATS server is configured",
+                    hint="set FOLIOT_NATS, or `nats` in the configuration file",
+                )
+            self._nats = NatsLink(self._nats_url)
+        return NatsTool(definition, self._nats)
+
+    def _mcp_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.tools.mcp.connections import McpConnections
+        from foliot.tools.mcp.credentials import auth_headers, secret_values
+        from foliot.tools.mcp.tool import McpTool
+
+        if self._mcp is None:
+            self._mcp = McpConnections(
+                allowed_commands=self._mcp_commands,
+                resolve_secret=secret_values(self._secrets),
+                authorize=auth_headers(self.web.auth),
+                guard=self.web.guard.addresses,
+                environ=self._environ,
+            )
+        return McpTool(definition, document, self._mcp, self._find_server)
+
+    async def _find_server(self, namespace: str, name: str) -> Document:
+        assert self._store is not None, "the tool was declared in it"
+        return await self._store.get(Key("McpServer", namespace, name))

@@ -1,0 +1,44 @@
+"""Python functions that are declared as tools: imported by their path, under the definition of the resource."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from foliot.engine.definition import tool_definition
+from foliot.errors import InvalidInput
+from foliot.store.base import Document
+from foliot.tools.function import FunctionTool, tool
+
+
+def function_tool(document: Document) -> FunctionTool:
+    """The function of a Tool resource; what that leaves open comes from the signature. Raises `InvalidInput`."""
+    name = document["metadata"]["name"]
+    declared, made = tool_definition(document), tool(name=name)(_imported(document["spec"]["function"], name))
+    # Everything that is declared holds, above all what rules go by: operation classes, capabilities, limits.
+    whole = replace(
+        declared,
+        description=declared.description or made.definition.description,
+        schema=made.definition.schema if declared.schema is None else declared.schema,
+    )
+    return made.with_definition(whole)
+
+
+def _imported(path: str, name: str) -> Callable[..., Any]:
+    module_name, _, attribute = path.partition(":")
+    try:
+        found: Any = import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(
+            f"the function of tool {name!r} cannot be imported: {path}: {error}",
+            hint="the module must be installed, or on PYTHONPATH, where the run is driven",
+        ) from error
+    if isinstance(found, FunctionTool):
+        return found.function
+    if not callable(found):
+        raise InvalidInput(f"tool {name!r}: {path} is not a function")
+    return found
