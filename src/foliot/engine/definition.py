@@ -24,7 +24,7 @@ LOCK = "tools"
 # Tools that a model is not shown until a search has found them.
 DEFERRED = "deferred"
 # Fields of a Tool that only one kind of backend understands.
-_BACKEND_OPTIONS = ("http",)
+_BACKEND_OPTIONS = ("http", "grpc")
 
 
 def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequence[ToolDefinition]) -> RunSpec:

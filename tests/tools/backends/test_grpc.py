@@ -12,6 +12,8 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
+from foliot.engine.definition import tool_definition
+from foliot.resources.validate import validate_document
 from foliot.tools.auth import ToolAuth
 from foliot.tools.backends.grpc import GrpcTool
 from foliot.tools.backends.grpc_channels import GrpcChannels, Place, place_of
@@ -352,3 +354,13 @@ async def test_calls_to_one_place_share_a_channel(channels: GrpcChannels) -> Non
         second = tool(channels, f"grpc://127.0.0.1:{service.port}/")
         await asyncio.gather(*(each.invoke(CALL) for each in (first, second, first, second)))
     assert channels.open == 1
+
+
+def test_a_manifest_can_declare_plaintext_and_only_for_grpc() -> None:
+    def checked(**spec: Any) -> tuple[Any, Any]:
+        return validate_document({"kind": "Tool", "metadata": {"name": "search"}, "spec": spec})
+
+    document, problems = checked(type="grpc", endpoint="grpc://tools.example:50051", grpc={"plaintext": True})
+    assert document is not None, problems
+    assert tool_definition(document).options["grpc"] == {"plaintext": True}
+    assert checked(type="http", endpoint="https://tools.example", grpc={"plaintext": True})[0] is None

@@ -161,6 +161,14 @@ class HttpRequest(Model):
             yield problem("body", message=f"{{field}}: a {self.method} request has no body", expected="none")
 
 
+class GrpcService(Model):
+    """How the service of a `grpc` tool is reached."""
+
+    plaintext: bool = Field(
+        default=False, description="Call grpc://… without TLS although the service is on another machine."
+    )
+
+
 class ToolSpec(Model):
     """What a tool is."""
 
@@ -180,6 +188,7 @@ class ToolSpec(Model):
         default="", description="The Python function of a `function` tool: package.module:name."
     )
     http: HttpRequest | None = Field(default=None, description="The request of an `http` tool; a POST of JSON.")
+    grpc: GrpcService | None = Field(default=None, description="How the service of a `grpc` tool is reached.")
     input_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="The JSON Schema of the arguments, given to the model."
     )
@@ -240,6 +249,8 @@ class ToolSpec(Model):
             yield problem("function", message="{field} is only for spec.type=function")
         if self.http is not None and self.type != "http":
             yield problem("http", message="{field} is only for spec.type=http")
+        if self.grpc is not None and self.type != "grpc":
+            yield problem("grpc", message="{field} is only for spec.type=grpc")
         if self.input_schema.get("type", "object") != "object":
             yield problem("input_schema", "type", message="{field} must be object: arguments have names")
         yield from self._wrong_endpoint()
