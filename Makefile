@@ -8,7 +8,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run test lint fmt types check clean
+.PHONY: help setup run test simulate chaos bench bench-peers lock lint fmt types check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (first time: about a minute) ..."
 	@$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/pip install --quiet -c constraints.txt --editable . --group dev
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
 	@touch $(STAMP)
 
 run: setup ## Run Foliot's main job on the embedded default
@@ -28,6 +28,21 @@ run: setup ## Run Foliot's main job on the embedded default
 
 test: setup ## Run every test, with a real PostgreSQL and a real NATS server
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+simulate: setup ## 10,000 seeds of the simulator; a failing one is printed with how to replay it
+	@$(BIN)/python -m foliot.testing.simulator --seeds 10000 --jobs 2
+
+chaos: setup ## 200 kills of real processes, and long kill loops over both databases
+	@FOLIOT_CHAOS=1 $(BIN)/pytest tests/chaos tests/store -q -s -n0 --timeout=3060
+
+bench: setup ## The benchmarks, printed as tables (peers too, if installed)
+	@$(BIN)/python benchmarks/run.py
+
+bench-peers: setup ## Install the frameworks that the benchmarks compare with, each in an environment of its own
+	@$(BIN)/python benchmarks/peers/install.py
+
+lock: setup ## Pin the versions of everything that is installed now
+	@$(BIN)/pip freeze --exclude-editable --exclude pip > constraints.txt
 
 lint: setup ## Style, formatting and the direction of imports
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
