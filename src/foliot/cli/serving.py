@@ -84,8 +84,11 @@ async def _documents(order: Serving, store: ResourceStore) -> list[Document]:
     if order.files:
         found = [item.document for item in load(order.files) if item.document["kind"] == "Tool"]
     else:
-        page = await store.list(Filter("Tool", namespace()))
-        found = [*page.items]
+        page = await store.list(wanted := Filter("Tool", namespace()))
+        found = list(page.items)
+        while page.cursor is not None:
+            page = await store.list(wanted, cursor=page.cursor)
+            found += page.items
     if order.names:
         there = {document["metadata"]["name"]: document for document in found}
         missing = [name for name in order.names if name not in there]

@@ -332,6 +332,7 @@ async def test_tools_are_listed_with_schema_version_digest_and_why_they_cannot_b
         read = json.loads((await client.request("tool.list", b'{"effect":"read_only"}', timeout=5)).data)["tools"]
         known = json.loads((await client.request("tool.list", b'{"category":"knowledge"}', timeout=5)).data)["tools"]
         wrong = json.loads((await client.request("tool.list", b"\xff{", timeout=5)).data)
+        unknown = json.loads((await client.request("tool.list", b'{"role":"reader"}', timeout=5)).data)
 
     assert [entry["name"] for entry in everything] == ["look", "search"]
     assert everything[0]["available"] is True
@@ -343,6 +344,7 @@ async def test_tools_are_listed_with_schema_version_digest_and_why_they_cannot_b
     assert [entry["name"] for entry in known] == ["search"]
     assert wrong["tools"] == []
     assert "filter" in wrong["error"]
+    assert unknown["tools"] == [], "a filter that is not understood must not list everything"
 
 
 async def test_health_and_metrics_tell_what_happened(link: NatsLink) -> None:

@@ -17,15 +17,13 @@ _canonical = msgspec.json.Encoder(order="deterministic", enc_hook=str).encode
 WhyNot: TypeAlias = Callable[[ToolDefinition], str | None]
 
 
-class Filter(Struct, frozen=True):
-    """Which tools are asked for; a blank field is no limit. `agent` and `role` are for servers that narrow by them."""
+class Filter(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which tools are asked for; a blank field is no limit. A field that nobody here knows is refused, not ignored."""
 
     name: str = ""
     category: str = ""
     effect: str = ""
     namespace: str = ""
-    agent: str = ""
-    role: str = ""
 
 
 _filter = msgspec.json.Decoder(Filter)
