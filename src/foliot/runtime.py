@@ -16,12 +16,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.delegation import Delegator
 from foliot.engine.approvals import ApprovalService, Decision
+from foliot.engine.audit import AuditTrail
 from foliot.engine.backends import Backends
 from foliot.engine.driver import Driver
 from foliot.engine.endpoints import RunModels, stored_secrets
@@ -39,6 +41,7 @@ from foliot.kernel.spec import decode_spec
 from foliot.kernel.state import State
 from foliot.results import RunResult, result_of
 from foliot.settings import Settings, load_settings
+from foliot.store.audit import SqlAuditLog
 from foliot.store.base import Database, ResourceStore
 from foliot.store.journal import SqlJournal
 from foliot.store.keyring import load_keyring
@@ -58,7 +61,7 @@ class Runtime:
     """Runs agents durably. Open it with `async with`.
 
     `store` is a path or URL as in `FOLIOT_STORE`, by default the one that the settings name; `"memory:"` keeps nothing.
-    `tools` are functions or tools that agents can use by name.
+    `tools` are functions or tools that agents can use by name; `workspace` is the folder that their file tools may use.
     """
 
     def __init__(
@@ -67,17 +70,20 @@ class Runtime:
         *,
         tools: Iterable[Tool | Callable[..., Any]] = (),
         settings: Settings | None = None,
+        workspace: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] = time.time,
         lease_seconds: float = 30.0,
     ) -> None:
         self._url = os.fspath(store) if store is not None else None
         self._settings = settings
+        self._workspace = Path(workspace) if workspace is not None else None
         self._tools = [as_tool(item) for item in tools]
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._hub = Hub()
         self._database: Database | None = None
         self._approvals: ApprovalService | None = None
+        self._audit: AuditTrail | None = None
         self._parts: tuple[Runs, Assembly] | None = None
 
     # --- opening and closing -------------------------------------------------------------------------------------
@@ -94,6 +100,8 @@ class Runtime:
             resources = SqlResourceStore(self._database, partial(load_keyring, settings))
             journal = SqlJournal(self._database)
         secrets = stored_secrets(resources, os.environ)
+        if self._database is not None:
+            self._audit = AuditTrail(SqlAuditLog(self._database), masker=secrets.masker)
         if resources is not None:
             self._approvals = ApprovalService(resources, journal, clock=self._clock, masker=secrets.masker)
         models = RunModels(resources, clock=self._clock, environ=os.environ, secrets=secrets)
@@ -104,6 +112,9 @@ class Runtime:
             mcp_commands=settings.mcp_commands if settings else (),
             nats=settings.nats if settings else None,
             environ=os.environ,
+            journal=journal,
+            workspace=self._workspace or (settings.workspace if settings else None),
+            namespace=settings.namespace if settings else "default",
         )
         runs = Runs(
             journal=journal,
@@ -121,6 +132,7 @@ class Runtime:
             allowed_tools=settings.allowed_tools if settings else None,
             store_blob=journal.put_blob,
             secrets=secrets,
+            recorders=() if self._audit is None else (self._audit,),
         )
         assembly = Assembly(models, resources, self._tools, backends, self._clock, parts)
         assembly.delegate = Delegator(runs, assembly, clock=self._clock, pause=self._pause)
@@ -133,6 +145,9 @@ class Runtime:
             self._parts = None
             await runs.close()
             await assembly.close()
+        if self._audit is not None:
+            audit, self._audit = self._audit, None
+            await audit.close()
         if self._database is not None:
             database, self._database = self._database, None
             await database.close()

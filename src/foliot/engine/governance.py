@@ -12,6 +12,7 @@ from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import Access, FixedRules, Rules
 from foliot.tools.secrets import Secrets
 from foliot.tools.stages.allow_list import Profile
+from foliot.tools.stages.record import Recorder
 from foliot.tools.stages.truncate import StoreBlob
 
 
@@ -23,6 +24,7 @@ def governed(
     allowed_tools: Iterable[str] | None = None,
     store_blob: StoreBlob | None = None,
     secrets: Secrets | None = None,
+    recorders: Iterable[Recorder] = (),
 ) -> Parts:
     """What pipelines need: the rules of the store, or without a store none but the default."""
     return Parts(
@@ -33,6 +35,7 @@ def governed(
         has_secret=secrets.has if secrets else None,
         masker=secrets.masker if secrets else None,
         store_blob=store_blob,
+        recorders=tuple(recorders),
         clock=clock,
     )
 

@@ -1,0 +1,146 @@
+"""Keeps the audit log: takes what the pipeline tells about every call, writes it in order, then feeds the sinks.
+
+Calls do not wait for the log: records gather while one batch is written and go out together with the next. Two things
+are different for a tool whose records are required (`record: required`): its calls wait until the record is durable,
+and one that cannot be written fails the call, before it runs or before its result is used. Other records may be lost
+when the process is killed at once, or when the log cannot keep up; the latter are counted in `dropped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from foliot.engine.audit_entry import entry_of, snapshot
+from foliot.errors import FoliotError, Unavailable
+from foliot.store.audit import AuditRecord
+from foliot.tools.masking import Masker
+from foliot.tools.stages.record import CallRecord
+
+log = logging.getLogger(__name__)
+
+CAPACITY: Final = 10_000
+BATCH: Final = 500
+# How long a call waits for its required record, and a process that ends for those on their way.
+WAIT_SECONDS: Final = 5.0
+TRIES: Final = 3
+PAUSE_SECONDS: Final = 0.1
+
+
+class AuditLog(Protocol):
+    async def append(self, entries: Sequence[Mapping[str, Any]]) -> list[AuditRecord]: ...
+
+
+class Feed(Protocol):
+    """Who else wants records, after they are in the log. See audit_sinks/feed.py."""
+
+    def offer(self, records: Sequence[AuditRecord]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    record: CallRecord
+    arguments: bytes
+    kept: asyncio.Future[None] | None
+
+
+class AuditTrail:
+    """A `Recorder` on an audit log. Belongs to one event loop; `close` it before the database."""
+
+    def __init__(
+        self, log: AuditLog, *, masker: Masker | None = None, feeds: Sequence[Feed] = (), capacity: int = CAPACITY
+    ) -> None:
+        self._log = log
+        self._masker = masker
+        self._feeds = tuple(feeds)
+        self._capacity = capacity
+        self._queue: deque[_Pending] = deque()
+        self._writer: asyncio.Task[None] | None = None
+        self._closed = False
+        self.dropped = 0
+
+    async def record(self, entry: CallRecord) -> None:
+        """Keep it. Waits, and raises `Unavailable`, only when the records of this tool are required."""
+        required = entry.definition is not None and entry.definition.record == "required"
+        if self._closed or (len(self._queue) >= self._capacity and not required):
+            self._drop(1, "the log is closed" if self._closed else "the log cannot keep up")
+            if required:
+                raise Unavailable("the audit log is closed")
+            return
+        kept = asyncio.get_running_loop().create_future() if required else None
+        self._queue.append(_Pending(entry, snapshot(entry.call.arguments), kept))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+        if kept is not None:
+            try:
+                await asyncio.wait_for(kept, WAIT_SECONDS)
+            except TimeoutError:
+                raise Unavailable(f"the audit log did not take a record within {WAIT_SECONDS:g} seconds") from None
+
+    async def flush(self) -> None:
+        """Return when everything that was recorded so far is written, or given up."""
+        while (writer := self._writer) is not None:
+            await asyncio.wait({writer})
+
+    async def close(self) -> None:
+        """Write what is waiting, for a few seconds at most; then close the feeds. May be called twice."""
+        self._closed = True
+        if (writer := self._writer) is not None:
+            _, late = await asyncio.wait({writer}, timeout=WAIT_SECONDS)
+            if late:
+                writer.cancel()
+                await asyncio.wait({writer})
+                self._drop(len(self._queue), "the process ends")
+                self._queue.clear()
+        feeds, self._feeds = self._feeds, ()
+        for feed in feeds:
+            await feed.close()
+
+    async def _write(self) -> None:
+        try:
+            while self._queue:
+                batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+                try:
+                    written = await self._append(
+                        [entry_of(each.record, each.arguments, self._masker) for each in batch]
+                    )
+                except asyncio.CancelledError:
+                    self._give_up(batch, Unavailable("the process ends"))
+                    raise
+                except Exception as error:
+                    self._give_up(batch, error)
+                    continue
+                for each in batch:
+                    if each.kept is not None and not each.kept.done():
+                        each.kept.set_result(None)
+                for feed in self._feeds:
+                    feed.offer(written)
+        finally:
+            self._writer = None
+
+    async def _append(self, entries: list[dict[str, Any]]) -> list[AuditRecord]:
+        for number in range(1, TRIES):
+            try:
+                return await self._log.append(entries)
+            except FoliotError as error:
+                if not error.retryable:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS * number)
+        return await self._log.append(entries)
+
+    def _give_up(self, batch: Sequence[_Pending], error: Exception) -> None:
+        self._drop(len(batch), str(error))
+        for each in batch:
+            if each.kept is not None and not each.kept.done():
+                each.kept.set_exception(Unavailable(f"the audit log cannot be written: {error}"))
+
+    def _drop(self, count: int, why: str) -> None:
+        if count:
+            self.dropped += count
+            log.warning("%d audit records were not kept (%d so far): %s", count, self.dropped, why)

@@ -1,0 +1,178 @@
+"""What is written down of one moment of one call. Arguments are redacted here, before anything is kept.
+
+Who called, what (tool, version, schema digest, arguments), what was decided by which layer and rule, which approval it
+rests on, and what came of it, with what it took. The content of results is not here: the journal of the run has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from foliot.engine.redaction import shown
+from foliot.kernel.messages import Media, ToolResult
+from foliot.tools.base import ToolDefinition
+from foliot.tools.masking import MASK, Masker
+from foliot.tools.stages.record import CallRecord
+
+LONGEST_NAME: Final = 500
+LONGEST_MESSAGE: Final = 2000
+LARGEST_ARGUMENTS: Final = 64 * 1024
+DENIED: Final = "permission_denied"
+UNREADABLE: Final = b'{"(left out)":"cannot be written as JSON"}'
+
+
+def snapshot(arguments: dict[str, Any]) -> bytes:
+    """The arguments as they are now: a tool is handed the same object, and may change it."""
+    try:
+        return msgspec.json.encode(arguments)
+    except (TypeError, ValueError, RecursionError):
+        return UNREADABLE
+
+
+def entry_of(record: CallRecord, arguments: bytes, masker: Masker | None = None) -> dict[str, Any]:
+    """The members of an audit record, plain JSON that any database can hold. `arguments` are from `snapshot`."""
+    call, definition, caller = record.call, record.definition, record.call.caller
+    entry: dict[str, Any] = {
+        "at": record.at,
+        "moment": record.moment,
+        "outcome": outcome_of(record),
+        "namespace": _text(caller.namespace),
+        "agent": _text(caller.agent),
+        "tool": _text(call.tool),
+        "run_id": _text(call.run_id),
+        "call_id": _text(call.call_id),
+        "step": call.step,
+        "attempt": call.attempt,
+        "idempotency_key": _text(call.idempotency_key),
+        "trace_id": _text(call.trace_id),
+        "caller": {
+            "user": _text(caller.user),
+            "roles": [_text(role) for role in caller.roles],
+            "model": _text(caller.model),
+            "task": _text(caller.task),
+            "system": _text(caller.system),
+            "depth": caller.depth,
+        },
+        "version": _text(call.version or (definition.version if definition else "")),
+        "schema_digest": _text(call.schema_digest),
+        "effect": definition.effect if definition else "",
+        "arguments": _arguments(arguments, definition, masker),
+        "decision": _decision(record, masker),
+    }
+    if record.parked is not None or call.grant:
+        entry["approval"] = _approval(record)
+    if record.result is not None and record.moment == "finished":
+        entry["result"] = _result(record.result, masker)
+        entry["metering"] = {
+            "seconds": round(record.seconds, 6),
+            "attempts": record.attempts,
+            "bytes_in": len(arguments),
+            "bytes_out": size_of(record.result),
+        }
+    return entry
+
+
+def outcome_of(record: CallRecord) -> str:
+    """One word: allowed, asked, denied (by a rule), refused (for another reason), ok, failed."""
+    failure = record.result.error if record.result else None
+    match record.moment:
+        case "admitted":
+            return "allowed"
+        case "parked":
+            return "asked"
+        case "refused":
+            return "denied" if failure is not None and failure.code == DENIED else "refused"
+        case "finished":
+            return "ok" if failure is None else "failed"
+
+
+def size_of(result: ToolResult) -> int:
+    """Bytes of the content as it goes to the model."""
+    parts = ((part.data or "") if isinstance(part, Media) else part.text for part in result.content)
+    return sum(len(part) if part.isascii() else len(part.encode("utf-8", "replace")) for part in parts)
+
+
+def _decision(record: CallRecord, masker: Masker | None) -> dict[str, Any]:
+    decision: dict[str, Any] = {
+        "asks": [
+            {"layer": ask.layer, "rule": _text(ask.rule), "reason": _said(ask.reason, None)} for ask in record.asks
+        ]
+    }
+    failure = record.result.error if record.result and record.moment == "refused" else None
+    if failure is not None:
+        decision |= {
+            "layer": _text(str(failure.details.get("layer", ""))),
+            "rule": _text(str(failure.details.get("rule", ""))),
+            "code": failure.code,
+            "reason": failure.reason,
+            "message": _said(failure.message, masker),
+        }
+    return decision
+
+
+def _approval(record: CallRecord) -> dict[str, Any]:
+    parked = record.parked
+    if parked is None:
+        return {"id": _text(record.call.grant)}
+    return {
+        "id": _text(parked.approval_id),
+        "digest": parked.digest,
+        "approvers": [_text(name) for name in parked.approvers],
+        "expires_at": parked.expires_at,
+    }
+
+
+def _result(result: ToolResult, masker: Masker | None) -> dict[str, Any]:
+    failure = result.error
+    if failure is None:
+        return {"status": "ok"}
+    return {
+        "status": "error",
+        "code": failure.code,
+        "reason": failure.reason,
+        "kind": failure.kind,
+        "retryable": failure.retryable,
+        "message": _said(failure.message, masker),
+    }
+
+
+def _arguments(data: bytes, definition: ToolDefinition | None, masker: Masker | None) -> dict[str, Any]:
+    if len(data) > LARGEST_ARGUMENTS:
+        return {"(left out)": f"{len(data):,} bytes"}
+    arguments: dict[str, Any] = msgspec.json.decode(data)
+    if definition is not None and definition.schema is not None:
+        arguments = _without_secrets(arguments, definition.schema)
+    return shown(arguments, masker)
+
+
+def _without_secrets(value: Any, schema: Any) -> Any:
+    """What the schema marks as `writeOnly` or as a password is not kept, whatever its name."""
+    if not isinstance(schema, Mapping):
+        return value
+    rules = cast("Mapping[str, Any]", schema)
+    if rules.get("writeOnly") is True or rules.get("format") == "password":
+        return MASK
+    if isinstance(value, dict):
+        fields: Any = rules.get("properties", {})
+        known = cast("Mapping[str, Any]", fields if isinstance(fields, Mapping) else {})
+        return {key: _without_secrets(item, known.get(key)) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_without_secrets(item, rules.get("items")) for item in cast("list[Any]", value)]
+    return value
+
+
+def _said(message: str, masker: Masker | None) -> str:
+    text = masker.redact(message) if masker is not None else message
+    return _text(text, LONGEST_MESSAGE)
+
+
+def _text(value: str, longest: int = LONGEST_NAME) -> str:
+    """Text that every database takes: models choose names, and NUL or half a character would stop a whole batch."""
+    if len(value) > longest:
+        value = f"{value[:longest]}…"
+    if value.isascii() and "\0" not in value:
+        return value
+    return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,142 @@
+"""The audit log in a database: appended to, read, and checked; never changed.
+
+Written by:  engine/audit.py, for every decision about a tool call and every result.
+Read by:     `foliot audit`.
+Invariant:   records have no gaps and each holds the hash of the one before (see audit_chain.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from foliot.errors import InvalidInput, NotFound
+from foliot.store.audit_chain import COLUMNS, Break, Check, Head, Link, linked
+from foliot.store.base import Database
+from foliot.store.transaction import Tx, many, one, run
+
+PAGE: Final = 1000
+NEWEST: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which records; what is empty does not matter. Times are in seconds since 1970, `until` excluded."""
+
+    namespace: str = ""
+    agent: str = ""
+    tool: str = ""
+    run_id: str = ""
+    call_id: str = ""
+    moment: str = ""
+    outcome: str = ""
+    since: float = 0.0
+    until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One record as it is stored. `body` holds its number and the hash before it too."""
+
+    seq: int
+    hash: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a check found. `head` is the last record that was looked at."""
+
+    records: int
+    head: Head
+    broken: Break | None
+
+
+class SqlAuditLog:
+    """On either database; any number of processes may write to one log."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def append(self, entries: Sequence[Mapping[str, Any]]) -> list[AuditRecord]:
+        """Write all of them behind the newest record, or none; return when they are durable.
+
+        Each has the members of `COLUMNS`. Raises `InvalidInput` when the log has lost its head: see `verify`.
+        """
+        return await self._db.write(_append, entries)
+
+    async def get(self, seq: int) -> AuditRecord:
+        """Raises `NotFound`."""
+        found = await self._db.read("audit_get", seq=seq)
+        if not found:
+            raise NotFound(f"there is no audit record {seq}", hint="`foliot audit list` shows them")
+        return _record(found[0])
+
+    async def find(self, filter: AuditFilter, *, limit: int = 50, before: int | None = None) -> list[AuditRecord]:
+        """Newest first. `before` is the number of the last record of the page before."""
+        found = await self._db.read(
+            "audit_find",
+            before=NEWEST if before is None else before,
+            since=filter.since,
+            until=min(filter.until, 1e18),
+            namespace=filter.namespace,
+            agent=filter.agent,
+            tool=filter.tool,
+            run_id=filter.run_id,
+            call_id=filter.call_id,
+            moment=filter.moment,
+            outcome=filter.outcome,
+            count=limit,
+        )
+        return [_record(row) for row in found]
+
+    async def head(self) -> Head | None:
+        found = await self._db.read("audit_head")
+        return Head(found[0]["seq"], found[0]["hash"]) if found else None
+
+    async def verify(self, anchor: Head | None = None) -> Verified:
+        """Walk the whole chain, a page at a time. Records that are added meanwhile are not looked at."""
+        # First the head: what is written after it was read is beyond what is checked.
+        head = await self.head()
+        check = Check(anchor)
+        last = None if head is None else head.seq
+        records = 0
+        after = 0
+        while check.found is None:
+            links = [link for link in await self._page(after) if last is None or link.seq <= last]
+            if not links:
+                break
+            check.follow(links)
+            records += len(links)
+            after = links[-1].seq
+        if check.found is None and last is not None and await self.head() == head and await self._page(last):
+            check.found = Break(last + 1, "head", f"there are records behind {last}, which the stored head names last")
+        return Verified(records, check.head, check.end(head))
+
+    async def _page(self, after: int) -> list[Link]:
+        found = await self._db.read("audit_read", after=after, count=PAGE)
+        return [Link(row["seq"], row["data"], row["hash"], {name: row[name] for name in COLUMNS}) for row in found]
+
+
+def _append(entries: Sequence[Mapping[str, Any]]) -> Tx[list[AuditRecord]]:
+    row = yield from one("audit_turn")
+    if row is None:
+        raise InvalidInput("the audit log has lost its head", hint="`foliot audit verify` says more")
+    written: list[AuditRecord] = []
+    rows: list[dict[str, Any]] = []
+    first = Head(row["seq"], row["hash"])
+    for entry, (head, data) in zip(entries, linked(entries, first), strict=True):
+        rows.append({**{name: entry[name] for name in COLUMNS}, "seq": head.seq, "data": data, "hash": head.hash})
+        written.append(AuditRecord(head.seq, head.hash, {**entry, "seq": head.seq, "previous": first.hash}))
+        first = head
+    yield from many("audit_add", rows)
+    yield from run("audit_advance", seq=first.seq, hash=first.hash)
+    return written
+
+
+def _record(row: Mapping[str, Any]) -> AuditRecord:
+    return AuditRecord(row["seq"], row["hash"], msgspec.json.decode(row["data"]))

@@ -1,0 +1,125 @@
+"""How audit records are chained, and how a chain is checked. No I/O.
+
+A record is canonical JSON (sorted keys, no spaces) that holds its own number (`seq`) and the hash of the record before
+it (`previous`); its hash is the SHA-256 of exactly those bytes. So a record cannot be edited, removed, added or moved
+without every later hash being wrong, and the stored head tells when the end is missing.
+
+Who can write to the whole database can make a new chain. To be safe from that too, note a head elsewhere (`foliot audit
+verify` prints it) and have the chain checked against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+Fault: TypeAlias = Literal["edited", "removed", "reordered", "truncated", "head"]
+# Columns that repeat what the record says.
+COLUMNS: Final = ("at", "moment", "namespace", "agent", "tool", "run_id", "call_id", "outcome")
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest record of a chain. An empty log has number 0 and no hash."""
+
+    seq: int = 0
+    hash: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One stored record: its text, its hash, and the columns beside them."""
+
+    seq: int
+    data: str
+    hash: str
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """The first place at which a chain does not hold, and what it looks like."""
+
+    seq: int
+    fault: Fault
+    message: str
+
+
+def linked(entries: Sequence[Mapping[str, Any]], head: Head) -> Iterator[tuple[Head, str]]:
+    """Each entry as the text of a record behind `head`, with the head that it makes."""
+    for entry in entries:
+        seq = head.seq + 1
+        data = _canonical({**entry, "seq": seq, "previous": head.hash})
+        head = Head(seq, sha256(data).hexdigest())
+        yield head, data.decode()
+
+
+class Check:
+    """Goes along a chain from its first record. `found` is the first break, None as long as everything holds."""
+
+    def __init__(self, anchor: Head | None = None) -> None:
+        """`anchor` is a head that was noted elsewhere: the chain has to lead over it."""
+        self.head = Head()
+        self.found: Break | None = None
+        self._anchor = anchor
+
+    def follow(self, links: Sequence[Link]) -> None:
+        """The next records in the order of their numbers."""
+        for link in links:
+            if self.found is not None:
+                return
+            self.found = self._broken(link)
+            self.head = Head(link.seq, link.hash)
+
+    def end(self, head: Head | None) -> Break | None:
+        """No more records: whether they end where the stored head says."""
+        if self.found is None:
+            self.found = self._wrong_end(head)
+        return self.found
+
+    def _broken(self, link: Link) -> Break | None:
+        expected = self.head.seq + 1
+        if link.seq != expected:
+            gone = str(expected) if link.seq == expected + 1 else f"{expected} to {link.seq - 1}"
+            return Break(expected, "removed", f"record {gone} is missing")
+        if sha256(link.data.encode("utf-8", "surrogatepass")).hexdigest() != link.hash:
+            return Break(link.seq, "edited", f"record {link.seq} is not what was written: its hash does not fit")
+        try:
+            record = msgspec.json.decode(link.data, type=dict[str, Any])
+        except msgspec.DecodeError:
+            return Break(link.seq, "edited", f"record {link.seq} is not a record any more")
+        if record.get("seq") != link.seq:
+            return Break(link.seq, "reordered", f"in the place of record {link.seq} stands record {record.get('seq')}")
+        if record.get("previous") != self.head.hash:
+            return Break(link.seq, "edited", f"record {link.seq} does not follow record {self.head.seq} as it is now")
+        wrong = [name for name in COLUMNS if name in link.columns and link.columns[name] != record.get(name)]
+        if wrong:
+            return Break(link.seq, "edited", f"record {link.seq} is listed with another {', '.join(wrong)}")
+        if self._anchor is not None and self._anchor.seq == link.seq and self._anchor.hash != link.hash:
+            return Break(link.seq, "edited", f"record {link.seq} is not the one whose hash was noted")
+        return None
+
+    def _wrong_end(self, head: Head | None) -> Break | None:
+        if self._anchor is not None and self._anchor.seq > self.head.seq:
+            return Break(
+                self.head.seq + 1,
+                "truncated",
+                f"the log ends at record {self.head.seq}, but record {self._anchor.seq} was noted",
+            )
+        if head is None:
+            return Break(self.head.seq, "head", "the stored head of the log is missing")
+        if head.seq > self.head.seq:
+            gone = f"{self.head.seq + 1} to {head.seq}" if head.seq > self.head.seq + 1 else str(head.seq)
+            return Break(self.head.seq + 1, "truncated", f"the end of the log is missing: record {gone}")
+        if head != self.head:
+            return Break(self.head.seq, "head", f"the stored head names record {head.seq}, not {self.head.seq}")
+        return None

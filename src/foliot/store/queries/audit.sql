@@ -1,0 +1,36 @@
+-- The audit log. See migrations/0004_audit.sql for the columns.
+
+-- name: audit_head
+SELECT seq, hash FROM audit_head WHERE name = 'head';
+
+-- name: audit_turn
+-- Two writers must not put their records behind the same one.
+SELECT seq, hash FROM audit_head WHERE name = 'head' /*for_update*/;
+
+-- name: audit_add
+INSERT INTO audit (seq, at, moment, namespace, agent, tool, run_id, call_id, outcome, data, hash)
+VALUES (:seq, :at, :moment, :namespace, :agent, :tool, :run_id, :call_id, :outcome, :data, :hash);
+
+-- name: audit_advance
+UPDATE audit_head SET seq = :seq, hash = :hash WHERE name = 'head';
+
+-- name: audit_read
+SELECT seq, at, moment, namespace, agent, tool, run_id, call_id, outcome, data, hash
+  FROM audit WHERE seq > :after ORDER BY seq LIMIT :count;
+
+-- name: audit_get
+SELECT seq, data, hash FROM audit WHERE seq = :seq;
+
+-- name: audit_find
+-- Newest first; an empty text means any.
+SELECT seq, data, hash
+  FROM audit
+ WHERE seq < :before AND at >= :since AND at < :until
+   AND (:namespace = '' OR namespace = :namespace)
+   AND (:agent = '' OR agent = :agent)
+   AND (:tool = '' OR tool = :tool)
+   AND (:run_id = '' OR run_id = :run_id)
+   AND (:call_id = '' OR call_id = :call_id)
+   AND (:moment = '' OR moment = :moment)
+   AND (:outcome = '' OR outcome = :outcome)
+ ORDER BY seq DESC LIMIT :count;

@@ -1,0 +1,375 @@
+"""The audit log: what is written of every call, that it cannot be changed unnoticed, and when a call waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from dataclasses import replace
+
+import pytest
+
+from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.engine.audit import AuditTrail
+from foliot.engine.audit_entry import entry_of, snapshot
+from foliot.errors import InvalidInput, Unavailable
+from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.store.audit_chain import Head
+from foliot.store.open import open_database
+from foliot.store.sqlite import SqliteDatabase
+from foliot.tools.base import Caller, ToolDefinition
+from foliot.tools.function import tool as function_tool
+from foliot.tools.masking import MASK, Masker
+from foliot.tools.parts import Parts
+from foliot.tools.pipeline import Pipeline
+from foliot.tools.rules import FixedRules
+from foliot.tools.stages.record import CallRecord
+from tests.tools.governed import call, permission, rules
+
+
+def record(number: int = 1, moment: str = "admitted", arguments: dict | None = None, **fields) -> CallRecord:
+    made = call(call_id=f"c{number}", arguments=arguments or {"amount": number})
+    return CallRecord(moment, made, ToolDefinition("refund"), float(number), **fields)
+
+
+def entry(number: int) -> dict:
+    made = record(number)
+    return entry_of(made, snapshot(made.call.arguments))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "foliot.db"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+async def database(request, path):
+    url = str(path) if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    opened = await open_database(url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def written(path):
+    """Five records in a file, and nobody who holds it open."""
+    database = await SqliteDatabase.open(path)
+    await SqlAuditLog(database).append([entry(number) for number in range(1, 6)])
+    await database.close()
+    return path
+
+
+def tamper(path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+async def broken(path, anchor: Head | None = None) -> tuple[int, str] | None:
+    database = await SqliteDatabase.open(path)
+    try:
+        found = (await SqlAuditLog(database).verify(anchor)).broken
+    finally:
+        await database.close()
+    return (found.seq, found.fault) if found else None
+
+
+class TestTheChain:
+    async def test_records_are_numbered_without_gaps_over_several_writers(self, database) -> None:
+        log, other = SqlAuditLog(database), SqlAuditLog(database)
+        await asyncio.gather(*(each.append([entry(n), entry(n + 1)]) for n in range(10) for each in (log, other)))
+
+        verified = await log.verify()
+        assert (verified.records, verified.broken) == (40, None)
+        assert verified.head == await log.head()
+
+    async def test_each_record_holds_the_hash_of_the_one_before(self, database) -> None:
+        log = SqlAuditLog(database)
+        first, second = await log.append([entry(1), entry(2)])
+        (third,) = await log.append([entry(3)])
+
+        assert [first.body["previous"], second.body["previous"], third.body["previous"]] == [
+            "",
+            first.hash,
+            second.hash,
+        ]
+        assert await log.get(2) == second
+
+    async def test_an_empty_log_is_whole(self, database) -> None:
+        assert (await SqlAuditLog(database).verify()).broken is None
+
+    async def test_records_are_found_by_what_they_say_newest_first(self, database) -> None:
+        log = SqlAuditLog(database)
+        await log.append([entry(n) for n in range(1, 6)])
+
+        assert [each.seq for each in await log.find(AuditFilter(tool="refund"), limit=2)] == [5, 4]
+        assert [each.seq for each in await log.find(AuditFilter(call_id="c3"))] == [3]
+        assert [each.seq for each in await log.find(AuditFilter(since=2.0, until=4.0))] == [3, 2]
+        assert [each.seq for each in await log.find(AuditFilter(), before=3)] == [2, 1]
+        assert await log.find(AuditFilter(agent="nobody")) == []
+
+    async def test_a_page_boundary_is_no_break(self, database, monkeypatch) -> None:
+        monkeypatch.setattr("foliot.store.audit.PAGE", 2)
+        log = SqlAuditLog(database)
+        await log.append([entry(n) for n in range(1, 6)])
+        assert (await log.verify()).records == 5
+
+
+class TestTampering:
+    @pytest.mark.parametrize(
+        ("statements", "expected"),
+        [
+            pytest.param(
+                ["UPDATE audit SET data = replace(data, '\"amount\":3', '\"amount\":4') WHERE seq = 3"],
+                (3, "edited"),
+                id="text",
+            ),
+            pytest.param(["UPDATE audit SET agent = 'someone' WHERE seq = 2"], (2, "edited"), id="column"),
+            pytest.param(
+                ["UPDATE audit SET data = 'nonsense', hash = 'x' WHERE seq = 2"], (2, "edited"), id="nonsense"
+            ),
+            pytest.param(["DELETE FROM audit WHERE seq = 3"], (3, "removed"), id="removed"),
+            pytest.param(["DELETE FROM audit WHERE seq = 1"], (1, "removed"), id="first removed"),
+            pytest.param(
+                [
+                    "UPDATE audit SET seq = 99 WHERE seq = 2",
+                    "UPDATE audit SET seq = 2 WHERE seq = 3",
+                    "UPDATE audit SET seq = 3 WHERE seq = 99",
+                ],
+                (2, "reordered"),
+                id="reordered",
+            ),
+            pytest.param(["DELETE FROM audit WHERE seq > 3"], (4, "truncated"), id="tail"),
+            pytest.param(["DELETE FROM audit"], (1, "truncated"), id="all"),
+            pytest.param(["DELETE FROM audit_head"], (5, "head"), id="head gone"),
+            pytest.param(["UPDATE audit_head SET seq = 4"], (5, "head"), id="head moved back"),
+            pytest.param(["UPDATE audit_head SET hash = 'x'"], (5, "head"), id="head changed"),
+        ],
+    )
+    async def test_it_is_found_where_it_was_done(self, written, statements, expected) -> None:
+        assert await broken(written) is None
+        tamper(written, *statements)
+        assert await broken(written) == expected
+
+    async def test_a_record_with_a_new_hash_of_its_own_is_missed_by_the_next(self, written) -> None:
+        from hashlib import sha256
+
+        connection = sqlite3.connect(written)
+        (data,) = connection.execute("SELECT data FROM audit WHERE seq = 2").fetchone()
+        forged = data.replace('"amount":2', '"amount":9')
+        with connection:
+            digest = sha256(forged.encode()).hexdigest()
+            connection.execute("UPDATE audit SET data = ?, hash = ? WHERE seq = 2", (forged, digest))
+        connection.close()
+        assert await broken(written) == (3, "edited")
+
+    async def test_a_whole_new_chain_is_found_by_a_head_that_was_noted(self, written, tmp_path) -> None:
+        database = await SqliteDatabase.open(written)
+        noted = await SqlAuditLog(database).head()
+        await database.close()
+        tamper(written, "DELETE FROM audit WHERE seq > 3")
+        tamper(written, "UPDATE audit_head SET seq = 3, hash = (SELECT hash FROM audit WHERE seq = 3)")
+
+        assert await broken(written) is None
+        assert await broken(written, noted) == (4, "truncated")
+        assert await broken(written, Head(2, "another")) == (2, "edited")
+
+    async def test_a_log_without_its_head_takes_no_more_records(self, written) -> None:
+        tamper(written, "DELETE FROM audit_head")
+        database = await SqliteDatabase.open(written)
+        with pytest.raises(InvalidInput, match="lost its head"):
+            await SqlAuditLog(database).append([entry(6)])
+        await database.close()
+
+
+class TestWhatIsWritten:
+    def test_secrets_in_arguments_are_not(self) -> None:
+        masker = Masker()
+        masker.add("hunter2hunter2")
+        schema = {"properties": {"door": {"properties": {"code": {"writeOnly": True}}}, "n": {"format": "password"}}}
+        given = {"api_key": "k", "note": "it is hunter2hunter2", "door": {"code": 42, "floor": 3}, "n": "x"}
+        made = CallRecord("admitted", call(arguments=given), ToolDefinition("refund", schema=schema), 1.0)
+
+        kept = entry_of(made, snapshot(given), masker)["arguments"]
+        assert kept == {"api_key": MASK, "note": f"it is {MASK}", "door": {"code": MASK, "floor": 3}, "n": MASK}
+
+    def test_large_arguments_are_left_out_with_their_size(self) -> None:
+        given = {"text": ["x" * 1000] * 100}
+        kept = entry_of(record(arguments=given), snapshot(given))
+        assert "bytes" in kept["arguments"]["(left out)"]
+
+    def test_a_name_that_a_database_would_refuse_is_made_fit(self) -> None:
+        made = CallRecord("refused", call("a\0b\ud800" + "c" * 1000, {}, caller=Caller(agent="é")), None, 1.0)
+        kept = entry_of(made, snapshot({}))
+        assert kept["tool"].startswith("a\\0b\\ud800ccc")
+        assert len(kept["tool"]) < 600
+        json.dumps(kept).encode()
+
+    def test_arguments_that_are_no_json_do_not_stop_the_record(self) -> None:
+        assert b"left out" in snapshot({"x": "\ud800"})
+
+
+@pytest.fixture
+async def log(path):
+    database = await SqliteDatabase.open(path)
+    yield SqlAuditLog(database)
+    await database.close()
+
+
+class NoLog:
+    """A log whose disk is full."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    async def append(self, entries):
+        self.tries += 1
+        raise Unavailable("the disk is full", retryable=False)
+
+
+def pipeline(recorder, *documents, **definition) -> tuple[Pipeline, list]:
+    acted: list = []
+
+    def refund(amount: int) -> str:
+        """Give money back."""
+        acted.append(amount)
+        return f"gave {amount}"
+
+    made = function_tool(name="refund")(refund)
+    made = made.with_definition(replace(made.definition, **definition))
+    parts = Parts(rules=FixedRules(rules(*documents)), recorders=(recorder,))
+    return Pipeline([made], parts), acted
+
+
+class TestTheTrail:
+    async def test_a_call_leaves_its_decision_and_its_result_with_what_it_took(self, log) -> None:
+        trail = AuditTrail(log)
+        tools, _ = pipeline(trail)
+        await tools.call(call(arguments={"amount": 3}))
+        await trail.close()
+
+        finished, admitted = [each.body for each in await log.find(AuditFilter())]
+        assert (admitted["moment"], admitted["outcome"]) == ("admitted", "allowed")
+        assert (finished["moment"], finished["outcome"]) == ("finished", "ok")
+        assert finished["arguments"] == {"amount": 3}
+        assert finished["metering"]["attempts"] == 1
+        assert finished["metering"]["bytes_out"] == len("gave 3")
+
+    async def test_a_refusal_names_layer_and_rule(self, log) -> None:
+        trail = AuditTrail(log)
+        tools, acted = pipeline(trail, permission("refunds", tool_ref="refund", required_permissions=["may:refund"]))
+        await tools.call(call(arguments={"amount": 3}))
+        await trail.close()
+
+        (refused,) = [each.body for each in await log.find(AuditFilter())]
+        assert refused["outcome"] == "denied"
+        assert refused["decision"]["layer"] == "permissions"
+        assert refused["decision"]["rule"] == "ToolPermission/refunds"
+        assert acted == []
+
+    async def test_a_question_is_written_with_the_digest_of_what_is_asked(self, log) -> None:
+        trail = AuditTrail(log)
+        ask = permission(
+            "refunds", tool_ref="refund", conditions=[{"when": "args.amount > 1", "verdict": "approval_required"}]
+        )
+        tools, _ = pipeline(trail, ask)
+        parked = await tools.admit(call(arguments={"amount": 3}))
+        await trail.close()
+
+        (asked,) = [each.body for each in await log.find(AuditFilter(outcome="asked"))]
+        assert asked["approval"]["digest"] == parked.digest
+        assert asked["decision"]["asks"][0]["rule"] == "ToolPermission/refunds"
+
+    async def test_records_keep_the_order_in_which_they_came(self, log) -> None:
+        trail = AuditTrail(log)
+        for number in range(1200):
+            await trail.record(record(number))
+        await trail.flush()
+
+        found = await log.find(AuditFilter(), limit=2000)
+        assert [each.body["call_id"] for each in reversed(found)] == [f"c{number}" for number in range(1200)]
+        await trail.close()
+
+    async def test_arguments_are_those_that_the_call_began_with(self, log) -> None:
+        trail = AuditTrail(log)
+        made = record(1)
+        await trail.record(made)
+        made.call.arguments["amount"] = "changed"
+        await trail.close()
+        assert (await log.get(1)).body["arguments"] == {"amount": 1}
+
+    async def test_a_log_that_cannot_be_written_does_not_stop_other_calls(self) -> None:
+        trail = AuditTrail(NoLog())
+        tools, acted = pipeline(trail)
+        result = await tools.call(call(arguments={"amount": 3}))
+        await trail.close()
+        assert (result.text, acted) == ("gave 3", [3])
+        assert trail.dropped == 2
+
+    async def test_a_required_record_that_cannot_be_written_keeps_the_tool_from_running(self) -> None:
+        trail = AuditTrail(NoLog())
+        tools, acted = pipeline(trail, record="required")
+        result = await tools.call(call(arguments={"amount": 3}))
+        await trail.close()
+        assert result.error is not None
+        assert "cannot be recorded" in result.error.message
+        assert acted == []
+
+    async def test_a_required_record_of_a_result_that_cannot_be_written_withholds_the_result(self, log) -> None:
+        class FailsAtTheEnd:
+            async def append(self, entries):
+                if any(each["moment"] == "finished" for each in entries):
+                    raise InvalidInput("the log is full")
+                return await log.append(entries)
+
+        trail = AuditTrail(FailsAtTheEnd())
+        tools, acted = pipeline(trail, record="required")
+        result = await tools.call(call(arguments={"amount": 3}))
+        await trail.close()
+        assert acted == [3]
+        assert result.error is not None
+        assert "although it has acted" in result.error.message
+
+    async def test_a_full_queue_drops_and_counts(self, log) -> None:
+        trail = AuditTrail(log, capacity=3)
+        for number in range(5):
+            await trail.record(record(number))
+        await trail.close()
+        assert trail.dropped == 2
+        assert len(await log.find(AuditFilter())) == 3
+
+    async def test_closing_twice_is_harmless_and_later_records_are_counted_as_lost(self, log) -> None:
+        trail = AuditTrail(log)
+        await trail.record(record(1))
+        await trail.close()
+        await trail.close()
+        await trail.record(record(2))
+        assert trail.dropped == 1
+        assert len(await log.find(AuditFilter())) == 1
+
+
+async def test_runs_of_a_runtime_are_audited(path) -> None:
+    @tool(effect="read")
+    def population(city: str) -> int:
+        """How many people live in a city."""
+        return 717_000
+
+    agent = Agent(
+        "clerk",
+        model=ScriptedModel([{"call": {"population": {"city": "Oslo"}}}, {"say": "{last_result}"}]),
+        tools=[population],
+    )
+    async with Runtime(path) as runtime:
+        run_id = (await runtime.run(agent, "How many?")).run_id
+    database = await SqliteDatabase.open(path)
+    log = SqlAuditLog(database)
+    found = [each.body for each in await log.find(AuditFilter(run_id=run_id))]
+    assert [(each["moment"], each["agent"], each["tool"]) for each in found] == [
+        ("finished", "clerk", "population"),
+        ("admitted", "clerk", "population"),
+    ]
+    assert found[0]["schema_digest"].startswith("sha256:")
+    assert (await log.verify()).broken is None
+    await database.close()
