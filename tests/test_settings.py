@@ -241,6 +241,7 @@ class TestShowing:
             ("nats", "nats://****@h:4222", "flag --nats"),
             ("outbound_allow", "", "default"),
             ("mcp_commands", "", "default"),
+            ("workspace", "", "default"),
             ("default_tool_access", "allow", "default"),
             ("allowed_tools", "", "default"),
         ]

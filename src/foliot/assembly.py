@@ -117,7 +117,10 @@ class Assembly:
 
     async def _tools_for(self, requests: Sequence[str], namespace: str, agent: str) -> list[Tool]:
         given = self._agent_tools.get((namespace, agent), self._tools)
-        return await tools_of(requests, namespace, given, self._resources, agent, self._backends.tool, self._agent_tool)
+        backends = self._backends
+        return await tools_of(
+            requests, namespace, given, self._resources, agent, backends.tool, self._agent_tool, backends.builtin
+        )
 
     async def _agent_tool(self, namespace: str, name: str) -> Tool | None:
         """The tool in front of an agent that another one lists."""

@@ -164,6 +164,8 @@ class Settings:
     outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))
     # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares.
     mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))
+    # The folder that file tools of agents in the namespace above may use; without it they have none.
+    workspace: Path | None = field(metadata=rule(as_path, None))
     # What an agent without roles may do with a tool of which no rule speaks.
     default_tool_access: Access = field(metadata=rule(as_access, "allow"))
     # The only tools that may be called at all, whatever rules and agents say; all when not set.

@@ -23,13 +23,19 @@ def check_documents(documents: Sequence[Document], find: Find | None) -> list[tu
     def known(kind: str, namespace: str, name: str) -> bool:
         return find is not None and find(kind, namespace, name) is not None
 
-    problems = list(check_references(documents, None if find is None else known, find))
+    problems = list(check_references(documents, None if find is None else known, find, built_in=_built_in))
     for index, document in enumerate(documents):
         if document["kind"] == "ModelEndpoint":
             problems.extend((index, problem) for problem in _check_endpoint(document))
         elif document["kind"] == "ToolPermission":
             problems.extend((index, problem) for problem in _check_conditions(document))
     return problems
+
+
+def _built_in(name: str) -> bool:
+    from foliot.tools.builtin.catalogue import NAMES
+
+    return name in NAMES
 
 
 def _check_endpoint(document: Document) -> Iterator[Problem]:

@@ -6,7 +6,8 @@ masker that hides every secret that was ever looked up. Nothing is opened for a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foliot.engine.definition import tool_definition
@@ -17,6 +18,7 @@ from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUn
 from foliot.tools.secrets import Secrets
 
 if TYPE_CHECKING:
+    from foliot.store.runs import Journal
     from foliot.tools.backends.grpc_channels import GrpcChannels
     from foliot.tools.backends.web import Web
     from foliot.tools.mcp.connections import McpConnections
@@ -26,7 +28,10 @@ OVER_HTTP = ("http", "external", "webhook-callback")
 
 
 class Backends:
-    """`outbound_allow` are hosts inside that tools may reach; `mcp_commands` the MCP servers that may be started."""
+    """`outbound_allow` are hosts inside that tools may reach; `mcp_commands` the MCP servers that may be started.
+
+    Built-in tools read `journal`, and files of `workspace`, which belongs to one `namespace`.
+    """
 
     def __init__(
         self,
@@ -37,6 +42,9 @@ class Backends:
         mcp_commands: Collection[str] = (),
         nats: str | None = None,
         environ: Mapping[str, str],
+        journal: Journal | None = None,
+        workspace: Path | None = None,
+        namespace: str = "default",
     ) -> None:
         self._secrets = secrets
         self._store = store
@@ -44,6 +52,9 @@ class Backends:
         self._mcp_commands = mcp_commands
         self._nats_url = nats
         self._environ = environ
+        self._journal = journal
+        self._workspace = workspace
+        self._namespace = namespace
         self._web: Web | None = None
         self._grpc: GrpcChannels | None = None
         self._nats: NatsLink | None = None
@@ -73,6 +84,20 @@ class Backends:
                 f"tool {definition.name!r} has the type {definition.type!r}, which nothing here serves"
             )
         return make(document, definition)
+
+    def builtin(self, namespace: str, name: str, definitions: Callable[[], Iterable[ToolDefinition]]) -> Tool | None:
+        """The built-in tool of that name; `definitions` are all tools of the run. Raises `InvalidInput`."""
+        from foliot.tools.builtin.catalogue import NAMES, Surroundings, builtin_tool
+
+        if name not in NAMES:
+            return None
+        around = Surroundings(
+            # Namespaces are kept apart: agents of another one do not see these files.
+            workspace=self._workspace if namespace == self._namespace else None,
+            outbound=lambda: self.web.client,
+            journal=self._journal,
+        )
+        return builtin_tool(name, around, definitions)
 
     async def close(self) -> None:
         for part in (self._mcp, self._grpc, self._nats, self._web):

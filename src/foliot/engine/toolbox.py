@@ -1,19 +1,21 @@
-"""The tools behind the names that an agent lists: functions given in Python, or Tools declared in the store."""
+"""The tools behind the names that an agent lists: given in Python, declared in the store, or built in."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from foliot.errors import NotFound
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.backends.agent import PREFIX
-from foliot.tools.base import Tool
+from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.registry import Registry
 from foliot.tools.versions import parse_version, split_request
 
 MakeTool: TypeAlias = Callable[[Document], Tool]
 """The backend of a declared tool; see backends.py."""
+BuiltinTools: TypeAlias = Callable[[str, str, Callable[[], Iterable[ToolDefinition]]], Tool | None]
+"""A built-in tool by namespace and name, given all tools of its run; None when there is none of that name."""
 AgentTools: TypeAlias = Callable[[str, str], Awaitable[Tool | None]]
 """The tool in front of an agent, by namespace and name; None when there is no such agent."""
 
@@ -26,6 +28,7 @@ async def tools_of(
     agent: str,
     make: MakeTool,
     agents: AgentTools | None = None,
+    builtin: BuiltinTools | None = None,
 ) -> list[Tool]:
     """The tools that an agent asks for, each as `name` or `name@version`, in that order; `agent:name` is an agent.
 
@@ -43,7 +46,13 @@ async def tools_of(
             else:
                 found.append(delegated)
         elif (document := await _declared(store, namespace, name)) is None:
-            missing.append(name)
+            made = builtin(namespace, name, lambda: [each.definition for each in found]) if builtin else None
+            if made is None:
+                missing.append(name)
+            elif constraint.allows(parse_version(version := made.definition.version)):
+                found.append(made)
+            else:
+                missing.append(f"{request} (there is {version})")
         elif constraint.allows(parse_version(version := document["spec"]["version"])):
             found.append(make(document))
         else:

@@ -38,13 +38,17 @@ __all__ = ["check_graph", "check_references"]
 
 
 def check_references(
-    documents: Sequence[Document], known: Known | None, find: Find | None = None
+    documents: Sequence[Document],
+    known: Known | None,
+    find: Find | None = None,
+    *,
+    built_in: Callable[[str], bool] = lambda tool: False,
 ) -> list[tuple[int, Problem]]:
     """Everything that is wrong or doubtful between normalised documents, each with the index of its document.
 
     `known(kind, namespace, name)` says whether a resource exists beside the documents; None when nobody knows, as in a
     check without a store. `find` gives the stored document, so that a task can be checked against a stored system.
-    The graph of each AgentSystem is checked too.
+    `built_in` says which tools are there without a declaration. The graph of each AgentSystem is checked too.
     """
     given: dict[Key, Document] = {_key(document): document for document in documents}
     problems: list[tuple[int, Problem]] = []
@@ -52,7 +56,7 @@ def check_references(
         found: list[Problem] = []
         if document["kind"] == "AgentSystem":
             found += check_graph(document)
-        found += _missing(document, given, known)
+        found += _missing(document, given, known, built_in)
         found += _addressed(document, given, find)
         found += _doubts(document)
         problems += [(index, problem) for problem in found]
@@ -65,7 +69,9 @@ def _key(document: Mapping[str, Any]) -> Key:
     return document["kind"], metadata.get("namespace", "default"), metadata["name"]
 
 
-def _missing(document: Document, given: Mapping[Key, Document], known: Known | None) -> Iterator[Problem]:
+def _missing(
+    document: Document, given: Mapping[Key, Document], known: Known | None, built_in: Callable[[str], bool]
+) -> Iterator[Problem]:
     def there(kind: str, namespace: str, name: str) -> bool:
         return (kind, namespace, name) in given or (known is not None and known(kind, namespace, name))
 
@@ -75,7 +81,7 @@ def _missing(document: Document, given: Mapping[Key, Document], known: Known | N
         if key in seen:  # a tool is often named in several lists; one warning is enough
             continue
         seen.add(key)
-        if there(*key) or _comes_by_itself(reference, there):
+        if there(*key) or _comes_by_itself(reference, there, built_in):
             continue
         message, hint = _said(document, reference)
         if known is None:
@@ -83,10 +89,12 @@ def _missing(document: Document, given: Mapping[Key, Document], known: Known | N
         yield Problem(reference.path, message, hint, severity="warning")
 
 
-def _comes_by_itself(reference: Reference, there: Known) -> bool:
-    """Tools that nobody declares: those of an agent's memory, and those that an MCP server brings."""
+def _comes_by_itself(reference: Reference, there: Known, built_in: Callable[[str], bool]) -> bool:
+    """Tools that nobody declares: built-in ones, those of an agent's memory, and those that an MCP server brings."""
     if reference.kind != "Tool":
         return False
+    if built_in(reference.name):
+        return True
     server, dashes, _ = reference.name.partition("--")
     return reference.name.startswith("memory.") or bool(dashes and there("McpServer", reference.namespace, server))
 

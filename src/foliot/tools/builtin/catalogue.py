@@ -36,7 +36,7 @@ class Surroundings:
     """
 
     workspace: str | os.PathLike[str] | None = None
-    outbound: OutboundClient | None = None
+    outbound: Callable[[], OutboundClient] | None = None
     journal: History | None = None
     actions: Sequence[str] = ()
     restricted_actions: Sequence[str] = ()
@@ -51,7 +51,7 @@ class Surroundings:
     def client(self) -> OutboundClient:
         if self.outbound is None:
             raise _lacks("a way out to the web", "give the runtime an outbound client")
-        return self.outbound
+        return self.outbound()
 
     @property
     def history(self) -> History:
@@ -105,7 +105,8 @@ def builtin_tools(
 
     Raises `NotFound` for a name that is none, `InvalidInput` for a tool that needs what was not given.
     """
-    around = Surroundings(workspace, outbound, journal, actions, restricted_actions)
+    way_out = None if outbound is None else lambda: outbound
+    around = Surroundings(workspace, way_out, journal, actions, restricted_actions)
     made: list[Tool] = []
     listed = definitions or partial(_definitions, made)
     made += [builtin_tool(name, around, listed) for name in names]
