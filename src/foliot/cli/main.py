@@ -47,6 +47,7 @@ RUN: Final = {
     "fork": Verb(f"{_AT}.fork:fork", "Run again from a step, with something changed", ("branch", "what-if")),
 }
 OPERATE: Final = {
+    "audit": Verb(f"{_AT}.audit:audit", "What was decided about every tool call; verify it", ("records", "metering")),
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
     "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: serve them over NATS", ("tool", "serve")),

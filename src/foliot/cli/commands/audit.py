@@ -1,0 +1,236 @@
+"""`foliot audit`: what was decided about every tool call and what came of it, and that nobody has changed it since."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import click
+
+from foliot.cli.connect import namespace, run
+from foliot.cli.invocation import current
+from foliot.cli.output import as_json, output_option
+from foliot.cli.tables import clean, table
+from foliot.errors import UsageError
+from foliot.store.audit import AuditFilter, AuditRecord, SqlAuditLog
+
+if TYPE_CHECKING:
+    from foliot.engine.metering import By, Total
+    from foliot.store.audit_chain import Head
+
+F = TypeVar("F", bound=Callable[..., Any])
+OUTCOMES: Final = ("allowed", "asked", "denied", "refused", "ok", "failed")
+
+
+@click.group()
+def audit() -> None:
+    """What was decided about every tool call, by which rule, and what came of it.
+
+    Each record holds the hash of the one before: `foliot audit verify` finds what was changed.
+    """
+
+
+def _filters(command: F) -> F:
+    for option in reversed(
+        (
+            click.option("--tool", default="", metavar="NAME", help="Only calls of this tool."),
+            click.option("--agent", default="", metavar="NAME", help="Only calls by this agent."),
+            click.option("--run", "run_id", default="", metavar="RUN", help="Only calls of this run."),
+            click.option("--since", default=None, metavar="AGE", help="Only the last 2h, 7d, ….", callback=_ago),
+            click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _ago(context: click.Context, _: click.Parameter, age: str | None) -> float:
+    from foliot.resources.durations import seconds
+
+    if age is None:
+        return 0.0
+    try:
+        return time.time() - seconds(age)
+    except ValueError:
+        raise UsageError(f"{age!r} is not an age", hint="such as 30m, 2h or 7d") from None
+
+
+@asynccontextmanager
+async def _opened() -> AsyncGenerator[SqlAuditLog]:
+    from foliot.store.open import open_database
+
+    database = await open_database(current().settings().store)
+    try:
+        yield SqlAuditLog(database)
+    finally:
+        await database.close()
+
+
+# --- verify ------------------------------------------------------------------------------------------------------
+
+
+@audit.command()
+@click.option(
+    "--head", metavar="NUMBER:HASH", default=None, help="A head that was noted before: the log must contain it."
+)
+@output_option("text", "json", default="text", help="text or json.")
+def verify(head: str | None, output: str) -> int:
+    """Walk the whole log and say where it was changed, if it was. Exits with 1 then.
+
+    Someone who can write to the whole store can also make a new log. Note the head that this prints somewhere else, and
+    give it the next time.
+    """
+    return run(_verify(_head(head), output))
+
+
+def _head(text: str | None) -> Head | None:
+    from foliot.store.audit_chain import Head
+
+    if text is None:
+        return None
+    number, _, digest = text.partition(":")
+    if not number.isdecimal() or len(digest) != 64:
+        raise UsageError(
+            f"{text!r} is not a head", hint="as `foliot audit verify` prints it: a number, a colon, a hash"
+        )
+    return Head(int(number), digest.lower())
+
+
+async def _verify(anchor: Head | None, output: str) -> int:
+    async with _opened() as log:
+        verified = await log.verify(anchor)
+    broken = verified.broken
+    if output == "json":
+        found = None if broken is None else {"seq": broken.seq, "fault": broken.fault, "message": broken.message}
+        click.echo(as_json({"records": verified.records, "head": str(verified.head), "broken": found}))
+    elif broken is not None:
+        click.echo(f"{click.style('broken', fg='red')} at record {broken.seq} ({broken.fault}): {broken.message}")
+        if broken.seq > 1:
+            click.echo(f"Records 1 to {broken.seq - 1} hold.")
+    else:
+        click.echo(f"{verified.records} {'record holds' if verified.records == 1 else 'records hold'}.")
+        if verified.records:
+            click.echo(f"head: {verified.head}")
+    return 0 if broken is None else 1
+
+
+# --- list and show -----------------------------------------------------------------------------------------------
+
+
+@audit.command(name="list")
+@_filters
+@click.option("--call", "call_id", default="", metavar="ID", help="Only this call.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), metavar="OUTCOME", help=f"Only {', '.join(OUTCOMES)}.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most N.")
+@output_option("table", "json", default="table", help="table or json.")
+def list_command(
+    tool: str,
+    agent: str,
+    run_id: str,
+    since: float,
+    all_namespaces: bool,
+    call_id: str,
+    outcome: str | None,
+    limit: int,
+    output: str,
+) -> int:
+    """List records, newest first."""
+    space = "" if all_namespaces else namespace()
+    wanted = AuditFilter(space, agent, tool, run_id, call_id, outcome=outcome or "", since=since)
+    return run(_list(wanted, limit, output))
+
+
+async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
+    async with _opened() as log:
+        found = await log.find(wanted, limit=limit)
+    if output == "json":
+        click.echo(as_json([_as_data(record) for record in found]))
+    elif found:
+        headings = ("NUMBER", "TIME", "AGENT", "TOOL", "OUTCOME", "BY", "RUN", "CALL")
+        click.echo(table(headings, [_row(record) for record in found]))
+    else:
+        click.echo("No audit records found.", err=True)
+    return 0
+
+
+def _row(record: AuditRecord) -> tuple[str, ...]:
+    body = record.body
+    at = datetime.fromtimestamp(body["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    names = [clean(body[name]) or "-" for name in ("agent", "tool", "outcome")]
+    return (str(record.seq), at, *names, clean(_by(body)) or "-", clean(body["run_id"]) or "-", clean(body["call_id"]))
+
+
+def _by(body: dict[str, Any]) -> str:
+    """The rule that decided, else the layer; for a failure its code."""
+    decision = body["decision"]
+    asked = ", ".join(ask["rule"] or ask["layer"] for ask in decision["asks"])
+    return decision.get("rule") or decision.get("layer") or body.get("result", {}).get("code", "") or asked
+
+
+@audit.command()
+@click.argument("number", type=click.IntRange(min=1))
+@output_option("yaml", "json", default="yaml", help="yaml or json.")
+def show(number: int, output: str) -> int:
+    """Everything that record NUMBER says."""
+    return run(_show(number, output))
+
+
+async def _show(number: int, output: str) -> int:
+    from foliot.resources.yaml_dump import dump_yaml
+
+    async with _opened() as log:
+        record = await log.get(number)
+    data = _as_data(record)
+    click.echo(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
+    return 0
+
+
+def _as_data(record: AuditRecord) -> dict[str, Any]:
+    time_of_day = datetime.fromtimestamp(record.body["at"], UTC).isoformat()
+    return {"seq": record.seq, "time": time_of_day, **record.body, "hash": record.hash}
+
+
+# --- summary -----------------------------------------------------------------------------------------------------
+
+
+@audit.command()
+@_filters
+@click.option(
+    "--by",
+    type=click.Choice(("tool", "agent", "day", "run")),
+    default="tool",
+    show_default=True,
+    metavar="WHAT",
+    help="tool, agent, day or run.",
+)
+@output_option("table", "json", default="table", help="table or json.")
+def summary(tool: str, agent: str, run_id: str, since: float, all_namespaces: bool, by: str, output: str) -> int:
+    """What calls add up to: how many ran, failed or were refused, and the time and bytes they took."""
+    wanted = AuditFilter("" if all_namespaces else namespace(), agent, tool, run_id, since=since)
+    return run(_summary(wanted, cast("By", by), output))
+
+
+async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
+    from dataclasses import asdict
+
+    from foliot.engine.metering import totals
+
+    async with _opened() as log:
+        found = await totals(log, wanted, by=by)
+    if output == "json":
+        click.echo(as_json([asdict(each) for each in found]))
+    elif found:
+        headings = (by.upper(), "CALLS", "FAILED", "REFUSED", "ASKED", "ATTEMPTS", "SECONDS", "IN", "OUT")
+        click.echo(table(headings, [_sums(each) for each in found]))
+    else:
+        click.echo("No audit records found.", err=True)
+    return 0
+
+
+def _sums(total: Total) -> tuple[str, ...]:
+    counts = (total.calls, total.failed, total.refused, total.asked, total.attempts)
+    sizes = (f"{total.bytes_in:,} B", f"{total.bytes_out:,} B")
+    return (clean(total.name) or "-", *map(str, counts), f"{total.seconds:.3f}", *sizes)

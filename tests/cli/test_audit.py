@@ -1,0 +1,118 @@
+"""`foliot audit`: look at the records of calls, add them up, and find what was changed."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Foliot
+
+DESK = """\
+kind: ModelEndpoint
+metadata: {name: brain}
+spec:
+  provider: scripted
+  default_model: scripted
+  script:
+    - call: {dump: {obj: "hello", api_key: "k-123"}}
+    - call: {wipe: {obj: all}}
+    - say: done
+---
+kind: Tool
+metadata: {name: dump}
+spec:
+  type: function
+  function: desk_tools:dump
+  input_schema: {type: object}
+---
+kind: Tool
+metadata: {name: wipe}
+spec:
+  type: function
+  function: desk_tools:dump
+  input_schema: {type: object}
+---
+kind: ToolPermission
+metadata: {name: no-wiping}
+spec: {tool_ref: wipe, required_permissions: ["tool:wipe:invoke"]}
+---
+kind: Agent
+metadata: {name: desk}
+spec: {model_ref: brain, tools: [dump, wipe]}
+"""
+
+
+@pytest.fixture
+def desk(foliot: Foliot, tmp_path: Path) -> Path:
+    (tmp_path / "desk_tools.py").write_text("def dump(obj, api_key=''):\n    return f'got {obj}'\n")
+    path = tmp_path / "desk.yaml"
+    path.write_text(DESK)
+    said = foliot("run", path, "go", "--id", "run-1")
+    assert said.code == 0, said.err
+    return tmp_path / "home" / "foliot.db"
+
+
+def test_records_tell_who_called_what_and_by_which_rule(foliot: Foliot, desk: Path) -> None:
+    said = foliot("audit", "list")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0].split() == ["NUMBER", "TIME", "AGENT", "TOOL", "OUTCOME", "BY", "RUN", "CALL"]
+    assert len(lines) == 4
+    assert "denied" in lines[1]
+    assert "ToolPermission/no-wiping" in lines[1]
+
+
+def test_filters_narrow_the_list(foliot: Foliot, desk: Path) -> None:
+    found = json.loads(foliot("audit", "list", "--tool", "dump", "--outcome", "ok", "-o", "json").out)
+    assert [each["tool"] for each in found] == ["dump"]
+    assert found[0]["arguments"]["api_key"] == "[REDACTED]"
+    assert json.loads(foliot("audit", "list", "--run", "run-2", "-o", "json").out) == []
+    assert json.loads(foliot("audit", "list", "--agent", "desk", "--since", "1h", "--limit", "1", "-o", "json").out)
+
+
+def test_one_record_is_shown_whole(foliot: Foliot, desk: Path) -> None:
+    shown = json.loads(foliot("audit", "show", "2", "-o", "json").out)
+    assert shown["metering"]["bytes_out"] == len("got hello")
+    assert len(shown["hash"]) == 64
+    assert "tool: dump" in foliot("audit", "show", "2").out
+    assert foliot("audit", "show", "99").code == 3
+
+
+def test_totals_are_added_up_by_what_one_asks_for(foliot: Foliot, desk: Path) -> None:
+    by_tool = {each["name"]: each for each in json.loads(foliot("audit", "summary", "-o", "json").out)}
+    assert (by_tool["dump"]["calls"], by_tool["dump"]["refused"]) == (1, 0)
+    assert (by_tool["wipe"]["calls"], by_tool["wipe"]["refused"]) == (0, 1)
+    assert "desk" in foliot("audit", "summary", "--by", "agent").out
+    assert foliot("audit", "summary", "--by", "day").code == 0
+
+
+def test_an_untouched_log_holds_and_prints_its_head(foliot: Foliot, desk: Path) -> None:
+    said = foliot("audit", "verify")
+    assert said.code == 0
+    assert "3 records hold." in said.out
+    head = said.out.split("head: ")[1].strip()
+    assert foliot("audit", "verify", "--head", head).code == 0
+
+
+def test_a_changed_record_is_found_and_its_place_told(foliot: Foliot, desk: Path) -> None:
+    connection = sqlite3.connect(desk)
+    with connection:
+        connection.execute("UPDATE audit SET data = replace(data, 'hello', 'adieu') WHERE seq = 2")
+    connection.close()
+    said = foliot("audit", "verify")
+    assert said.code == 1
+    assert "broken at record 2 (edited)" in said.out
+    assert json.loads(foliot("audit", "verify", "-o", "json").out)["broken"]["seq"] == 2
+
+
+def test_what_is_no_head_or_age_is_refused(foliot: Foliot) -> None:
+    assert foliot("audit", "verify", "--head", "nonsense").code == 2
+    assert foliot("audit", "list", "--since", "yesterday").code == 2
+
+
+def test_an_empty_log_says_so(foliot: Foliot) -> None:
+    assert foliot("audit", "list").code == 0
+    assert "0 records hold." in foliot("audit", "verify").out
