@@ -244,6 +244,7 @@ class TestShowing:
             ("workspace", "", "default"),
             ("default_tool_access", "allow", "default"),
             ("allowed_tools", "", "default"),
+            ("audit_sinks", "", "default"),
         ]
         assert "sesame" not in repr(settings)
         assert "sesame" not in str(settings)

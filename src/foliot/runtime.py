@@ -24,6 +24,9 @@ from foliot.assembly import Assembly
 from foliot.delegation import Delegator
 from foliot.engine.approvals import ApprovalService, Decision
 from foliot.engine.audit import AuditTrail
+from foliot.engine.audit_sinks.base import SinkContext
+from foliot.engine.audit_sinks.feed import SinkFeed
+from foliot.engine.audit_sinks.open import open_feeds
 from foliot.engine.backends import Backends
 from foliot.engine.driver import Driver
 from foliot.engine.endpoints import RunModels, stored_secrets
@@ -51,6 +54,7 @@ from foliot.store.resources import SqlResourceStore
 from foliot.store.runs import Held, Journal, RunInfo, Signal
 from foliot.tools.base import Tool
 from foliot.tools.pipeline import Pipeline
+from foliot.tools.secrets import Secrets
 
 Input = str | Message | Sequence[Message]
 # How often a process that stays with a waiting run looks, when the store does not tell it of changes.
@@ -101,7 +105,11 @@ class Runtime:
             journal = SqlJournal(self._database)
         secrets = stored_secrets(resources, os.environ)
         if self._database is not None:
-            self._audit = AuditTrail(SqlAuditLog(self._database), masker=secrets.masker)
+            try:
+                self._audit = self._audit_trail(self._database, secrets, settings)
+            except UsageError:
+                await self.__aexit__()
+                raise
         if resources is not None:
             self._approvals = ApprovalService(resources, journal, clock=self._clock, masker=secrets.masker)
         models = RunModels(resources, clock=self._clock, environ=os.environ, secrets=secrets)
@@ -138,6 +146,14 @@ class Runtime:
         assembly.delegate = Delegator(runs, assembly, clock=self._clock, pause=self._pause)
         self._parts = runs, assembly
         return self
+
+    def _audit_trail(self, database: Database, secrets: Secrets, settings: Settings | None) -> AuditTrail:
+        """Raises `UsageError` for a sink that cannot be opened: records that go nowhere are worse than no start."""
+        feeds: list[SinkFeed] = []
+        if settings is not None and settings.audit_sinks:
+            context = SinkContext(secrets, settings.outbound_allow, settings.namespace)
+            feeds = open_feeds(settings.audit_sinks, context)
+        return AuditTrail(SqlAuditLog(database), masker=secrets.masker, feeds=feeds)
 
     async def __aexit__(self, *exc: object) -> None:
         if self._parts is not None:

@@ -170,6 +170,8 @@ class Settings:
     default_tool_access: Access = field(metadata=rule(as_access, "allow"))
     # The only tools that may be called at all, whatever rules and agents say; all when not set.
     allowed_tools: tuple[str, ...] | None = field(metadata=rule(as_names, None))
+    # Where audit records go besides the store: file:/path, webhook:https://…#secret, otel, or what a package adds.
+    audit_sinks: tuple[str, ...] = field(metadata=rule(as_names, ""))
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
     """Worth telling: variables that look like a misspelt setting."""
