@@ -180,9 +180,34 @@ async def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(
 # --- whatever the path, whatever the links -----------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b", "dir", "secret.txt", "work", "private", "key", ".", "..", "", "é", "*", "~"])
-paths = st.lists(names, max_size=7).map("/".join)
+anything = st.lists(names, max_size=7).map("/".join)
+# Few places for links and paths that go through them, or the two would hardly ever meet.
+places = st.sampled_from(["l1", "l2", "dir/l1", "dir/a/l2"])
+ways = st.sampled_from(["", "key", "private/key", "secret.txt", "new", "new/er", "..", "l1", "l2", "../secret.txt"])
+targets = st.sampled_from(
+    [
+        "..",
+        "../..",
+        "../private",
+        "../../private",
+        "../secret.txt",
+        "../../secret.txt",
+        "l1",
+        "l2",
+        "dir",
+        "dir/..",
+        "a",
+    ]
+)
+paths = st.one_of(anything, st.tuples(places, ways).map("/".join))
 # Any link: to a path from where it stands, or to an absolute one (of the ground, filled in when it is made).
-links = st.lists(st.tuples(paths, st.one_of(paths, paths.map(lambda path: "{ground}/" + path))), max_size=4)
+links = st.lists(
+    st.tuples(
+        st.one_of(places, anything),
+        st.one_of(targets, anything, targets.map(lambda path: "{ground}/work/" + path)),
+    ),
+    max_size=5,
+)
 
 
 @pytest.fixture
