@@ -42,7 +42,7 @@ def test_a_process_may_die_at_any_single_point(seed: int) -> None:
 def test_the_worlds_are_as_rough_as_they_are_meant_to_be() -> None:
     """Otherwise keeping the promises would prove nothing."""
     seen: Counter[str] = Counter()
-    for seed in range(250):
+    for seed in range(600):
         for item in simulate(seed).history.items:
             if isinstance(item, Noted):
                 seen[" ".join(item.text.split()[:4])] += 1

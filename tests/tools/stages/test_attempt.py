@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time as wall
+from typing import Any
 
 import pytest
 
@@ -47,24 +48,148 @@ async def test_a_backend_that_listens_is_stopped() -> None:
     assert caught.value.details == {"timeout_scope": "attempt", "forced": False}
 
 
-async def test_a_backend_that_ignores_cancellation_is_left_behind() -> None:
-    release = asyncio.Event()
-    finished = asyncio.Event()
+async def deaf(asked, running):
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
 
-    async def deaf(asked, running):
+
+async def deaf_to_everything(asked, running):
+    for _ in range(3):  # the cancellation, and even being closed; but not for ever, or the interpreter could not end it
+        with contextlib.suppress(BaseException):
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("backend", [deaf, deaf_to_everything])
+async def test_a_backend_that_ignores_cancellation_is_ended_by_force(backend) -> None:
+    with pytest.raises(ToolTimeout, match="by force") as caught:
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), backend)
+
+    assert caught.value.details == {"timeout_scope": "attempt", "forced": True}
+    assert not_cancelled()
+
+
+async def test_a_backend_that_is_ended_by_force_leaves_its_contexts() -> None:
+    left = False
+
+    async def stubborn(asked, running):
+        nonlocal left
+        try:
+            await deaf(asked, running)
+        finally:
+            left = True
+
+    with pytest.raises(ToolTimeout):
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), stubborn)
+
+    assert left
+
+
+async def test_a_task_that_the_backend_waits_for_and_that_does_not_listen_does_not_hold_the_caller() -> None:
+    release = asyncio.Event()
+
+    async def never_stops() -> None:
         while not release.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await release.wait()
-        finished.set()
+
+    other = asyncio.create_task(never_stops())
+
+    async def backend(asked, running):
+        await other
+
+    with pytest.raises(ToolTimeout, match="by force"):
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), backend)
+
+    assert not other.done()
+    release.set()
+    await other
+
+
+def not_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() == 0
+
+
+async def test_a_timeout_inside_the_tool_is_the_tools_own() -> None:
+    async def backend(asked, running):
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            await asyncio.sleep(0)
+            return "gave up by itself"
+
+    assert await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend) == (
+        "gave up by itself"
+    )
+    assert not_cancelled()
+
+
+async def test_a_timeout_around_the_call_is_the_callers_own() -> None:
+    async def backend(asked, running):
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend)
+    assert not_cancelled()
+
+
+async def test_tasks_and_futures_inside_the_tool_work_as_ever() -> None:
+    async def part(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    async def backend(asked, running):
+        async with asyncio.TaskGroup() as group:
+            parts = [group.create_task(part(n)) for n in range(3)]
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_exception, KeyError("from afar"))
+        try:
+            await future
+        except KeyError as error:
+            return [each.result() for each in parts], str(error), await asyncio.to_thread(lambda: 7)
+
+    found = await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend)
+
+    assert found == ([0, 1, 2], "'from afar'", 7)
+
+
+async def test_a_failing_task_group_inside_the_tool_fails_as_ever() -> None:
+    async def breaks() -> None:
+        raise ValueError("one of many")
+
+    async def backend(asked, running):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(breaks())
+            group.create_task(asyncio.sleep(30))
+
+    with pytest.raises(ExceptionGroup):
+        await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend)
+
+
+async def test_cancelling_a_caller_whose_tool_does_not_listen_takes_a_bounded_time(monkeypatch) -> None:
+    monkeypatch.setattr("foliot.tools.bounded.STOP_GRACE", 0.01)
+    task = asyncio.create_task(Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), deaf))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+
+    done, _ = await asyncio.wait([task], timeout=5)
+
+    assert done
+    assert task.cancelled()
+
+
+async def test_a_result_that_comes_during_the_grace_is_not_believed() -> None:
+    async def backend(asked, running):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
         return "too late"
 
-    with pytest.raises(ToolTimeout, match="left behind") as caught:
-        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), deaf)
-
-    assert caught.value.details["forced"] is True
-    assert not finished.is_set()
-    release.set()
-    await asyncio.wait_for(finished.wait(), 5)
+    with pytest.raises(ToolTimeout, match="was stopped"):
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), backend)
 
 
 async def test_a_blocking_function_on_a_thread_does_not_hold_the_caller() -> None:
@@ -105,29 +230,18 @@ async def test_a_silent_tool_is_stopped_and_one_that_speaks_is_not() -> None:
 
 async def test_output_after_the_end_is_dropped() -> None:
     heard: list[str] = []
-    release, spoke = asyncio.Event(), asyncio.Event()
+    kept: list[Any] = []
 
-    async def deaf(asked, running):
-        while not release.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await release.wait()
-        on_output("late")
-        spoke.set()
+    async def backend(asked, running):
+        kept.append(running.on_output)
+        running.on_output("in time")
+        await asyncio.Event().wait()
 
-    running = Running(heard.append)
-
-    async def backend(asked, given):
-        nonlocal on_output
-        on_output = given.on_output
-        await deaf(asked, given)
-
-    on_output = heard.append
     with pytest.raises(ToolTimeout):
-        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), running, backend)
-    release.set()
-    await asyncio.wait_for(spoke.wait(), 5)
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(heard.append), backend)
+    kept[0]("late")
 
-    assert heard == []
+    assert heard == ["in time"]
 
 
 async def test_no_time_left_means_not_started() -> None:
