@@ -11,6 +11,7 @@ from foliot.engine.definition import tool_definition
 from foliot.engine.grants import in_force
 from foliot.store.base import Document
 from foliot.tools.base import Caller, Invocation, ToolDefinition
+from foliot.tools.builtin.catalogue import builtin_definition
 from foliot.tools.judge import Judgement, judge, layers_of
 from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import Access, Rules
@@ -68,9 +69,11 @@ class World:
         )
 
     def definition(self, tool: str) -> ToolDefinition:
-        """As it is declared. A function that only Python knows has nothing but its name here."""
+        """As it is declared, or built in. A function that only Python knows has nothing but its name here."""
         document = self.tools.get(tool)
-        return ToolDefinition(tool, namespace=self.namespace) if document is None else tool_definition(document)
+        if document is not None:
+            return tool_definition(document)
+        return builtin_definition(tool) or ToolDefinition(tool, namespace=self.namespace)
 
     def judge(self, ask: Ask, *, now: float) -> Judgement:
         """What would happen. The arguments are held against the tool's schema too."""

@@ -110,7 +110,8 @@ class ToolDefinition:
     that backend understands, by its name (`http`).
     `resource_keys` name what a call touches, such as `file:{path}` with an argument in braces: calls that share a key
     run one after another unless all of them only read. `record: required` refuses a call that cannot be recorded.
-    `ends_run`: a result of this tool that is no failure is the answer of the run.
+    `ends_run`: a result of this tool that is no failure is the answer of the run. `breaker: False` for a tool whose
+    failures say nothing of its health, because each call goes to a place of its own (any file, any web address).
     """
 
     name: str
@@ -140,6 +141,7 @@ class ToolDefinition:
     rate_limit: RateLimit | None = None
     auth: AuthSpec | None = None
     ends_run: bool = False
+    breaker: bool = True
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

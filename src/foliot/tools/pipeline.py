@@ -117,7 +117,7 @@ def stages_for(definition: ToolDefinition, parts: Parts) -> tuple[Stage, ...]:
         RateStage(definition, limit, parts.limiter) if limit is not None else None,
         Deadline(definition.timeout, parts.clock) if definition.timeout else None,
         Retries(definition, parts.clock, parts.sleep, parts.chance) if definition.retry.max_attempts > 1 else None,
-        Breaker(definition, parts.circuits, parts.clock),
+        Breaker(definition, parts.circuits, parts.clock) if definition.breaker else None,
         Attempt(definition, parts.clock),
         Classify(),
     ]

@@ -16,6 +16,7 @@ from foliot.tools.builtin.files import MOST_BYTES, MOST_LINES, EditFile, ReadFil
 from foliot.tools.builtin.find import Glob, Grep
 from foliot.tools.builtin.wildcards import PathPattern
 from foliot.tools.builtin.workspace import Workspace
+from foliot.tools.pipeline import Pipeline
 from tests.tools.builtin.kit import call, invocation
 
 
@@ -263,3 +264,16 @@ async def test_files_that_cannot_be_searched_are_passed_over(tmp_path: Path) -> 
     assert found.startswith("text:1: ")
     assert "needle" in found
     assert len(found) < 400
+
+
+async def test_many_failures_in_a_row_close_the_tool_to_nobody(workspace: Workspace, tmp_path: Path) -> None:
+    """What one run looks for in vain says nothing about the next file."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("alpha")
+    read = ReadFile(workspace)
+    pipeline = Pipeline([read])
+
+    failed = [await pipeline.call(invocation(read, {"path": "folder"})) for _ in range(10)]
+
+    assert {result.error.kind for result in failed if result.error} == {"precondition_failed"}
+    assert (await pipeline.call(invocation(read, {"path": "a.txt"}))).text == "alpha"

@@ -11,7 +11,7 @@ from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.events import ToolFinished
 from foliot.tools.base import Caller, ToolError
-from foliot.tools.builtin.catalogue import NAMES, builtin_tools
+from foliot.tools.builtin.catalogue import NAMES, builtin_definition, builtin_tools
 from foliot.tools.builtin.results import LARGEST_PAGE, ReadResult, page_of
 from foliot.tools.stages.truncate import LIMIT
 from tests.tools.builtin.kit import call, invocation
@@ -310,6 +310,8 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
     assert {name for name, effect in effects.items() if effect == "idempotent"} == {
         "decide", "submit_work", "emit_diagnosis", "write_todos", "scratchpad", "write", "write_file",
     }  # fmt: skip
+    assert [builtin_definition(name) for name in sorted(NAMES)] == [each.definition for each in made]
+    assert builtin_definition("nope") is None
     with pytest.raises(NotFound, match="no built-in tool 'nope'"):
         builtin_tools(["nope"])
     with pytest.raises(InvalidInput, match="needs a journal"):

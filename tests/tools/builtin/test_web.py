@@ -11,6 +11,7 @@ from foliot.tools.base import ToolArgumentsInvalid
 from foliot.tools.builtin.page_text import page_text
 from foliot.tools.builtin.web import LARGEST_BODY, LONGEST_TEXT, HttpRequest
 from foliot.tools.outbound.guard import Outbound
+from foliot.tools.pipeline import Pipeline
 from tests.tools.builtin.kit import call, invocation
 from tests.tools.web_service import serving, way_out
 
@@ -158,3 +159,15 @@ async def test_redirects_end_somewhere_and_credentials_stay_at_home() -> None:
     assert f"URL: {other.url}/x" in result.text
     assert home.requests[0].headers["Authorization"] == "Bearer s3cret"
     assert {"Authorization", "X-Api-Key"}.isdisjoint(other.requests[0].headers)
+
+
+async def test_a_broken_site_does_not_close_the_tool_for_others() -> None:
+    async with serving(answering(status=500)) as broken, serving(answering(text="fine")) as well, way_out() as out:
+        tool = HttpRequest(out.client, reading=True)
+        pipeline = Pipeline([tool])
+        for _ in range(8):
+            assert (await pipeline.call(invocation(tool, {"url": broken.url}))).error is not None
+
+        result = await pipeline.call(invocation(tool, {"url": well.url}))
+
+    assert result.text.endswith("fine")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from foliot.errors import InvalidInput, NotFound
 from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition
@@ -127,6 +127,15 @@ def builtin_tool(name: str, around: Surroundings, definitions: Definitions) -> T
     except InvalidInput as error:
         raise InvalidInput(f"the tool {name!r} cannot be used: {error.message}", hint=error.hint) from None
     return tool if tool.definition.name == name else _Renamed(tool, name)
+
+
+def builtin_definition(name: str) -> ToolDefinition | None:
+    """What a built-in tool is declared to do, wherever it would run; None when there is none of that name."""
+    if name not in NAMES:
+        return None
+    # Tools keep what they are given until they are called, and these are never called.
+    anywhere = Surroundings(".", cast("Any", lambda: None), cast("Any", object()))
+    return builtin_tool(name, anywhere, lambda: ()).definition
 
 
 class _Renamed:

@@ -6,9 +6,9 @@ import asyncio
 import os
 from typing import IO, Any, Final
 
-from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolError
+from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition
 from foliot.tools.builtin.arguments import given, object_schema, optional, text, whole_number
-from foliot.tools.builtin.workspace import Workspace
+from foliot.tools.builtin.workspace import UnfitFile, Workspace
 
 MOST_LINES: Final = 2000
 MOST_BYTES: Final = 50 * 1024 - 2048  # with the footer below the limit at which results are cut
@@ -39,6 +39,7 @@ class ReadFile:
             ),
             effect="read",
             category="inspect",
+            breaker=False,
             resource_keys=("file:{path}",),
         )
 
@@ -51,7 +52,7 @@ class ReadFile:
     def _read(self, path: str, offset: int, limit: int) -> str:
         with self._workspace.open_file(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             if looks_binary(file.read(_SNIFFED)):
-                raise ToolError(f"read: {path} looks binary; it cannot be shown as text", retryable=False, path=path)
+                raise UnfitFile(f"read: {path} looks binary; it cannot be shown as text", path=path)
             file.seek(0)
             for _ in range(offset - 1):
                 if not _pass_line(file):
@@ -123,6 +124,7 @@ class WriteFile:
             schema=object_schema({"path": _PATH, "content": text("The whole text of the file.")}, ["path", "content"]),
             effect="idempotent",
             category="inspect",
+            breaker=False,
             operation_classes=("write",),
             risk="medium",
             resource_keys=_ANY_FILE,
@@ -162,6 +164,7 @@ class EditFile:
             ),
             effect="once",
             category="inspect",
+            breaker=False,
             operation_classes=("write",),
             risk="medium",
             resource_keys=_ANY_FILE,
@@ -183,18 +186,16 @@ class EditFile:
         with self._workspace.open_file(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > LARGEST_EDITED:
-                raise ToolError(f"edit: {path} is {size} bytes, more than {LARGEST_EDITED}", retryable=False)
+                raise UnfitFile(f"edit: {path} is {size} bytes, more than {LARGEST_EDITED}")
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 before = file.read(LARGEST_EDITED + 1)
         found = before.count(old)
         if not found:
-            raise ToolArgumentsInvalid(f"edit: old_string not found in {path}", field="old_string")
+            raise UnfitFile(f"edit: old_string not found in {path}", field="old_string")
         if found > 1 and not every:
-            raise ToolArgumentsInvalid(
-                f"edit: old_string matches {found} times in {path} (must be unique)", field="old_string"
-            )
+            raise UnfitFile(f"edit: old_string matches {found} times in {path} (must be unique)", field="old_string")
         if len(before) + found * (len(new) - len(old)) > LARGEST_EDITED:
-            raise ToolArgumentsInvalid(f"edit: {path} would be more than {LARGEST_EDITED} bytes", field="new_string")
+            raise UnfitFile(f"edit: {path} would be more than {LARGEST_EDITED} bytes", field="new_string")
         self._workspace.replace_file(path, before.replace(old, new))
         return f"Edited {path}" + (f" ({found} places)" if found > 1 else "")
 

@@ -97,6 +97,7 @@ class Glob:
             ),
             effect="read",
             category="inspect",
+            breaker=False,
             resource_keys=("file:*",),
         )
 
@@ -141,6 +142,7 @@ class Grep:
             ),
             effect="read",
             category="inspect",
+            breaker=False,
             timeout=SECONDS + 15,
             resource_keys=("file:*",),
         )

@@ -80,6 +80,7 @@ class HttpRequest:
             schema=object_schema(fields, ["url"]),
             effect="read" if reading else "once",
             category="network",
+            breaker=False,
             operation_classes=("read",) if reading else ("write",),
             risk="low" if reading else "medium",
             timeout=SECONDS,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from foliot.errors import InvalidInput
-from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError
+from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolPrecondition
 from foliot.tools.builtin.results import ToolNothingThere
 
 MOST_LINKS: Final = 16
@@ -32,6 +32,10 @@ class OutsideWorkspace(ToolDenied):
     """A path that leads out of the workspace."""
 
 
+class UnfitFile(ToolPrecondition):
+    """What is there is not what the call supposes: a folder, no text, another content."""
+
+
 class Workspace:
     """`root` must exist. It may itself be reached through links: whoever chose it is trusted, what is in it is not."""
 
@@ -43,16 +47,16 @@ class Workspace:
 
     @contextmanager
     def open_file(self, path: str) -> Generator[int]:
-        """A descriptor to read a regular file from. Raises `ToolNothingThere`, `OutsideWorkspace`, `ToolError`."""
+        """A descriptor to read a regular file from. Raises `ToolNothingThere`, `OutsideWorkspace`, `UnfitFile`."""
         with self._parent(path) as (folder, name), _explained(path):
             if not name:
-                raise ToolError(f"{path} is a folder", retryable=False)
+                raise UnfitFile(f"{path} is a folder")
             descriptor = os.open(name, _FILE, dir_fd=folder)
             try:
                 mode = os.fstat(descriptor).st_mode
                 if not stat.S_ISREG(mode):
                     what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-                    raise ToolError(f"{path} is {what}", retryable=False)
+                    raise UnfitFile(f"{path} is {what}")
                 yield descriptor
             finally:
                 os.close(descriptor)
@@ -70,11 +74,11 @@ class Workspace:
     def replace_file(self, path: str, data: bytes) -> None:
         """Put `data` there, with the folders on the way: all of it or nothing, whatever stops the process.
 
-        Raises `OutsideWorkspace`; `ToolError` when something that is no regular file is there.
+        Raises `OutsideWorkspace`; `UnfitFile` when something that is no regular file is there.
         """
         with self._parent(path, create=True) as (folder, name), _explained(path):
             if not name:
-                raise ToolError(f"{path} is a folder", retryable=False)
+                raise UnfitFile(f"{path} is a folder")
             mode = _mode_of(folder, name, path)
             temporary = f".foliot-{secrets.token_hex(8)}"
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
@@ -119,7 +123,7 @@ def _walk(trail: list[int], path: str, *, create: bool) -> str:
         if target is not None:
             links += 1
             if links > MOST_LINKS:
-                raise ToolError(f"{path} goes through too many symbolic links", retryable=False)
+                raise UnfitFile(f"{path} goes through too many symbolic links")
             left = [*_parts(target, path), *left]
         elif not left:
             return part
@@ -166,7 +170,7 @@ def _mode_of(folder: int, name: str, path: str) -> int:
     except FileNotFoundError:
         return 0o644
     if not stat.S_ISREG(found.st_mode):
-        raise ToolError(f"{path} is there and is not a regular file", retryable=False)
+        raise UnfitFile(f"{path} is there and is not a regular file")
     return stat.S_IMODE(found.st_mode) & 0o777
 
 
@@ -178,12 +182,11 @@ def _explained(path: str) -> Generator[None]:
     except FileNotFoundError:
         raise ToolNothingThere(f"{path} does not exist", path=path) from None
     except (NotADirectoryError, IsADirectoryError):
-        raise ToolError(
-            f"{path} is not what it should be: a folder and a file cannot stand in for each other"
-        ) from None
+        raise UnfitFile(f"{path} is or goes through a file where a folder should be, or the other way round") from None
     except UnicodeError:
         raise ToolArgumentsInvalid("path cannot be written in the encoding of this file system", field="path") from None
     except OSError as error:
         if error.errno == errno.ELOOP:  # a link appeared after it was looked for
             raise OutsideWorkspace(f"{path} became a symbolic link meanwhile", layer="workspace") from None
-        raise ToolError(f"{path} cannot be used: {error.strerror or error}", retryable=False) from None
+        kind = UnfitFile if error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) else ToolError
+        raise kind(f"{path} cannot be used: {error.strerror or error}", retryable=False) from None
