@@ -26,6 +26,7 @@ from foliot.tools.base import Tool
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.registry import GLOBAL, Registry
+from foliot.tools.rules import Rules
 
 
 class Assembly:
@@ -41,12 +42,12 @@ class Assembly:
         parts: Parts | None = None,
     ) -> None:
         """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process."""
-        self._backends = backends
+        self.backends = backends
         self._clock = clock
         self._parts = parts or Parts(clock=clock)
         self._models = models
-        self._resources = resources
-        self._tools = Registry(tools, parent=GLOBAL)
+        self.resources = resources
+        self.given = Registry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
         self._agent_tools: dict[tuple[str, str], Registry] = {}
         # Who runs agents that other agents call. Set by whoever puts a runtime together; without it there are none.
@@ -55,7 +56,7 @@ class Assembly:
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, so that its runs can be resumed by id alone."""
         self._agents[agent.namespace, agent.name] = agent
-        self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self._tools)
+        self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self.given)
         if agent.gateway is not None:
             self._models.serve(agent.model_ref, agent.gateway)
         for callee in agent.agents:
@@ -73,9 +74,9 @@ class Assembly:
         namespace = namespace or "default"
         if (known := self.known(namespace, name)) is not None and (known.gateway is not None or known.tools):
             return known
-        if self._resources is None:
+        if self.resources is None:
             raise UsageError(f"there is no agent {agent!r} in this runtime", hint="give an Agent object")
-        return Agent.from_document(await self._resources.get(Key("Agent", namespace, name)))
+        return Agent.from_document(await self.resources.get(Key("Agent", namespace, name)))
 
     async def freeze(self, agent: Agent) -> RunSpec:
         """What a run of this agent is pinned to from now on. Raises `NotFound`, `InvalidInput`."""
@@ -109,17 +110,26 @@ class Assembly:
         tools = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent)
         if deferred:
             tools.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
-        parts = self._parts
-        if self._resources is not None:
-            grants = StoredGrants(self._resources, spec.namespace, clock=self._clock)
-            parts = dataclasses.replace(parts, grants=grants)
-        return Pipeline(tools, parts)
+        return Pipeline(tools, self._parts_in(spec.namespace))
+
+    async def toolbox(self, requests: Sequence[str], namespace: str, agent: str = "") -> Pipeline:
+        """Tools by name, for calls outside any run. Raises as `pipeline`."""
+        return Pipeline(await self._tools_for(requests, namespace, agent), self._parts_in(namespace))
+
+    async def rules(self, namespace: str) -> Rules:
+        """The rules that calls in this namespace are judged by now."""
+        return await self._parts.rules.rules(namespace)
+
+    def _parts_in(self, namespace: str) -> Parts:
+        if self.resources is None:
+            return self._parts
+        return dataclasses.replace(self._parts, grants=StoredGrants(self.resources, namespace, clock=self._clock))
 
     async def _tools_for(self, requests: Sequence[str], namespace: str, agent: str) -> list[Tool]:
-        given = self._agent_tools.get((namespace, agent), self._tools)
-        backends = self._backends
+        given = self._agent_tools.get((namespace, agent), self.given)
+        backends = self.backends
         return await tools_of(
-            requests, namespace, given, self._resources, agent, backends.tool, self._agent_tool, backends.builtin
+            requests, namespace, given, self.resources, agent, backends.tool, self._agent_tool, backends.builtin
         )
 
     async def _agent_tool(self, namespace: str, name: str) -> Tool | None:
@@ -135,7 +145,7 @@ class Assembly:
 
     def _locked(self, spec: RunSpec, names: Sequence[str]) -> list[str]:
         """The versions that the run began with, where they are still there; the pipeline refuses what is not them."""
-        given = self._agent_tools.get((spec.namespace, spec.agent), self._tools)
+        given = self._agent_tools.get((spec.namespace, spec.agent), self.given)
         locked = spec.extra.get(LOCK, {})
         return [
             f"{name}@={locked[name][0]}" if name in locked and locked[name][0] in given.versions(name) else name
@@ -143,5 +153,5 @@ class Assembly:
         ]
 
     async def close(self) -> None:
-        await self._backends.close()
+        await self.backends.close()
         await self._models.close()

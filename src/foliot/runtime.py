@@ -17,16 +17,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.delegation import Delegator
 from foliot.engine.approvals import ApprovalService, Decision
 from foliot.engine.audit import AuditTrail
-from foliot.engine.audit_sinks.base import SinkContext
-from foliot.engine.audit_sinks.feed import SinkFeed
-from foliot.engine.audit_sinks.open import open_feeds
+from foliot.engine.audit_open import open_audit
 from foliot.engine.backends import Backends
 from foliot.engine.driver import Driver
 from foliot.engine.endpoints import RunModels, stored_secrets
@@ -44,7 +42,6 @@ from foliot.kernel.spec import decode_spec
 from foliot.kernel.state import State
 from foliot.results import RunResult, result_of
 from foliot.settings import Settings, load_settings
-from foliot.store.audit import SqlAuditLog
 from foliot.store.base import Database, ResourceStore
 from foliot.store.journal import SqlJournal
 from foliot.store.keyring import load_keyring
@@ -54,7 +51,9 @@ from foliot.store.resources import SqlResourceStore
 from foliot.store.runs import Held, Journal, RunInfo, Signal
 from foliot.tools.base import Tool
 from foliot.tools.pipeline import Pipeline
-from foliot.tools.secrets import Secrets
+
+if TYPE_CHECKING:
+    from foliot.offering import Offering
 
 Input = str | Message | Sequence[Message]
 # How often a process that stays with a waiting run looks, when the store does not tell it of changes.
@@ -106,7 +105,7 @@ class Runtime:
         secrets = stored_secrets(resources, os.environ)
         if self._database is not None:
             try:
-                self._audit = self._audit_trail(self._database, secrets, settings)
+                self._audit = open_audit(self._database, secrets, settings)
             except UsageError:
                 await self.__aexit__()
                 raise
@@ -147,14 +146,6 @@ class Runtime:
         self._parts = runs, assembly
         return self
 
-    def _audit_trail(self, database: Database, secrets: Secrets, settings: Settings | None) -> AuditTrail:
-        """Raises `UsageError` for a sink that cannot be opened: records that go nowhere are worse than no start."""
-        feeds: list[SinkFeed] = []
-        if settings is not None and settings.audit_sinks:
-            context = SinkContext(secrets, settings.outbound_allow, settings.namespace)
-            feeds = open_feeds(settings.audit_sinks, context)
-        return AuditTrail(SqlAuditLog(database), masker=secrets.masker, feeds=feeds)
-
     async def __aexit__(self, *exc: object) -> None:
         if self._parts is not None:
             runs, assembly = self._parts
@@ -180,6 +171,13 @@ class Runtime:
         if self._approvals is None:
             raise UsageError("a runtime in memory keeps no approvals", hint="give the runtime a store, such as a path")
         return self._approvals
+
+    @property
+    def tools(self) -> Offering:
+        """What tools there are, whether they can be called here, and calls of them outside any run."""
+        from foliot.offering import Offering  # runs do not need it
+
+        return Offering(self._assembly, self._clock)
 
     @property
     def _assembly(self) -> Assembly:

@@ -50,7 +50,7 @@ OPERATE: Final = {
     "audit": Verb(f"{_AT}.audit:audit", "What was decided about every tool call; verify it", ("records", "metering")),
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
-    "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: serve them over NATS", ("tool", "serve")),
+    "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: list, call, test, serve", ("tool", "serve", "call")),
     "purge": Verb(f"{_AT}.purge:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),

@@ -19,13 +19,16 @@ from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.manifests import load
 from foliot.engine.amounts import counted
+from foliot.engine.audit import AuditTrail
+from foliot.engine.audit_open import open_audit
 from foliot.engine.backends import Backends
 from foliot.engine.endpoints import stored_secrets
 from foliot.engine.governance import governed
 from foliot.errors import FoliotError, InvalidInput, NotFound, UsageError
-from foliot.store.base import Document, Filter, ResourceStore
+from foliot.store.base import Database, Document, Filter, ResourceStore
 from foliot.tools.base import Tool
 from foliot.tools.pipeline import Pipeline
+from foliot.tools.secrets import Secrets
 from foliot.tools.serving.link import NatsLink
 from foliot.tools.serving.server import ServerConfig, ToolServer
 
@@ -51,11 +54,20 @@ async def serve_tools(order: Serving) -> None:
         raise UsageError("Where is NATS?", hint="Give --nats nats://host:port, or set FOLIOT_NATS.")
     _importable_from(order.files)
     config = ServerConfig(shared=order.shared, create_stream=order.create_stream, concurrency=order.concurrency)
-    async with _store() as store, _backends(store) as backends:
+    async with (
+        _store() as (store, database),
+        _backends(store) as (backends, secrets),
+        _audit(database, secrets) as audit,
+    ):
         documents = await _documents(order, store)
         tools = _callable(documents, backends, strict=bool(order.files or order.names))
         parts = governed(
-            store, clock=time.time, default_access=settings.default_tool_access, allowed_tools=settings.allowed_tools
+            store,
+            clock=time.time,
+            default_access=settings.default_tool_access,
+            allowed_tools=settings.allowed_tools,
+            secrets=secrets,
+            recorders=(audit,),
         )
         link = NatsLink(url)
         server = ToolServer(Pipeline(tools, parts), link, config)
@@ -133,23 +145,33 @@ async def _told_to_stop() -> None:
 
 
 @asynccontextmanager
-async def _backends(store: ResourceStore) -> AsyncGenerator[Backends]:
+async def _backends(store: ResourceStore) -> AsyncGenerator[tuple[Backends, Secrets]]:
     settings = current().settings()
+    secrets = stored_secrets(store, os.environ)
     backends = Backends(
-        stored_secrets(store, os.environ),
+        secrets,
         store,
         outbound_allow=settings.outbound_allow,
         mcp_commands=settings.mcp_commands,
         environ=os.environ,
     )
     try:
-        yield backends
+        yield backends, secrets
     finally:
         await backends.close()
 
 
 @asynccontextmanager
-async def _store() -> AsyncGenerator[ResourceStore]:
+async def _audit(database: Database, secrets: Secrets) -> AsyncGenerator[AuditTrail]:
+    trail = open_audit(database, secrets, current().settings())
+    try:
+        yield trail
+    finally:
+        await trail.close()
+
+
+@asynccontextmanager
+async def _store() -> AsyncGenerator[tuple[ResourceStore, Database]]:
     from foliot.store.keyring import load_keyring
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
@@ -157,6 +179,6 @@ async def _store() -> AsyncGenerator[ResourceStore]:
     settings = current().settings()
     database = await open_database(settings.store)
     try:
-        yield SqlResourceStore(database, lambda: load_keyring(settings))
+        yield SqlResourceStore(database, lambda: load_keyring(settings)), database
     finally:
         await database.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from foliot.cli.commands.tool_calls import call, describe, list_tools, test
 from foliot.cli.connect import run
 from foliot.cli.manifests import files_option
 
@@ -11,6 +12,10 @@ from foliot.cli.manifests import files_option
 @click.group()
 def tools() -> None:
     """Tools, outside any run."""
+
+
+for command in (list_tools, describe, call, test):
+    tools.add_command(command)
 
 
 @tools.command()
