@@ -153,7 +153,7 @@ async def test_cancelling_stops_the_tool_and_ends_the_run(runtime: Runtime) -> N
 
 
 async def test_leaving_a_stream_lets_the_run_go_and_resume_takes_it_up(runtime: Runtime) -> None:
-    agent = clerk()
+    agent = clerk([LOOK_UP[0], {**LOOK_UP[1], "after": "200ms"}])  # the model is still thinking when the reader leaves
     async with contextlib.aclosing(runtime.stream(agent, "Oslo?", run_id="r1")) as stream:
         async for item in stream:
             if isinstance(item, Recorded) and type_of(item.event) == "tool.finished":

@@ -96,7 +96,7 @@ class Runtime:
         settings = self._settings
         resources: ResourceStore | None = None
         if self._url == "memory:":
-            journal = MemoryJournal()
+            journal = MemoryJournal(takes_turns=True)
         else:
             settings = settings or load_settings({"store": self._url})
             self._database = await open_database(settings.store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,9 +35,14 @@ class _Run:
 
 
 class MemoryJournal:
-    """A `Journal` whose every method is one step: nothing can come in between."""
+    """A `Journal` that does each thing in one step: nothing can come in between.
 
-    def __init__(self) -> None:
+    `takes_turns` lets everyone else have a turn of the event loop after each append, as a journal on a disk does: without
+    it, a run whose model and tools never wait would hold the loop from beginning to end.
+    """
+
+    def __init__(self, *, takes_turns: bool = False) -> None:
+        self._takes_turns = takes_turns
         self._runs: dict[str, _Run] = {}
         self._blobs: dict[str, bytes] = {}
 
@@ -121,6 +127,8 @@ class MemoryJournal:
                 updated_at=entries[-1].at if entries else run.info.updated_at,
                 summary=run.info.summary if summary is None else summary,
             )
+        if self._takes_turns:
+            await asyncio.sleep(0)
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         run = self._runs.get(run_id)
