@@ -110,7 +110,13 @@ class Runtime:
                 await self.__aexit__()
                 raise
         if resources is not None:
-            self._approvals = ApprovalService(resources, journal, clock=self._clock, masker=secrets.masker)
+            self._approvals = ApprovalService(
+                resources,
+                journal,
+                clock=self._clock,
+                masker=secrets.masker,
+                decided=self._audit.decided if self._audit is not None else None,
+            )
         models = RunModels(resources, clock=self._clock, environ=os.environ, secrets=secrets)
         backends = Backends(
             secrets,

@@ -158,6 +158,7 @@ class TestCall:
         granted = foliot("approvals", "grant", "--tool", "refund", "--until", "1h")
         assert granted.code == 0, granted.err
         assert foliot(*words).out == "gave 900\n"
+        assert records(foliot) == [("refund", "asked"), ("refund", "granted"), ("refund", "allowed"), ("refund", "ok")]
 
     def test_wrong_arguments_are_told_before_anything_runs(self, foliot: Foliot, shop: Path) -> None:
         said = foliot("tools", "call", "refund", "--args", '{"amount": "much"}', "--as-agent", "desk")

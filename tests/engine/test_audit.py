@@ -12,9 +12,13 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.audit import AuditTrail
 from foliot.engine.audit_entry import entry_of, snapshot
+from foliot.engine.metering import totals
 from foliot.errors import InvalidInput, Unavailable
+from foliot.kernel.messages import Usage
+from foliot.resources.validate import validate_document
 from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.audit_chain import Head
+from foliot.store.base import Put
 from foliot.store.open import open_database
 from foliot.store.sqlite import SqliteDatabase
 from foliot.tools.base import Caller, ToolDefinition
@@ -23,6 +27,7 @@ from foliot.tools.masking import MASK, Masker
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.rules import FixedRules
+from foliot.tools.spending import Spending, counted, spend
 from foliot.tools.stages.record import CallRecord
 from tests.tools.governed import call, permission, rules
 
@@ -207,8 +212,19 @@ class TestWhatIsWritten:
         assert len(kept["tool"]) < 600
         json.dumps(kept).encode()
 
-    def test_arguments_that_are_no_json_do_not_stop_the_record(self) -> None:
-        assert b"left out" in snapshot({"x": "\ud800"})
+    @pytest.mark.parametrize("value", ["\ud800", 2**200, {1, 2}, float("nan")], ids=repr)
+    def test_arguments_that_are_no_json_do_not_stop_the_record(self, value) -> None:
+        assert entry_of(record(arguments={"x": value}), snapshot({"x": value}))["arguments"]
+
+    def test_arguments_nested_without_end_do_not_stop_the_record(self) -> None:
+        schema: dict = {}
+        schema["properties"] = {"x": schema}
+        for depth in (100, 400, 900):
+            given: dict = {}
+            for _ in range(depth):
+                given = {"x": given}
+            made = CallRecord("admitted", call(arguments=given), ToolDefinition("refund", schema=schema), 1.0)
+            json.dumps(entry_of(made, snapshot(given)))
 
 
 @pytest.fixture
@@ -282,6 +298,24 @@ class TestTheTrail:
         assert asked["approval"]["digest"] == parked.digest
         assert asked["decision"]["asks"][0]["rule"] == "ToolPermission/refunds"
 
+    async def test_what_a_call_delegated_is_metered_with_it(self, log) -> None:
+        trail = AuditTrail(log)
+
+        @function_tool(name="refund")
+        def refund() -> str:
+            """Ask somebody else."""
+            spend("child-1", Usage(input_tokens=100, output_tokens=20, cost_usd=0.25))
+            return "done"
+
+        with counted(Spending()):
+            await Pipeline([refund], Parts(recorders=(trail,))).call(call())
+        await trail.close()
+
+        metering = (await log.get(2)).body["metering"]
+        assert (metering["input_tokens"], metering["output_tokens"], metering["cost_usd"]) == (100, 20, 0.25)
+        (total,) = await totals(log, AuditFilter(), by="tool")
+        assert (total.calls, total.tokens, total.cost_usd) == (1, 120, 0.25)
+
     async def test_records_keep_the_order_in_which_they_came(self, log) -> None:
         trail = AuditTrail(log)
         for number in range(1200):
@@ -332,6 +366,20 @@ class TestTheTrail:
         assert result.error is not None
         assert "although it has acted" in result.error.message
 
+    async def test_one_record_that_cannot_be_made_does_not_take_others_with_it(self, log, monkeypatch) -> None:
+        def made(record, *rest):
+            if record.call.call_id == "c2":
+                raise ValueError("cannot be made")
+            return entry_of(record, *rest)
+
+        monkeypatch.setattr("foliot.engine.audit.entry_of", made)
+        trail = AuditTrail(log)
+        for number in (1, 2, 3):
+            await trail.record(record(number))
+        await trail.close()
+        assert [each.body["call_id"] for each in await log.find(AuditFilter())] == ["c3", "c1"]
+        assert trail.dropped == 1
+
     async def test_a_full_queue_drops_and_counts(self, log) -> None:
         trail = AuditTrail(log, capacity=3)
         for number in range(5):
@@ -348,6 +396,40 @@ class TestTheTrail:
         await trail.record(record(2))
         assert trail.dropped == 1
         assert len(await log.find(AuditFilter())) == 1
+
+
+@pytest.mark.parametrize(("decision", "outcomes"), [("approve", ["ok", "allowed"]), ("deny", [])])
+async def test_who_decided_about_a_call_is_written_too(path, decision, outcomes) -> None:
+    @tool
+    def refund(amount: int) -> str:
+        """Give money back."""
+        return f"gave {amount}"
+
+    rule = permission(
+        "refunds", tool_ref="refund", conditions=[{"when": "args.amount > 1", "verdict": "approval_required"}]
+    )
+    script = [{"call": {"refund": {"amount": 3}}}, {"say": "done"}]
+    agent = Agent("desk", model=ScriptedModel(script), tools=[refund])
+    async with Runtime(path) as runtime:
+        checked, problems = validate_document(rule)
+        assert checked is not None, problems
+        await runtime._assembly.resources.write([Put(checked)])
+        waiting = await runtime.run(agent, "go", check=False)
+        assert waiting.phase == "waiting"
+        (approval,) = [each async for each in runtime.approvals.list()]
+        await runtime.answer(approval["metadata"]["name"], decision, by="ada", comment="seen it")
+
+    database = await SqliteDatabase.open(path)
+    log = SqlAuditLog(database)
+    found = [each.body for each in await log.find(AuditFilter())]
+    decided = next(each for each in found if each["moment"] == "decided")
+    asked = next(each for each in found if each["outcome"] == "asked")
+    assert (decided["decision"]["by"], decided["decision"]["comment"]) == ("ada", "seen it")
+    assert decided["approval"]["id"] == asked["approval"]["id"]
+    assert decided["call_id"] == asked["call_id"]
+    assert [each["outcome"] for each in found if each["moment"] in ("admitted", "finished")] == outcomes
+    assert (await log.verify()).broken is None
+    await database.close()
 
 
 async def test_runs_of_a_runtime_are_audited(path) -> None:

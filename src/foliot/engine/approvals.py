@@ -8,7 +8,7 @@ an object that was never made nor a decision whose signal was never sent, becaus
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 import jsonschema_rs
@@ -54,6 +54,10 @@ _PAST: dict[Decision, tuple[str, str]] = {
 }
 
 
+OnDecided: TypeAlias = Callable[[Document, str, str, float], Awaitable[None]]
+"""Told of a decision: the approval as stored, the outcome in a word, who decided, and when."""
+
+
 class Decided(Struct, frozen=True):
     """A decision that stands. `signal` is what the run is told; it has been left for whoever drives it."""
 
@@ -65,9 +69,21 @@ class Decided(Struct, frozen=True):
 class ApprovalService:
     """Approvals on a store. Any number of processes may use it on the same one at the same time."""
 
-    def __init__(self, store: ResourceStore, journal: Journal, *, clock: Clock, masker: Masker | None = None) -> None:
-        """`masker` knows the secrets that this process has seen; none of them is shown to whoever decides."""
+    def __init__(
+        self,
+        store: ResourceStore,
+        journal: Journal,
+        *,
+        clock: Clock,
+        masker: Masker | None = None,
+        decided: OnDecided | None = None,
+    ) -> None:
+        """`masker` knows the secrets that this process has seen; none of them is shown to whoever decides.
+
+        `decided` is told of every decision that was stored.
+        """
         self._masker = masker
+        self._decided = decided
         self._store = store
         self._journal = journal
         self._clock = clock
@@ -207,18 +223,27 @@ class ApprovalService:
             status = self._decision_status(document, decision, by, comment, original, granted)
             written = await self._put_status(document, status)
             if written is not None:
+                await self._record(written, status["decision"], by)
                 return await self._tell(written, state.run_id)
         raise Conflict(f"approval {name} changes too often to be decided", hint="try again", retryable=True)
 
     async def grant(self, *, by: str, tool: str, seconds: float, namespace: str = "default", **scope: Any) -> Document:
         """Approve in advance; see `give_standing`."""
-        return await give_standing(
+        document = await give_standing(
             self._store, tool=tool, by=by, now=self._clock(), seconds=seconds, namespace=namespace, **scope
         )
+        await self._record(document, "granted", by)
+        return document
 
     async def revoke(self, name: str, *, by: str, namespace: str = "default") -> Document:
         """End a standing grant; see `revoke_standing`."""
-        return await revoke_standing(self._store, name, by=by, now=self._clock(), namespace=namespace)
+        document = await revoke_standing(self._store, name, by=by, now=self._clock(), namespace=namespace)
+        await self._record(document, "revoked", by)
+        return document
+
+    async def _record(self, document: Document, outcome: str, by: str) -> None:
+        if self._decided is not None:
+            await self._decided(document, outcome, by, self._clock())
 
     def _decision_status(
         self,

@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
-from foliot.engine.audit_entry import entry_of, snapshot
+from foliot.engine.audit_entry import decision_entry, entry_of, snapshot
 from foliot.errors import FoliotError, Unavailable
 from foliot.store.audit import AuditRecord
+from foliot.store.base import Document
 from foliot.tools.masking import Masker
+from foliot.tools.spending import spent
 from foliot.tools.stages.record import CallRecord
 
 log = logging.getLogger(__name__)
@@ -45,9 +48,10 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    record: CallRecord
-    arguments: bytes
-    kept: asyncio.Future[None] | None
+    """What is to be written: `entry` makes it when its turn comes, so that calls do not pay for it."""
+
+    entry: Callable[[], dict[str, Any]]
+    kept: asyncio.Future[None] | None = None
 
 
 class AuditTrail:
@@ -74,14 +78,26 @@ class AuditTrail:
                 raise Unavailable("the audit log is closed")
             return
         kept = asyncio.get_running_loop().create_future() if required else None
-        self._queue.append(_Pending(entry, snapshot(entry.call.arguments), kept))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write())
+        usage = spent() if entry.moment == "finished" else None
+        make = partial(entry_of, entry, snapshot(entry.call.arguments), self._masker, usage)
+        self._enqueue(_Pending(make, kept))
         if kept is not None:
             try:
                 await asyncio.wait_for(kept, WAIT_SECONDS)
             except TimeoutError:
                 raise Unavailable(f"the audit log did not take a record within {WAIT_SECONDS:g} seconds") from None
+
+    async def decided(self, document: Document, outcome: str, by: str, at: float) -> None:
+        """A person's decision about an approval, which is stored already. Never waits, never raises."""
+        if self._closed:
+            self._drop(1, "the log is closed")
+        else:
+            self._enqueue(_Pending(partial(decision_entry, document, outcome, by, at)))
+
+    def _enqueue(self, pending: _Pending) -> None:
+        self._queue.append(pending)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
 
     async def flush(self) -> None:
         """Return when everything that was recorded so far is written, or given up."""
@@ -96,7 +112,7 @@ class AuditTrail:
             if late:
                 writer.cancel()
                 await asyncio.wait({writer})
-                self._drop(len(self._queue), "the process ends")
+                self._give_up(list(self._queue), Unavailable("the process ends"))
                 self._queue.clear()
         feeds, self._feeds = self._feeds, ()
         for feed in feeds:
@@ -107,9 +123,7 @@ class AuditTrail:
             while self._queue:
                 batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
                 try:
-                    written = await self._append(
-                        [entry_of(each.record, each.arguments, self._masker) for each in batch]
-                    )
+                    written = await self._append(self._entries(batch))
                 except asyncio.CancelledError:
                     self._give_up(batch, Unavailable("the process ends"))
                     raise
@@ -123,6 +137,17 @@ class AuditTrail:
                     feed.offer(written)
         finally:
             self._writer = None
+
+    def _entries(self, batch: list[_Pending]) -> list[dict[str, Any]]:
+        """One record that cannot be made does not take the others with it; it is taken out of the batch."""
+        entries: list[dict[str, Any]] = []
+        for each in list(batch):
+            try:
+                entries.append(each.entry())
+            except Exception as error:
+                batch.remove(each)
+                self._give_up([each], error)
+        return entries
 
     async def _append(self, entries: list[dict[str, Any]]) -> list[AuditRecord]:
         for number in range(1, TRIES):

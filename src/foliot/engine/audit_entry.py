@@ -12,7 +12,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from foliot.engine.redaction import shown
-from foliot.kernel.messages import Media, ToolResult
+from foliot.kernel.messages import Media, ToolResult, Usage
+from foliot.store.base import Document
 from foliot.tools.base import ToolDefinition
 from foliot.tools.masking import MASK, Masker
 from foliot.tools.stages.record import CallRecord
@@ -28,12 +29,17 @@ def snapshot(arguments: dict[str, Any]) -> bytes:
     """The arguments as they are now: a tool is handed the same object, and may change it."""
     try:
         return msgspec.json.encode(arguments)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # whatever a model can write must not keep a record from being made
         return UNREADABLE
 
 
-def entry_of(record: CallRecord, arguments: bytes, masker: Masker | None = None) -> dict[str, Any]:
-    """The members of an audit record, plain JSON that any database can hold. `arguments` are from `snapshot`."""
+def entry_of(
+    record: CallRecord, arguments: bytes, masker: Masker | None = None, usage: Usage | None = None
+) -> dict[str, Any]:
+    """The members of an audit record, plain JSON that any database can hold. `arguments` are from `snapshot`.
+
+    `usage` is what runs took that the call delegated; there is none for other tools.
+    """
     call, definition, caller = record.call, record.definition, record.call.caller
     entry: dict[str, Any] = {
         "at": record.at,
@@ -71,8 +77,32 @@ def entry_of(record: CallRecord, arguments: bytes, masker: Masker | None = None)
             "attempts": record.attempts,
             "bytes_in": len(arguments),
             "bytes_out": size_of(record.result),
+            **(_spent(usage) if usage is not None else {}),
         }
     return entry
+
+
+def decision_entry(document: Document, outcome: str, by: str, at: float) -> dict[str, Any]:
+    """The record of what a person decided: about a parked call, or about calls in advance."""
+    metadata, spec, status = document["metadata"], document["spec"], document["status"]
+    digests = {"digest": spec.get("arguments_digest"), "granted_digest": status.get("granted_digest")}
+    return {
+        "at": at,
+        "moment": "decided",
+        "outcome": outcome,
+        "namespace": _text(metadata.get("namespace", "default")),
+        "agent": _text(spec.get("agent") or ""),
+        "tool": _text(spec.get("tool") or ""),
+        "run_id": _text(spec.get("run") or ""),
+        "call_id": _text(spec.get("call_id") or ""),
+        "decision": {"asks": [], "by": _text(by), "comment": _text(status.get("reason") or "", LONGEST_MESSAGE)},
+        "approval": {
+            "id": _text(metadata["name"]),
+            "standing": bool(spec.get("standing")),
+            "expires_at": status.get("expires_at"),
+            **{name: digest for name, digest in digests.items() if digest},
+        },
+    }
 
 
 def outcome_of(record: CallRecord) -> str:
@@ -95,6 +125,11 @@ def size_of(result: ToolResult) -> int:
     return sum(len(part) if part.isascii() else len(part.encode("utf-8", "replace")) for part in parts)
 
 
+def _spent(usage: Usage) -> dict[str, Any]:
+    cost = {} if usage.cost_usd is None else {"cost_usd": float(usage.cost_usd)}
+    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, **cost}
+
+
 def _decision(record: CallRecord, masker: Masker | None) -> dict[str, Any]:
     decision: dict[str, Any] = {
         "asks": [
@@ -106,8 +141,8 @@ def _decision(record: CallRecord, masker: Masker | None) -> dict[str, Any]:
         decision |= {
             "layer": _text(str(failure.details.get("layer", ""))),
             "rule": _text(str(failure.details.get("rule", ""))),
-            "code": failure.code,
-            "reason": failure.reason,
+            "code": _text(failure.code),
+            "reason": _text(failure.reason),
             "message": _said(failure.message, masker),
         }
     return decision
@@ -131,9 +166,9 @@ def _result(result: ToolResult, masker: Masker | None) -> dict[str, Any]:
         return {"status": "ok"}
     return {
         "status": "error",
-        "code": failure.code,
-        "reason": failure.reason,
-        "kind": failure.kind,
+        "code": _text(failure.code),
+        "reason": _text(failure.reason),
+        "kind": _text(failure.kind),
         "retryable": failure.retryable,
         "message": _said(failure.message, masker),
     }
@@ -142,10 +177,13 @@ def _result(result: ToolResult, masker: Masker | None) -> dict[str, Any]:
 def _arguments(data: bytes, definition: ToolDefinition | None, masker: Masker | None) -> dict[str, Any]:
     if len(data) > LARGEST_ARGUMENTS:
         return {"(left out)": f"{len(data):,} bytes"}
-    arguments: dict[str, Any] = msgspec.json.decode(data)
-    if definition is not None and definition.schema is not None:
-        arguments = _without_secrets(arguments, definition.schema)
-    return shown(arguments, masker)
+    try:
+        arguments: dict[str, Any] = msgspec.json.decode(data)
+        if definition is not None and definition.schema is not None:
+            arguments = _without_secrets(arguments, definition.schema)
+        return shown(arguments, masker)
+    except (RecursionError, msgspec.DecodeError):
+        return {"(left out)": "nested too deeply"}
 
 
 def _without_secrets(value: Any, schema: Any) -> Any:

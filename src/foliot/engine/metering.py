@@ -15,7 +15,10 @@ PAGE: Final = 1000
 
 @dataclass(slots=True)
 class Total:
-    """`calls` are those that ran; `refused` never did, `asked` waited for an approval. Seconds and bytes are sums."""
+    """`calls` are those that ran; `refused` never did, `asked` waited for an approval. The rest are sums.
+
+    Tokens and money are those of runs that calls delegated, as far as prices are known.
+    """
 
     name: str
     calls: int = 0
@@ -26,6 +29,8 @@ class Total:
     seconds: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
 
     def add(self, body: Mapping[str, Any]) -> None:
         match body["moment"]:
@@ -41,6 +46,8 @@ class Total:
                 self.seconds += metering["seconds"]
                 self.bytes_in += metering["bytes_in"]
                 self.bytes_out += metering["bytes_out"]
+                self.tokens += metering.get("input_tokens", 0) + metering.get("output_tokens", 0)
+                self.cost_usd += metering.get("cost_usd", 0.0)
             case _:
                 pass
 

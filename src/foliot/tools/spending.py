@@ -51,3 +51,9 @@ def spend(run_id: str, usage: Usage) -> None:
     """Account for all that a run has spent up to now. Said again of the same run, the newer account replaces."""
     if (spending := _current.get()) is not None:
         spending.note(run_id, usage)
+
+
+def spent() -> Usage | None:
+    """What the call that is made here has spent so far; None when nothing, or when nobody counts."""
+    spending = _current.get()
+    return spending.usage if spending is not None else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from foliot.store.audit_chain import Head
 
 F = TypeVar("F", bound=Callable[..., Any])
-OUTCOMES: Final = ("allowed", "asked", "denied", "refused", "ok", "failed")
+OUTCOMES: Final = ("allowed", "asked", "denied", "refused", "ok", "failed", "approved", "edited", "granted", "revoked")
 
 
 @click.group()
@@ -164,8 +164,10 @@ def _row(record: AuditRecord) -> tuple[str, ...]:
 
 
 def _by(body: dict[str, Any]) -> str:
-    """The rule that decided, else the layer; for a failure its code."""
+    """The person or the rule that decided, else the layer; for a failure its code."""
     decision = body["decision"]
+    if "by" in decision:
+        return decision["by"]
     asked = ", ".join(ask["rule"] or ask["layer"] for ask in decision["asks"])
     return decision.get("rule") or decision.get("layer") or body.get("result", {}).get("code", "") or asked
 
@@ -223,7 +225,7 @@ async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
     if output == "json":
         click.echo(as_json([asdict(each) for each in found]))
     elif found:
-        headings = (by.upper(), "CALLS", "FAILED", "REFUSED", "ASKED", "ATTEMPTS", "SECONDS", "IN", "OUT")
+        headings = (by.upper(), "CALLS", "FAILED", "REFUSED", "ASKED", "ATTEMPTS", "SECONDS", "IN", "OUT", "TOKENS")
         click.echo(table(headings, [_sums(each) for each in found]))
     else:
         click.echo("No audit records found.", err=True)
@@ -233,4 +235,4 @@ async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
 def _sums(total: Total) -> tuple[str, ...]:
     counts = (total.calls, total.failed, total.refused, total.asked, total.attempts)
     sizes = (f"{total.bytes_in:,} B", f"{total.bytes_out:,} B")
-    return (clean(total.name) or "-", *map(str, counts), f"{total.seconds:.3f}", *sizes)
+    return (clean(total.name) or "-", *map(str, counts), f"{total.seconds:.3f}", *sizes, f"{total.tokens:,}")

@@ -25,7 +25,8 @@ class OtelSink:
 
     async def write(self, records: Sequence[AuditRecord]) -> None:
         for record in records:
-            if record.body["moment"] != "admitted":  # its result follows, with the time it took
+            # Of what is admitted the result follows, with the time it took; what people decide is no call.
+            if record.body["moment"] in ("finished", "refused", "parked"):
                 self._span(record)
 
     async def close(self) -> None:
