@@ -316,6 +316,28 @@ class TestTheTrail:
         (total,) = await totals(log, AuditFilter(), by="tool")
         assert (total.calls, total.tokens, total.cost_usd) == (1, 120, 0.25)
 
+    @pytest.mark.parametrize("kept", ["best_effort", "required"])
+    async def test_a_call_that_is_stopped_is_written_as_stopped(self, log, kept) -> None:
+        trail = AuditTrail(log)
+        began = asyncio.Event()
+
+        @function_tool(name="refund")
+        async def refund() -> None:
+            """Never end."""
+            began.set()
+            await asyncio.Event().wait()
+
+        made = refund.with_definition(replace(refund.definition, record=kept))
+        task = asyncio.create_task(Pipeline([made], Parts(recorders=(trail,))).call(call()))
+        await asyncio.wait_for(began.wait(), 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await trail.close()
+
+        stopped = (await log.get(2)).body
+        assert (stopped["moment"], stopped["outcome"], stopped["result"]["code"]) == ("finished", "failed", "canceled")
+
     async def test_records_keep_the_order_in_which_they_came(self, log) -> None:
         trail = AuditTrail(log)
         for number in range(1200):

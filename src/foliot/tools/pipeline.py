@@ -11,6 +11,8 @@ none of them can allow what another refused, and anything that breaks refuses.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +25,7 @@ from foliot.tools.base import (
     OnOutput,
     Parked,
     Tool,
+    ToolCancelled,
     ToolDefinition,
     ToolDenied,
     ToolUnsupported,
@@ -276,6 +279,14 @@ class Pipeline:
             return failure_result(call, error)
         return result
 
+    async def cut_off(self, call: Invocation, entry: Entry, running: Running, began: float) -> None:
+        """Recorded too: a call that was stopped may have acted. Never raises."""
+        if self._record is not None:
+            stopped = failure_result(call, ToolCancelled(f"the call of {call.tool!r} was stopped before it ended"))
+            seconds = self.parts.clock() - began
+            with contextlib.suppress(Exception):  # whoever stops it does not wait for a reason
+                await self._note("finished", call, entry, result=stopped, attempts=running.attempts, seconds=seconds)
+
     async def _note(self, moment: Moment, call: Invocation, entry: Entry | None, **facts: Any) -> None:
         if self._record is not None:
             definition = entry.definition if entry else None
@@ -299,6 +310,9 @@ class AdmittedCall:
         began = parts.clock()
         try:
             result = success_result(call, await self._entry.handler(call, running))
+        except asyncio.CancelledError:
+            await self._pipeline.cut_off(call, self._entry, running, began)
+            raise
         except Exception as error:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
             result = failure_result(call, error)
