@@ -17,7 +17,7 @@ from foliot.errors import FoliotError, NotFound
 from foliot.kernel.messages import ToolResult
 from foliot.settings import Settings
 from foliot.store.base import Document, Filter, Key
-from foliot.tools.base import Caller, Invocation, OnOutput, Parked, ToolDefinition, ToolError
+from foliot.tools.base import Caller, Invocation, OnOutput, Parked, Tool, ToolDefinition, ToolError
 from foliot.tools.builtin.catalogue import NAMES
 from foliot.tools.isolation import MODES, Isolations
 from foliot.tools.judge import Judgement, judge
@@ -146,12 +146,14 @@ class Offering:
     ) -> tuple[Pipeline, Invocation]:
         plain = split_request(name)[0]
         offered = await self.find(name, asker.namespace)
-        if not offered.available:
-            raise ToolError(f"the tool {plain!r} cannot be called here: {offered.problem}", retryable=False)
         caller, tools = await self._caller(asker)
         # An agent's other tools are there too: rules may ask for one of them.
         requests = [*(each for each in tools if split_request(each)[0] != plain), name]
-        pipeline = await self._assembly.toolbox(requests, asker.namespace, asker.agent)
+        try:
+            pipeline = await self._assembly.toolbox(requests, asker.namespace, asker.agent)
+        except ImportError as error:
+            why = offered.problem or str(error)
+            raise ToolError(f"the tool {plain!r} cannot be called here: {why}", retryable=False) from None
         call_id = f"direct-{uuid.uuid4().hex[:20]}"
         return pipeline, Invocation("", call_id, plain, arguments, key or call_id, caller)
 
@@ -193,14 +195,22 @@ class Offering:
             return Offered(definition.name, source, definition, f"{error}{hint}")
         except FoliotError as error:
             return Offered(definition.name, source, definition, error.message)
-        return Offered(definition.name, source, made.definition)
+        return Offered(definition.name, source, made.definition, _uncontained(made))
 
     def _built_in(self, namespace: str, name: str) -> tuple[ToolDefinition | None, str]:
         try:
             made = self._backends.builtin(namespace, name, list[ToolDefinition])
         except FoliotError as error:
             return None, error.message
-        return (made.definition, "") if made is not None else (None, "it is not built in")
+        return (made.definition, _uncontained(made)) if made is not None else (None, "it is not built in")
+
+
+def _uncontained(tool: Tool) -> str:
+    """Why the pipeline would refuse every call of it: it does not run in the isolation that it declares."""
+    wanted = tool.definition.isolation
+    if wanted == getattr(tool, "isolation", "none"):
+        return ""
+    return f"it must run {wanted!r}, and there is no such sandbox here"
 
 
 async def _asked(entry: Entry, call: Invocation, pipeline: Pipeline) -> list[Verdict]:

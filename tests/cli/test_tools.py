@@ -101,6 +101,7 @@ class TestList:
         assert "container" in tools["boxed"]["problem"]
         assert tools["write_todos"]["from"] == "builtin"
         assert "workspace" in tools["read"]["problem"]
+        assert "sandbox" in tools["bash"]["problem"]
 
     def test_the_snapshot_says_what_this_deployment_offers_and_lacks(self, foliot: Foliot) -> None:
         offers = json.loads(foliot("tools", "list", "-o", "json").out)["capabilities"]
@@ -178,6 +179,13 @@ class TestCall:
         assert said.code == 1
         assert "container" in said.err
         assert "Traceback" not in said.err
+        assert foliot("tools", "call", "lost").code != 0
+
+    def test_what_would_have_to_be_contained_is_refused_and_recorded(self, foliot: Foliot) -> None:
+        said = foliot("tools", "call", "bash", "--args", '{"command": "true"}')
+        assert said.code == 1
+        assert "isolation_unavailable" in said.err
+        assert records(foliot) == [("bash", "refused")]
 
 
 class TestTest:
