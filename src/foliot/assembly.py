@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from foliot.agent import Agent
+from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.backends import Backends
 from foliot.engine.base import Clock
 from foliot.engine.definition import DEFERRED, ENDPOINT, LOCK, freeze, with_search
 from foliot.engine.endpoints import RunModels, qualified
-from foliot.engine.grants import StoredGrants
 from foliot.engine.policies import under_policies
 from foliot.engine.toolbox import tools_of
 from foliot.errors import NotFound, UsageError

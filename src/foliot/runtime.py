@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.delegation import Delegator
-from foliot.engine.approvals import ApprovalService, Decision
-from foliot.engine.audit import AuditTrail
-from foliot.engine.audit_open import open_audit
+from foliot.engine.approval.service import ApprovalService, Decision
 from foliot.engine.backends import Backends
 from foliot.engine.driver import Driver
 from foliot.engine.endpoints import RunModels, stored_secrets
@@ -32,6 +30,8 @@ from foliot.engine.fork import branch
 from foliot.engine.governance import governed
 from foliot.engine.ids import new_run_id
 from foliot.engine.live import Hub, Live, Reader
+from foliot.engine.records.opening import open_audit
+from foliot.engine.records.trail import AuditTrail
 from foliot.engine.replay import Replay, replay
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal

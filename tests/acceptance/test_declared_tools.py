@@ -41,7 +41,7 @@ async def apply(runtime: Runtime, *raw: dict) -> None:
         document, problems = validate_document(given)
         assert document is not None, problems
         documents.append(document)
-    await apply_documents(runtime._assembly._resources, documents)
+    await apply_documents(runtime._assembly.resources, documents)
 
 
 def declared(kind: str, name: str, **spec) -> dict:
@@ -144,7 +144,7 @@ async def test_an_mcp_server_is_synced_and_its_tool_is_called(runtime, tmp_path:
     )
     from foliot.catalog.mcp_connect import opened_connections
 
-    store = runtime._assembly._resources
+    store = runtime._assembly.resources
     async with opened_connections(store, runtime._settings) as connections:
         await sync_server(store, await store.get(Key("McpServer", "default", "maths")), connections)
     await agent_with(runtime, [{"call": {"maths--add": {"a": 2, "b": 40}}}, {"say": "{last_result}"}], ["maths--add"])

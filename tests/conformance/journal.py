@@ -10,7 +10,6 @@ import pytest
 from foliot.errors import Conflict, NotFound
 from foliot.store.runs import Entry, Held, Journal, JournalConflict, Lease, LeaseLost, NewRun, Signal, SignalsPending
 
-
 # Chosen by users, so their order says nothing about their age.
 NAMES = ["order-17", "zebra", "apple", "r3", "mango"]
 

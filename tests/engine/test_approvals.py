@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foliot import Agent, Invocation, Runtime, ScriptedModel, tool
-from foliot.engine.approvals import ApprovalService
+from foliot.engine.approval.service import ApprovalService
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, Unavailable
 from foliot.kernel.codec import encode, type_of

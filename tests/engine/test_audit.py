@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.audit import AuditTrail
-from foliot.engine.audit_entry import entry_of, snapshot
-from foliot.engine.metering import totals
+from foliot.engine.records.entry import entry_of, snapshot
+from foliot.engine.records.metering import totals
+from foliot.engine.records.trail import AuditTrail
 from foliot.errors import InvalidInput, Unavailable
 from foliot.kernel.messages import Usage
 from foliot.resources.validate import validate_document
@@ -394,7 +394,7 @@ class TestTheTrail:
                 raise ValueError("cannot be made")
             return entry_of(record, *rest)
 
-        monkeypatch.setattr("foliot.engine.audit.entry_of", made)
+        monkeypatch.setattr("foliot.engine.records.trail.entry_of", made)
         trail = AuditTrail(log)
         for number in (1, 2, 3):
             await trail.record(record(number))

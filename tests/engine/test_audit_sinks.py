@@ -16,12 +16,12 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, StatusCode
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.audit import AuditTrail
-from foliot.engine.audit_entry import entry_of, snapshot
-from foliot.engine.audit_sinks.base import SinkContext
-from foliot.engine.audit_sinks.feed import SinkFeed
-from foliot.engine.audit_sinks.open import open_feeds, open_sink
-from foliot.engine.audit_sinks.otel import OtelSink
+from foliot.engine.records.entry import entry_of, snapshot
+from foliot.engine.records.sinks.base import SinkContext
+from foliot.engine.records.sinks.feed import SinkFeed
+from foliot.engine.records.sinks.open import open_feeds, open_sink
+from foliot.engine.records.sinks.otel import OtelSink
+from foliot.engine.records.trail import AuditTrail
 from foliot.errors import FoliotError, Unavailable, UsageError
 from foliot.kernel.messages import ToolResult
 from foliot.settings import load_settings
@@ -75,7 +75,7 @@ class Kept:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foliot.engine.audit_sinks.feed.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("foliot.engine.records.sinks.feed.PAUSE_SECONDS", 0.0)
 
 
 class TestFeed:
@@ -117,7 +117,7 @@ class TestFeed:
         assert (sink.records, feed.dropped) == ([2], 1)
 
     async def test_a_sink_that_hangs_does_not_keep_a_process_from_ending(self, monkeypatch) -> None:
-        monkeypatch.setattr("foliot.engine.audit_sinks.feed.DRAIN_SECONDS", 0.01)
+        monkeypatch.setattr("foliot.engine.records.sinks.feed.DRAIN_SECONDS", 0.01)
         sink = Kept()
         sink.open.clear()
         feed = SinkFeed("kept", sink)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine import amounts
-from foliot.engine.explain import Explanation, Standing, explain
-from foliot.engine.tracing import trace_of
+from foliot.engine.story import amounts
+from foliot.engine.story.explain import Explanation, Standing, explain
+from foliot.engine.story.tracing import trace_of
 from foliot.kernel import events as e
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolSpec, Usage
 from foliot.kernel.spec import RunSpec, ToolRule

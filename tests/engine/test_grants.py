@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.grants import StoredGrants, give_standing, revoke_standing
-from foliot.engine.redaction import looks_secret, restored, shown
+from foliot.engine.approval.grants import StoredGrants, give_standing, revoke_standing
+from foliot.engine.approval.redaction import looks_secret, restored, shown
 from foliot.errors import Conflict, InvalidInput
 from foliot.resources.validate import validate_document
 from foliot.store.base import Document, Put

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.trace import CallTrace, Trace, total
-from foliot.engine.tracing import trace_of
+from foliot.engine.story.trace import CallTrace, Trace, total
+from foliot.engine.story.tracing import trace_of
 from foliot.kernel import events as e
 from foliot.kernel.messages import Message, ModelResponse, Reasoning, Text, ToolCall, ToolResult, Usage
 

@@ -10,9 +10,9 @@ import click
 
 from foliot.cli.output import as_json
 from foliot.cli.tables import since, table
-from foliot.engine.amounts import arguments, one_line, safe
-from foliot.engine.approval_documents import uses_left, verdict
-from foliot.engine.trace import Trace
+from foliot.engine.approval.documents import uses_left, verdict
+from foliot.engine.story.amounts import arguments, one_line, safe
+from foliot.engine.story.trace import Trace
 from foliot.store.base import Document
 
 LONGEST = 60

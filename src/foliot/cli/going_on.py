@@ -11,7 +11,7 @@ import click
 from foliot.cli.commands.run import going_on
 from foliot.cli.errors import warn
 from foliot.cli.live import WAITS, choose_view, finish, watch_run
-from foliot.engine.approvals import Decided
+from foliot.engine.approval.service import Decided
 from foliot.engine.worker import is_gone
 from foliot.errors import InvalidInput, NotFound
 from foliot.runtime import Runtime

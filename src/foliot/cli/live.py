@@ -24,10 +24,10 @@ from foliot.cli.errors import INTERRUPTED
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.runtimes import whoami
 from foliot.cli.runview.base import Opening, View
-from foliot.engine.amounts import safe
-from foliot.engine.explain import Standing, explain
 from foliot.engine.live import Live, Reader
-from foliot.engine.tracing import trace_of
+from foliot.engine.story.amounts import safe
+from foliot.engine.story.explain import Standing, explain
+from foliot.engine.story.tracing import trace_of
 from foliot.errors import Conflict, NotFound
 from foliot.results import RunResult
 from foliot.runtime import Runtime

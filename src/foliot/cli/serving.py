@@ -18,12 +18,12 @@ from foliot.cli.connect import namespace
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.manifests import load
-from foliot.engine.amounts import counted
-from foliot.engine.audit import AuditTrail
-from foliot.engine.audit_open import open_audit
 from foliot.engine.backends import Backends
 from foliot.engine.endpoints import stored_secrets
 from foliot.engine.governance import governed
+from foliot.engine.records.opening import open_audit
+from foliot.engine.records.trail import AuditTrail
+from foliot.engine.story.amounts import counted
 from foliot.errors import FoliotError, InvalidInput, NotFound, UsageError
 from foliot.store.base import Database, Document, Filter, ResourceStore
 from foliot.tools.base import Tool

@@ -20,10 +20,10 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Clock, Models, Watcher
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
 from foliot.engine.intake import admit_calls, check_output, give_up_compacting
-from foliot.engine.parking import Parking
 from foliot.engine.summary import phase_of, summary_of
 from foliot.errors import FoliotError
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait

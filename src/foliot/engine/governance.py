@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.base import Clock
-from foliot.engine.grants import StoredGrants
 from foliot.store.base import Document, Filter, ResourceStore
 from foliot.tools.parts import Parts
 from foliot.tools.rule_reader import read_rules

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from foliot.engine.approval_documents import phase_at
+from foliot.engine.approval.documents import phase_at
+from foliot.engine.approval.grants import in_force
 from foliot.engine.definition import tool_definition
-from foliot.engine.grants import in_force
 from foliot.store.base import Document
 from foliot.tools.base import Caller, Invocation, ToolDefinition
 from foliot.tools.builtin.catalogue import builtin_definition

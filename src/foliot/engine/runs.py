@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Approvals, Clock, Models, Silence, Watcher
 from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
 from foliot.engine.loading import load_run, read_facts, read_history
-from foliot.engine.parking import Parking
 from foliot.engine.worker import identity, is_gone
 from foliot.errors import FoliotError
 from foliot.kernel.codec import encode, type_of

@@ -1,6 +1,6 @@
 """The audit log in a database: appended to, read, and checked; never changed.
 
-Written by:  engine/audit.py, for every decision about a tool call and every result.
+Written by:  engine/records/trail.py, for every decision about a tool call and every result.
 Read by:     `foliot audit`.
 Invariant:   records have no gaps and each holds the hash of the one before (see audit_chain.py).
 """

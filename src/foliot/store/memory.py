@@ -37,7 +37,7 @@ class _Run:
 class MemoryJournal:
     """A `Journal` that does each thing in one step: nothing can come in between.
 
-    `takes_turns` lets everyone else have a turn of the event loop after each append, as a journal on a disk does: without
+    `takes_turns` gives everyone else a turn of the event loop after each append, as a journal on a disk does: without
     it, a run whose model and tools never wait would hold the loop from beginning to end.
     """
 

@@ -17,8 +17,8 @@ from foliot.cli.going_on import go_on_elsewhere_or_here
 from foliot.cli.live import leave
 from foliot.cli.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.runtimes import opened, whoami
-from foliot.engine.approvals import Decision
-from foliot.engine.tracing import trace_of
+from foliot.engine.approval.service import Decision
+from foliot.engine.story.tracing import trace_of
 from foliot.errors import InvalidInput, NotFound, UsageError
 from foliot.resources.durations import seconds
 from foliot.runtime import Runtime

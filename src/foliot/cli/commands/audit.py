@@ -18,7 +18,7 @@ from foliot.errors import UsageError
 from foliot.store.audit import AuditFilter, AuditRecord, SqlAuditLog
 
 if TYPE_CHECKING:
-    from foliot.engine.metering import By, Total
+    from foliot.engine.records.metering import By, Total
     from foliot.store.audit_chain import Head
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -218,7 +218,7 @@ def summary(tool: str, agent: str, run_id: str, since: float, all_namespaces: bo
 async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
     from dataclasses import asdict
 
-    from foliot.engine.metering import totals
+    from foliot.engine.records.metering import totals
 
     async with _opened() as log:
         found = await totals(log, wanted, by=by)

@@ -10,7 +10,7 @@ from foliot.cli.connect import connected, run
 from foliot.cli.live import choose_view, finish, leave, watch_run
 from foliot.cli.runtimes import find_run, opened, run_argument
 from foliot.cli.runview.base import Opening
-from foliot.engine.amounts import counted, money, one_line, safe
+from foliot.engine.story.amounts import counted, money, one_line, safe
 from foliot.errors import InvalidInput, UsageError
 from foliot.results import RunFailedError, RunResult
 from foliot.runtime import Runtime

@@ -9,9 +9,9 @@ from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import find_run, opened, run_argument
 from foliot.cli.runview.base import Opening
 from foliot.cli.runview.plain import PlainView
-from foliot.engine.amounts import one_line, safe
 from foliot.engine.live import Recorded
 from foliot.engine.replay import Replay
+from foliot.engine.story.amounts import one_line, safe
 from foliot.kernel.events import RunCreated
 from foliot.runtime import Runtime
 from foliot.store.runs import RunInfo

@@ -14,8 +14,8 @@ from foliot.cli.errors import tell
 from foliot.cli.live import WAITS, choose_view, finish, leave, watch_run
 from foliot.cli.runtimes import find_run, interrupted, opened, run_argument, whoami
 from foliot.cli.runview.plain import MARKS
-from foliot.engine.amounts import counted, one_line
 from foliot.engine.signals import signal
+from foliot.engine.story.amounts import counted, one_line
 from foliot.engine.worker import is_gone
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.events import UnknownDecided

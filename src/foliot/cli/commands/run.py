@@ -21,8 +21,8 @@ from foliot.cli.runtimes import opened
 from foliot.cli.runview.base import Opening
 from foliot.cli.staying import stay, stays, wait_option
 from foliot.client.base import Applied
-from foliot.engine.amounts import counted, duration
-from foliot.engine.tracing import trace_of
+from foliot.engine.story.amounts import counted, duration
+from foliot.engine.story.tracing import trace_of
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.events import RunCreated
 from foliot.results import RunResult

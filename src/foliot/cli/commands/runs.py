@@ -13,7 +13,7 @@ from foliot.cli.connect import namespace, run
 from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
 from foliot.cli.runtimes import LOOKED_AT, interrupted, opened
 from foliot.cli.tables import since, table
-from foliot.engine.amounts import money, one_line
+from foliot.engine.story.amounts import money, one_line
 from foliot.engine.summary import summary_of
 from foliot.runtime import Runtime
 from foliot.store.base import Document

@@ -12,7 +12,7 @@ from foliot.cli.invocation import is_terminal
 from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import find_run, opened, run_argument
 from foliot.cli.runview.tree import WIDTH, as_data, tree_of
-from foliot.engine.tracing import trace_of
+from foliot.engine.story.tracing import trace_of
 
 
 @click.command()

@@ -10,9 +10,9 @@ import msgspec
 from foliot.cli.connect import run
 from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import find_run, interrupted, opened, run_argument
-from foliot.engine.amounts import safe
-from foliot.engine.explain import Explanation, Holder, Standing, explain
-from foliot.engine.tracing import trace_of
+from foliot.engine.story.amounts import safe
+from foliot.engine.story.explain import Explanation, Holder, Standing, explain
+from foliot.engine.story.tracing import trace_of
 from foliot.store.runs import RunInfo
 
 

@@ -9,8 +9,8 @@ import click
 
 from foliot.cli.runview.base import Opening
 from foliot.cli.runview.story import Line, Story, Style, closing
-from foliot.engine.amounts import safe
 from foliot.engine.live import Live, Recorded
+from foliot.engine.story.amounts import safe
 from foliot.kernel.events import ToolStarted
 from foliot.results import RunResult
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from foliot.cli.runview.base import Opening
-from foliot.engine.amounts import arguments, counted, duration, money, one_line, safe, tokens
 from foliot.engine.live import Recorded
+from foliot.engine.story.amounts import arguments, counted, duration, money, one_line, safe, tokens
 from foliot.kernel import events as e
 from foliot.kernel.messages import ModelResponse, Reasoning, ToolResult, Usage
 from foliot.results import RunResult

@@ -20,8 +20,8 @@ from rich.text import Text
 from foliot.cli.runview.base import Opening
 from foliot.cli.runview.plain import MARKS
 from foliot.cli.runview.story import Line, Story, Style, closing
-from foliot.engine.amounts import duration, one_line, safe
 from foliot.engine.live import Live, Output, Recorded, Streamed
+from foliot.engine.story.amounts import duration, one_line, safe
 from foliot.kernel.events import ModelFailed, ModelResponded, ToolStarted
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 from foliot.results import RunResult

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from foliot.cli.runview.story import spent
-from foliot.engine.amounts import arguments, counted, duration, one_line, safe
-from foliot.engine.trace import Ask, CallTrace, Mark, StepTrace, Trace
+from foliot.engine.story.amounts import arguments, counted, duration, one_line, safe
+from foliot.engine.story.trace import Ask, CallTrace, Mark, StepTrace, Trace
 from foliot.kernel.codec import type_of
 from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Final, cast
 
-from foliot.engine.audit_sinks.base import AuditSink, SinkContext, SinkFactory
-from foliot.engine.audit_sinks.feed import SinkFeed
+from foliot.engine.records.sinks.base import AuditSink, SinkContext, SinkFactory
+from foliot.engine.records.sinks.feed import SinkFeed
 from foliot.errors import FoliotError, UsageError
 
 GROUP: Final = "foliot.audit_sinks"
-_AT: Final = "foliot.engine.audit_sinks"
+_AT: Final = "foliot.engine.records.sinks"
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "file": (f"{_AT}.file", "file_sink"),
     "webhook": (f"{_AT}.webhook", "webhook_sink"),

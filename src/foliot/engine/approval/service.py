@@ -15,7 +15,7 @@ import jsonschema_rs
 import msgspec
 from msgspec import Struct
 
-from foliot.engine.approval_documents import (
+from foliot.engine.approval.documents import (
     KIND,
     answer_of,
     check_open,
@@ -26,10 +26,10 @@ from foliot.engine.approval_documents import (
     phase_at,
     question,
 )
+from foliot.engine.approval.grants import give_standing, revoke_standing
+from foliot.engine.approval.redaction import restored, shown
 from foliot.engine.base import Clock
-from foliot.engine.grants import give_standing, revoke_standing
 from foliot.engine.loading import load_run
-from foliot.engine.redaction import restored, shown
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.calls import parse_arguments

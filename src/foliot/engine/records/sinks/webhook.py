@@ -8,7 +8,7 @@ from urllib.parse import urldefrag
 
 import msgspec
 
-from foliot.engine.audit_sinks.base import SinkContext, as_data
+from foliot.engine.records.sinks.base import SinkContext, as_data
 from foliot.errors import FoliotError, Unavailable, UsageError
 from foliot.store.audit import AuditRecord
 from foliot.tools.outbound.client import OutboundClient

@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from foliot.engine.amounts import arguments, counted, duration, money, one_line, times, tokens
-from foliot.engine.causes import causes_of_failure
-from foliot.engine.trace import CallTrace, StepTrace, Trace
+from foliot.engine.story.amounts import arguments, counted, duration, money, one_line, times, tokens
+from foliot.engine.story.causes import causes_of_failure
+from foliot.engine.story.trace import CallTrace, StepTrace, Trace
 from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
 from foliot.kernel.spec import RunSpec
 from foliot.store.runs import Phase

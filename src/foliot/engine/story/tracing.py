@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from foliot.engine.trace import Ask, CallTrace, Mark, MarkKind, StepTrace, Trace, total
+from foliot.engine.story.trace import Ask, CallTrace, Mark, MarkKind, StepTrace, Trace, total
 from foliot.kernel import events as e
 from foliot.kernel.messages import Reasoning, Usage
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from foliot.engine.audit_entry import decision_entry, entry_of, snapshot
+from foliot.engine.records.entry import decision_entry, entry_of, snapshot
 from foliot.errors import FoliotError, Unavailable
 from foliot.store.audit import AuditRecord
 from foliot.store.base import Document
@@ -39,7 +39,7 @@ class AuditLog(Protocol):
 
 
 class Feed(Protocol):
-    """Who else wants records, after they are in the log. See audit_sinks/feed.py."""
+    """Who else wants records, after they are in the log. See sinks/feed.py."""
 
     def offer(self, records: Sequence[AuditRecord]) -> None: ...
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from foliot.engine.audit_sinks.base import SinkContext, as_data
+from foliot.engine.records.sinks.base import SinkContext, as_data
 from foliot.errors import UsageError
 from foliot.store.audit import AuditRecord
 

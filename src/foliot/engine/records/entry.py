@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from foliot.engine.redaction import shown
+from foliot.engine.approval.redaction import shown
 from foliot.kernel.messages import Media, ToolResult, Usage
 from foliot.store.base import Document
 from foliot.tools.base import ToolDefinition

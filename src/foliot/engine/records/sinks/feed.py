@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from foliot.engine.audit_sinks.base import AuditSink
+from foliot.engine.records.sinks.base import AuditSink
 from foliot.errors import FoliotError
 from foliot.store.audit import AuditRecord
 

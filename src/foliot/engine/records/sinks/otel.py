@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foliot.engine.audit_sinks.base import SinkContext
+from foliot.engine.records.sinks.base import SinkContext
 from foliot.errors import UsageError
 from foliot.store.audit import AuditRecord
 from foliot.version import __version__

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
-from foliot.engine.approval_documents import (
+from foliot.engine.approval.documents import (
     KIND,
     covers,
     creation,

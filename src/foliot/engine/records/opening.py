@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from foliot.engine.audit import AuditTrail
-from foliot.engine.audit_sinks.base import SinkContext
-from foliot.engine.audit_sinks.feed import SinkFeed
-from foliot.engine.audit_sinks.open import open_feeds
+from foliot.engine.records.sinks.base import SinkContext
+from foliot.engine.records.sinks.feed import SinkFeed
+from foliot.engine.records.sinks.open import open_feeds
+from foliot.engine.records.trail import AuditTrail
 from foliot.settings import Settings
 from foliot.store.audit import SqlAuditLog
 from foliot.store.base import Database
