@@ -32,14 +32,14 @@ def ground(tmp_path: Path) -> Path:
     (tmp_path / "secret.txt").write_text(SECRET)
     (tmp_path / "private").mkdir()
     (tmp_path / "private" / "key").write_text(SECRET)
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "a.txt").write_text("alpha\n")
+    (tmp_path / "desk").mkdir()
+    (tmp_path / "desk" / "a.txt").write_text("alpha\n")
     return tmp_path
 
 
 @pytest.fixture
 def workspace(ground: Path) -> Workspace:
-    return Workspace(ground / "work")
+    return Workspace(ground / "desk")
 
 
 def snapshot(root: Path) -> dict[str, str | None]:
@@ -47,7 +47,7 @@ def snapshot(root: Path) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for folder, folders, files in os.walk(root):
         if Path(folder) == root:
-            folders.remove("work")
+            folders.remove("desk")
         for name in [*folders, *files]:
             path = Path(folder, name)
             found[str(path.relative_to(root))] = path.read_text() if path.is_file() else None
@@ -62,12 +62,12 @@ def snapshot(root: Path) -> dict[str, str | None]:
         "./../secret.txt",
         "/etc/passwd",
         "//etc/passwd",
-        "sub/../../work/../secret.txt",
+        "sub/../../desk/../secret.txt",
     ],
 )
 async def test_a_path_that_leads_out_is_refused_for_every_tool(workspace: Workspace, ground: Path, path: str) -> None:
-    (ground / "work" / "a").mkdir()
-    (ground / "work" / "sub").mkdir()
+    (ground / "desk" / "a").mkdir()
+    (ground / "desk" / "sub").mkdir()
     before = snapshot(ground)
 
     for tool, more in [
@@ -84,9 +84,9 @@ async def test_a_path_that_leads_out_is_refused_for_every_tool(workspace: Worksp
 
 @pytest.mark.parametrize("target", ["../secret.txt", "{ground}/secret.txt", "loop", "in/../../secret.txt"])
 async def test_a_link_that_leads_out_is_refused(workspace: Workspace, ground: Path, target: str) -> None:
-    (ground / "work" / "in").mkdir()
-    (ground / "work" / "loop").symlink_to("loop")
-    (ground / "work" / "link").symlink_to(target.format(ground=ground))
+    (ground / "desk" / "in").mkdir()
+    (ground / "desk" / "loop").symlink_to("loop")
+    (ground / "desk" / "link").symlink_to(target.format(ground=ground))
 
     read = await call(ReadFile(workspace), {"path": "link"})
     written = await call(WriteFile(workspace), {"path": "link", "content": "gone"})
@@ -98,7 +98,7 @@ async def test_a_link_that_leads_out_is_refused(workspace: Workspace, ground: Pa
 
 
 async def test_a_linked_folder_outside_cannot_be_entered(workspace: Workspace, ground: Path) -> None:
-    (ground / "work" / "door").symlink_to("../private")
+    (ground / "desk" / "door").symlink_to("../private")
 
     for path in ("door/key", "door/new/file"):
         result = await call(WriteFile(workspace), {"path": path, "content": "x"})
@@ -110,24 +110,24 @@ async def test_a_linked_folder_outside_cannot_be_entered(workspace: Workspace, g
 
 
 async def test_a_link_that_stays_inside_is_followed_and_kept(workspace: Workspace, ground: Path) -> None:
-    (ground / "work" / "sub").mkdir()
-    (ground / "work" / "sub" / "link").symlink_to("../a.txt")
+    (ground / "desk" / "sub").mkdir()
+    (ground / "desk" / "sub" / "link").symlink_to("../a.txt")
 
     assert (await call(ReadFile(workspace), {"path": "sub/link"})).text == "alpha\n"
     await call(WriteFile(workspace), {"path": "sub/link", "content": "beta\n"})
 
-    assert (ground / "work" / "a.txt").read_text() == "beta\n"
-    assert (ground / "work" / "sub" / "link").is_symlink()
+    assert (ground / "desk" / "a.txt").read_text() == "beta\n"
+    assert (ground / "desk" / "sub" / "link").is_symlink()
 
 
 async def test_pipes_and_folders_are_not_read_and_not_replaced(workspace: Workspace, ground: Path) -> None:
-    os.mkfifo(ground / "work" / "pipe")
-    (ground / "work" / "folder").mkdir()
+    os.mkfifo(ground / "desk" / "pipe")
+    (ground / "desk" / "folder").mkdir()
 
     for path in ("pipe", "folder", ".", "folder/.."):
         assert (await call(ReadFile(workspace), {"path": path})).error is not None
         assert (await call(WriteFile(workspace), {"path": path, "content": "x"})).error is not None
-    assert sorted(os.listdir(ground / "work")) == ["a.txt", "folder", "pipe"]
+    assert sorted(os.listdir(ground / "desk")) == ["a.txt", "folder", "pipe"]
 
 
 def test_a_workspace_that_is_no_folder_is_refused(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(
     workspace: Workspace, ground: Path
 ) -> None:
     """Somebody swaps a folder for a link to the outside as fast as possible, while a tool reads and writes in it."""
-    inside, aside = ground / "work" / "dir", ground / "work" / "aside"
+    inside, aside = ground / "desk" / "dir", ground / "desk" / "aside"
     inside.mkdir()
     (inside / "key").write_text("inside")
     stop, swaps = threading.Event(), list[int]()
@@ -182,7 +182,7 @@ async def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(
 
 # --- whatever the path, whatever the links -----------------------------------------------------------------------
 
-names = st.sampled_from(["a", "b", "dir", "secret.txt", "work", "private", "key", ".", "..", "", "é", "*", "~"])
+names = st.sampled_from(["a", "b", "dir", "secret.txt", "desk", "private", "key", ".", "..", "", "é", "*", "~"])
 anything = st.lists(names, max_size=7).map("/".join)
 # Few places for links and paths that go through them, or the two would hardly ever meet.
 places = st.sampled_from(["l1", "l2", "dir/l1", "dir/a/l2"])
@@ -207,7 +207,7 @@ paths = st.one_of(anything, st.tuples(places, ways).map("/".join))
 links = st.lists(
     st.tuples(
         st.one_of(places, anything),
-        st.one_of(targets, anything, targets.map(lambda path: "{ground}/work/" + path)),
+        st.one_of(targets, anything, targets.map(lambda path: "{ground}/desk/" + path)),
     ),
     max_size=5,
 )
@@ -222,18 +222,18 @@ def arena() -> Iterator[Path]:
 
 def build(root: Path, tree: list[tuple[str, str]]) -> Path:
     ground = Path(tempfile.mkdtemp(dir=root))
-    for folder in ("private", "work/dir/a", "work/b"):
+    for folder in ("private", "desk/dir/a", "desk/b"):
         (ground / folder).mkdir(parents=True)
     (ground / "secret.txt").write_text(SECRET)
     (ground / "private" / "key").write_text(SECRET)
-    (ground / "work" / "dir" / "key").write_text("inside")
+    (ground / "desk" / "dir" / "key").write_text("inside")
     for place, target in tree:
         inside = [part for part in place.split("/") if part not in ("", ".", "..")]
-        path = ground.joinpath("work", *inside)
+        path = ground.joinpath("desk", *inside)
         parent = path.parent
         if not inside or path.is_symlink() or path.exists() or not parent.is_dir():
             continue
-        if parent.resolve().is_relative_to(ground / "work") and target:
+        if parent.resolve().is_relative_to(ground / "desk") and target:
             path.symlink_to(target.format(ground=ground))
     return ground
 
@@ -244,7 +244,7 @@ def test_no_path_and_no_tree_of_links_touches_what_is_outside(
     arena: Path, path: str, tree: list[tuple[str, str]]
 ) -> None:
     ground = build(arena, tree)
-    workspace = Workspace(ground / "work")
+    workspace = Workspace(ground / "desk")
     before = snapshot(ground)
 
     try:
@@ -276,7 +276,7 @@ def _content(folder: int, name: str) -> bytes:
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=paths, tree=links)
 def test_no_descriptor_is_left_open(arena: Path, path: str, tree: list[tuple[str, str]]) -> None:
-    workspace = Workspace(build(arena, tree) / "work")
+    workspace = Workspace(build(arena, tree) / "desk")
     lowest = os.dup(0)
     os.close(lowest)
 
@@ -293,8 +293,8 @@ def test_no_descriptor_is_left_open(arena: Path, path: str, tree: list[tuple[str
 
 
 def test_going_up_is_along_the_way_that_was_taken(workspace: Workspace, ground: Path) -> None:
-    (ground / "work" / "deep" / "er").mkdir(parents=True)
-    (ground / "work" / "short").symlink_to("deep/er")
+    (ground / "desk" / "deep" / "er").mkdir(parents=True)
+    (ground / "desk" / "short").symlink_to("deep/er")
 
     with workspace.open_file("short/../../a.txt") as descriptor:
         assert os.read(descriptor, 10) == b"alpha\n"
