@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -44,6 +45,7 @@ def restored(edited: dict[str, Any], seen: Mapping[str, Any], original: Mapping[
     return whole
 
 
+@lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
     """Whether a value under this name is one that nobody should read over a shoulder."""
     words = [word.lower() for word in _WORD.findall(name)]

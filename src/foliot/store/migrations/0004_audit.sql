@@ -3,7 +3,7 @@
 -- `data` is the record as canonical JSON, with its own number and the hash of the record before it; `hash` is the SHA-256
 -- of `data`. The other columns repeat what is in `data`, to search by.
 CREATE TABLE audit (
-    seq       BIGINT NOT NULL PRIMARY KEY,
+    seq       INTEGER PRIMARY KEY,
     at        REAL NOT NULL,
     moment    TEXT NOT NULL,
     namespace TEXT NOT NULL,
