@@ -61,7 +61,8 @@ def init(folder: Path, blueprint: str, name: str | None, force: bool) -> None:
         target.write_text(text, encoding="utf-8")
         click.echo(f"  {target}")
     click.echo(f"\n{click.style(name, bold=True)} is ready: {BLUEPRINTS[blueprint]}. Next:\n")
-    click.echo(f"  foliot validate -f {folder}\n  foliot apply -f {folder}\n  foliot describe agent-system {name}")
+    last = f'run {folder} "a topic"' if blueprint == "agent" else f"describe agent-system {name}"
+    click.echo(f"  foliot validate -f {folder}\n  foliot apply -f {folder}\n  foliot {last}")
 
 
 def blueprint_files(blueprint: str) -> Iterator[tuple[str, str]]:
