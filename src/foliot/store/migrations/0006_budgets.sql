@@ -1,0 +1,1 @@
+-- Budgets in money: what was reserved and what was spent.

@@ -1,0 +1,1 @@
+-- What schedules and webhooks remember: slots that were fired, deliveries that were taken.
