@@ -1,0 +1,1 @@
+"""How processes hear each other: in one process, over PostgreSQL, over NATS JetStream."""

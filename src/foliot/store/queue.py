@@ -1,0 +1,69 @@
+"""The queue of runs that belong to tasks: who may be taken when.
+
+Everything here is part of a larger transaction: a run is queued in the one that creates it, and leaves the queue in the
+one that ends it. `due_at` alone says when a worker may take a run, whatever the reason (see migrations/0008_queue.sql).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from foliot.store.transaction import Tx, many, run
+
+
+class QueueItem(Struct, frozen=True):
+    """A run as the queue sees it. `requirements` is JSON: what a worker must have to take it."""
+
+    run: int
+    run_id: str
+    task: int
+    namespace: str
+    agent: str
+    lane: str
+    class_key: str
+    priority: int
+    due_at: float
+    requirements: str = "{}"
+
+
+def enqueue(items: Sequence[QueueItem]) -> Tx[None]:
+    yield from many(
+        "queue_add",
+        [
+            {
+                "run": item.run,
+                "run_id": item.run_id,
+                "task": item.task,
+                "namespace": item.namespace,
+                "agent": item.agent,
+                "lane": item.lane,
+                "class": item.class_key,
+                "priority": item.priority,
+                "due_at": item.due_at,
+                "requirements": item.requirements,
+            }
+            for item in items
+        ],
+    )
+
+
+def let_go(key: int, due_at: float | None) -> Tx[None]:
+    """Nobody holds the run any more; it is due again at `due_at`, or when somebody signals."""
+    yield from run("queue_let_go", run=key, due_at=due_at)
+
+
+def remove(key: int) -> Tx[None]:
+    """The run has ended."""
+    yield from run("queue_remove", run=key)
+
+
+def wake(run_id: str, now: float) -> Tx[bool]:
+    """Somebody signalled: a run that nobody holds is due now. False when there was nothing to wake."""
+    return bool((yield from run("queue_wake", run_id=run_id, now=now)))
+
+
+def prolong(keys: Sequence[int], until: float) -> Tx[None]:
+    """Whoever holds these runs is alive: others may not look at them before `until`."""
+    yield from many("queue_prolong", [{"run": key, "until": until} for key in keys])

@@ -1,0 +1,1 @@
+"""Getting work done: tasks, graphs, workers, schedules, webhooks."""
