@@ -5,7 +5,7 @@ INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, d
 VALUES (:run, :run_id, :task, :namespace, :agent, :lane, :class, :priority, :due_at, 0, :requirements);
 
 -- name: queue_let_go
-UPDATE queue SET held = 0, due_at = CAST(:due_at AS REAL) WHERE run = :run;
+UPDATE queue SET held = 0, due_at = :due_at WHERE run = :run;
 
 -- name: queue_remove
 DELETE FROM queue WHERE run = :run;
