@@ -59,6 +59,8 @@ SAMPLES: tuple[e.Event, ...] = (
     e.ToolFinished(RESULT, 1.5, "duplicate", True, USAGE),
     e.ApprovalRequested("c1", "ap-1", "pay", "sha256:04", "over 100", ("ann", "bob"), 999.0),
     e.ApprovalDecided("c1", "edit", "ann", "less", '{"amount": 1}', "ap-1"),
+    e.QuestionAsked("c1", "ask_user", "which one?", ("a", "b"), "a", 999.5),
+    e.QuestionAnswered("c1", "b", "ann", True),
     e.UnknownDecided("c1", "happened", "ann", "saw it", RESULT),
     e.InputReceived("i1", INPUT, "interrupt", "ann"),
     e.MemoryWritten("plan", "session", "sha256:05", 17),

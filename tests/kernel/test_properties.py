@@ -102,7 +102,7 @@ def within_limits(run_spec: RunSpec, state: State, events: list[e.Event]) -> Non
             steps += 1
             tokens += event.response.usage.total_tokens
             cost += event.response.usage.cost_usd or 0.0
-    started = {event.call_id for event in events if isinstance(event, e.ToolStarted)}
+    started = {event.call_id for event in events if isinstance(event, e.ToolStarted | e.QuestionAsked)}
     assert limits.max_tool_calls is None or len(started) <= limits.max_tool_calls
     assert state.spent.tool_calls == len(started)
     assert state.spent.steps == steps

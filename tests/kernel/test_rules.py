@@ -73,6 +73,12 @@ def approved() -> Play:
     return play
 
 
+def asking() -> Play:
+    play = approved()
+    play.record(e.QuestionAsked("a", "pay", "which?", ("x", "y")))
+    return play
+
+
 def running() -> Play:
     play = at("acting")
     play.record(RUNNING)
@@ -120,6 +126,19 @@ HAPPENED = e.UnknownDecided("a", "happened")
         (parked, e.ApprovalDecided("a", "approve", approval_id="another")),
         (parked, e.ApprovalDecided("a", "edit")),
         (parked, e.ApprovalDecided("a", "edit", arguments="{")),
+        (asking, APPROVE),
+        (asking, RUNNING),
+        (asking, FINISHED),
+        (asking, e.QuestionAsked("a", "pay", "which?")),
+        (asking, e.QuestionAnswered("a", "z")),
+        (parked, e.QuestionAsked("a", "pay", "which?")),
+        (running, e.QuestionAsked("a", "pay", "which?")),
+        (done, e.QuestionAsked("a", "pay", "which?")),
+        (requested, e.QuestionAsked("zzz", "pay", "which?")),
+        (requested, e.QuestionAnswered("a", "x")),
+        (parked, e.QuestionAnswered("a", "x")),
+        (running, e.QuestionAnswered("a", "x")),
+        (done, e.QuestionAnswered("a", "x")),
         (requested, HAPPENED),
         (running, HAPPENED),
         (done, HAPPENED),

@@ -164,6 +164,10 @@ class World:
             if call.rule.effect == "once" and call.grant is None and call.attempt == 1 and self.maybe(25):
                 expires = self.now + 20 if self.maybe(30) else None
                 self.record(e.ApprovalRequested(call.call_id, f"ap-{call.call_id}", call.name, "d", expires_at=expires))
+            elif call.attempt == 1 and self.maybe(10):
+                expires = self.now + 20 if self.maybe(30) else None
+                default = "yes" if self.maybe(50) else None
+                self.record(e.QuestionAsked(call.call_id, call.name, "really?", ("yes", "no"), default, expires))
             elif self.maybe(self.clumsy):
                 kind = self.chance.choice(("invalid_arguments", "denied"))
                 self.record(e.ToolFinished(self.outcome(call, kind)))
@@ -239,6 +243,8 @@ class World:
             happened = self.acts[f"r1/{call_id}"] > 0
             decision = "happened" if happened else self.chance.choice(("run", "fail"))
             self.record(e.UnknownDecided(call_id, decision, by="ann"))
+        elif call.question is not None:
+            self.record(e.QuestionAnswered(call_id, self.chance.choice(("yes", "no")), by="ann"))
         else:
             decision = self.chance.choice(("approve", "deny", "edit"))
             arguments = '{"edited":1}' if decision == "edit" else None

@@ -11,7 +11,7 @@ from foliot.kernel import feedback
 from foliot.kernel.actions import CallIntent
 from foliot.kernel.contract import examine, settle_twins
 from foliot.kernel.events import ToolFinished
-from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolResult
+from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolResult, Usage
 from foliot.kernel.state import Answer, Call, State
 
 _object: Final = msgspec.json.Decoder(dict[str, Any])
@@ -109,7 +109,7 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
     call.result = feedback.edited(result, call.arguments) if call.edited and event.synthetic is None else result
     call.ends_run = event.ends_run
     if event.usage is not None:
-        state.spent.add(event.usage)
+        _pay(state, event.usage, event.runs)
     if result.error is None:
         state.tools_done.add(call.name)
     else:
@@ -123,6 +123,15 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
     state.open_calls -= 1
     if state.open_calls == 0:
         _close_step(state)
+
+
+def _pay(state: State, usage: Usage, runs: dict[str, Usage]) -> None:
+    if not runs:
+        state.spent.add(usage)
+    for run_id, part in runs.items():
+        if run_id not in state.paid:
+            state.paid.add(run_id)
+            state.spent.add(part)
 
 
 def _close_step(state: State) -> None:

@@ -24,7 +24,7 @@ InputMode: TypeAlias = Literal["followup", "collect", "steer", "steer-backlog", 
 Rejection: TypeAlias = Literal["empty", "truncated", "required_tools", "markers", "schema"]
 ContractRule: TypeAlias = Literal["undeclared_tool", "duplicate_call", "required_tools", "markers"]
 Synthetic: TypeAlias = Literal[
-    "invalid", "duplicate", "denied", "interrupted", "cancelled", "budget", "contract", "decided", "ended"
+    "invalid", "duplicate", "denied", "interrupted", "cancelled", "budget", "contract", "decided", "ended", "answered"
 ]
 
 
@@ -195,7 +195,8 @@ class ToolStarted(Fact, frozen=True, tag="tool.started"):
 class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     """The one result of a call. `synthetic` says why the kernel answered in the tool's place.
 
-    `ends_run` is set by a tool whose result is the answer of the run. `usage` is what a delegated run has spent.
+    `ends_run` is set by a tool whose result is the answer of the run. `usage` is what delegated runs have spent, and
+    `runs` what each of them has: a run that several calls report is paid for once.
     """
 
     result: ToolResult
@@ -203,6 +204,7 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     synthetic: Synthetic | None = None
     ends_run: bool = False
     usage: Usage | None = None
+    runs: dict[str, Usage] = {}
 
 
 class ApprovalRequested(Fact, frozen=True, tag="approval.requested"):
@@ -226,6 +228,29 @@ class ApprovalDecided(Fact, frozen=True, tag="approval.decided"):
     reason: str = ""
     arguments: str | None = None
     approval_id: str = ""
+
+
+class QuestionAsked(Fact, frozen=True, tag="question.asked"):
+    """The call is parked until someone answers: what is said becomes its result. Nothing of the tool is run.
+
+    With `choices` the answer is one of them. When nobody answers until `expires_at`, the answer is `default`, if any.
+    """
+
+    call_id: str
+    tool: str
+    question: str
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    expires_at: Number | None = None
+
+
+class QuestionAnswered(Fact, frozen=True, tag="question.answered"):
+    """`answer` is None when nobody answered in time and the question has no default. `late`: it is the default."""
+
+    call_id: str
+    answer: str | None
+    by: str = ""
+    late: bool = False
 
 
 class UnknownDecided(Fact, frozen=True, tag="unknown.decided"):
@@ -306,6 +331,8 @@ Event: TypeAlias = (
     | ToolFinished
     | ApprovalRequested
     | ApprovalDecided
+    | QuestionAsked
+    | QuestionAnswered
     | UnknownDecided
     | InputReceived
     | MemoryWritten

@@ -48,6 +48,14 @@ def denied(call_id: str, name: str, by: str, reason: str, *, expired: bool) -> T
     return failed(call_id, name, "denied", code, "approval_denied", message, "denied")
 
 
+def answered(call_id: str, name: str, answer: str | None, *, late: bool) -> ToolFinished:
+    """What a person said is the result, word for word. `late`: nobody did, and it is what the question would take."""
+    if answer is None:
+        return failed(call_id, name, "answered", "timeout", "question_expired", "nobody answered in time", "timeout")
+    note = (Text("(Nobody answered in time; this is the default.)\n"),) if late else ()
+    return ToolFinished(ToolResult(call_id, name, (*note, Text(answer))), synthetic="answered")
+
+
 def not_run(call_id: str, name: str, why: Synthetic, *, started: bool) -> ToolFinished:
     """A call that the run no longer waits for. `started`: nobody knows whether it took effect."""
     what = {

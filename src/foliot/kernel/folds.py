@@ -53,9 +53,18 @@ def _resumed(state: State, event: e.RunResumed) -> None:
 
 
 def _retried(state: State, event: e.RunRetried) -> None:
+    """A new attempt begins with a clean slate: what the last one stumbled over is forgotten, what was said is not."""
     state.held = False
     state.asking = False
     state.retried = event
+    if state.ending is not None and state.ending.cancelled is None:
+        state.ending = None
+    if state.answer is not None and state.transcript and state.transcript[-1].role == "assistant":
+        state.transcript.pop()  # an answer that was not accepted is asked for again
+    state.answer = None
+    state.retry_at = None
+    state.overflow = False
+    state.model_failures = state.output_repairs = state.bad_steps = 0
 
 
 def _ended(state: State, event: e.Terminal) -> None:
@@ -189,6 +198,19 @@ def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
         release_twins(state, call)
 
 
+def _question_asked(state: State, event: e.QuestionAsked) -> None:
+    call = _call(state, event.call_id)
+    call.question = event
+    call.phase = "parked"
+    state.spent.tool_calls += 1  # asking is what the tool does: it is never started
+
+
+def _question_answered(state: State, event: e.QuestionAnswered) -> None:
+    call = _call(state, event.call_id)
+    call.phase = "requested"
+    call.verdict = feedback.answered(call.id, call.name, event.answer, late=event.late)
+
+
 def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
     call = _call(state, event.call_id)
     call.phase = "requested"
@@ -251,6 +273,8 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.ToolFinished: _tool_finished,
     e.ApprovalRequested: _approval_requested,
     e.ApprovalDecided: _approval_decided,
+    e.QuestionAsked: _question_asked,
+    e.QuestionAnswered: _question_answered,
     e.UnknownDecided: _unknown_decided,
     e.InputReceived: _input_received,
     e.MemoryWritten: _nothing,

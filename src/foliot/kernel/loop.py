@@ -34,8 +34,11 @@ from foliot.kernel.contract import judge, violations
 from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.events import (
     ApprovalDecided,
+    ApprovalRequested,
     BudgetExceeded,
     Event,
+    QuestionAnswered,
+    QuestionAsked,
     RunCancelled,
     RunFailed,
     RunResumed,
@@ -43,6 +46,7 @@ from foliot.kernel.events import (
     RunWaiting,
     StepStarted,
     Terminal,
+    WaitReason,
 )
 from foliot.kernel.folds import FOLDS, inputs_due
 from foliot.kernel.messages import Message, ModelRequest
@@ -181,13 +185,16 @@ def _act(state: State) -> Action:
 
 def _expired(state: State, held: list[Call]) -> tuple[Event, ...]:
     return tuple(
-        ApprovalDecided(call.id, "expired", by="timer", approval_id=call.approval.approval_id)
+        _unanswered(call.id, asked)
         for call in held
-        if call.phase == "parked"
-        and call.approval is not None
-        and call.approval.expires_at is not None
-        and call.approval.expires_at <= state.now
+        if (asked := call.awaited) is not None and asked.expires_at is not None and asked.expires_at <= state.now
     )
+
+
+def _unanswered(call_id: str, asked: ApprovalRequested | QuestionAsked) -> Event:
+    if isinstance(asked, ApprovalRequested):
+        return ApprovalDecided(call_id, "expired", by="timer", approval_id=asked.approval_id)
+    return QuestionAnswered(call_id, asked.default, by="timer", late=True)
 
 
 def _refuse_calls(state: State, ready: list[Call]) -> Action | None:
@@ -215,19 +222,23 @@ def _exceeded(breach: budget.Breach, *, finish: bool = False) -> BudgetExceeded:
 
 
 def _wait_for_person(held: list[Call]) -> RunWaiting:
-    unknown = [call for call in held if call.phase == "unknown"]
-    until = [call.approval.expires_at for call in held if call.approval and call.approval.expires_at is not None]
-    if unknown:
-        message = f"the worker died while {unknown[0].name} was under way: did it take effect?"
-    else:
-        message = f"{held[0].name} needs an approval"
-    return RunWaiting(
-        "unknown_effect" if unknown else "approval",
-        "person",
-        tuple(call.id for call in held),
-        min(until) if until else None,
-        message,
-    )
+    asked = [each for call in held if (each := call.question or call.approval) is not None]
+    until = [each.expires_at for each in asked if each.expires_at is not None]
+    reason, message = _what_is_asked(held)
+    return RunWaiting(reason, "person", tuple(call.id for call in held), min(until) if until else None, message)
+
+
+def _what_is_asked(held: list[Call]) -> tuple[WaitReason, str]:
+    """The gravest of it: what nobody knows, then consent, then an answer."""
+    for call in held:
+        if call.phase == "unknown":
+            return "unknown_effect", f"the worker died while {call.name} was under way: did it take effect?"
+    for call in held:
+        if call.question is None:
+            return "approval", f"{call.name} needs an approval"
+    question = held[0].question
+    assert question is not None, "what waits for a person has no result, asks for consent, or asks"
+    return "input", question.question
 
 
 # --- the next question, or the end -------------------------------------------------------------------------------

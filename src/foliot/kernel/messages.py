@@ -3,6 +3,9 @@
 These are msgspec structs because the same values are encoded into the journal at every step: a struct costs about a
 microsecond to encode and needs no conversion. They are frozen, so a transcript can be shared without copying.
 A field may be added with a default; none is ever renamed or removed, because journals are read for ever.
+
+The ones that transcripts are made of are left out of the garbage collector (`gc=False`): they are trees of texts, which
+cannot form a circle, and with a thousand transcripts in memory looking through them was a fifth of a step.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ Number: TypeAlias = int | float
 StopReason: TypeAlias = Literal["end", "tool_calls", "length", "refusal", "other"]
 
 
-class Text(Struct, frozen=True, tag="text", omit_defaults=True):
+class Text(Struct, frozen=True, gc=False, tag="text", omit_defaults=True):
     text: str
 
 
-class Reasoning(Struct, frozen=True, tag="reasoning", omit_defaults=True):
+class Reasoning(Struct, frozen=True, gc=False, tag="reasoning", omit_defaults=True):
     """What a model thought. `signature` and `opaque` are the provider's own and go back to it unchanged."""
 
     text: str = ""
@@ -29,7 +32,7 @@ class Reasoning(Struct, frozen=True, tag="reasoning", omit_defaults=True):
     opaque: str | None = None
 
 
-class Media(Struct, frozen=True, tag="media", omit_defaults=True):
+class Media(Struct, frozen=True, gc=False, tag="media", omit_defaults=True):
     """An image, document, audio or other file: exactly one of `data` (base64), `url`, or `blob` (a digest)."""
 
     media_type: str
@@ -39,7 +42,7 @@ class Media(Struct, frozen=True, tag="media", omit_defaults=True):
     name: str | None = None
 
 
-class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
+class ToolCall(Struct, frozen=True, gc=False, tag="tool_call", omit_defaults=True):
     """`arguments` is the JSON text exactly as the model wrote it, valid or not. `id` is unique within a run.
 
     `opaque` is the provider's own (a thought signature, for example) and goes back to it unchanged.
@@ -51,7 +54,7 @@ class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
     opaque: str | None = None
 
 
-class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
+class ToolResult(Struct, frozen=True, gc=False, tag="tool_result", omit_defaults=True):
     """The one answer to a call. `error` is set when the call failed; the content then says so to the model."""
 
     call_id: str
@@ -78,7 +81,7 @@ class ToolFailure(Struct, frozen=True, omit_defaults=True):
 Part: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     role: Role
     parts: tuple[Part, ...] = ()
 
@@ -91,7 +94,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
 
-class Usage(Struct, frozen=True, omit_defaults=True):
+class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens of one or many answers. `input_tokens` includes what was read from and written to a cache.
 
     `source` is "provider" when the provider counted, "estimated" when Foliot did. `cost_usd` is None when no price is
@@ -132,7 +135,7 @@ class ModelSettings(Struct, frozen=True, omit_defaults=True):
     extra: dict[str, Any] = {}
 
 
-class ModelRequest(Struct, frozen=True, omit_defaults=True):
+class ModelRequest(Struct, frozen=True, gc=False, omit_defaults=True):
     """One question to a model. `output_schema` asks for an answer that is JSON of this shape.
 
     `agent` is the name of who asks, for routing, logs and scripts; it is never sent to a provider.
@@ -147,7 +150,7 @@ class ModelRequest(Struct, frozen=True, omit_defaults=True):
     agent: str = ""
 
 
-class ModelResponse(Struct, frozen=True, omit_defaults=True):
+class ModelResponse(Struct, frozen=True, gc=False, omit_defaults=True):
     """One finished answer. `message.role` is "assistant". `model` is what really answered, by way of `endpoint`."""
 
     message: Message

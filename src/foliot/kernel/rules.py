@@ -50,6 +50,8 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     e.ToolFinished: frozenset({"acting", "queued"}),
     e.ApprovalRequested: frozenset({"acting"}),
     e.ApprovalDecided: _LIVE,
+    e.QuestionAsked: frozenset({"acting"}),
+    e.QuestionAnswered: _LIVE,
     e.UnknownDecided: _LIVE,
     e.InputReceived: _LIVE,
     e.MemoryWritten: _HELD,
@@ -64,6 +66,8 @@ CALL_LEGAL: Final[Mapping[type[e.Fact], frozenset[CallPhase]]] = {
     e.ToolFinished: frozenset({"requested", "running"}),
     e.ApprovalRequested: frozenset({"requested"}),
     e.ApprovalDecided: frozenset({"parked"}),
+    e.QuestionAsked: frozenset({"requested"}),
+    e.QuestionAnswered: frozenset({"parked"}),
     e.UnknownDecided: frozenset({"unknown"}),
 }
 
@@ -124,10 +128,31 @@ def _approval_decided(state: State, event: e.ApprovalDecided) -> str | None:
     call = state.call(event.call_id)
     if call is None or call.phase != "parked" or call.approval is None:
         return _misplaced(call, event.call_id, e.ApprovalDecided)
+    if call.question is not None:
+        return f"the call {call.id!r} has been approved already, and waits for an answer"
     if event.approval_id and event.approval_id != call.approval.approval_id:
         return f"the decision is about another approval, {event.approval_id!r}"
     if event.decision == "edit" and (event.arguments is None or parse_arguments(event.arguments)[0] is None):
         return "edited arguments that are not a JSON object"
+    return None
+
+
+def _question_asked(state: State, event: e.QuestionAsked) -> str | None:
+    call = state.call(event.call_id)
+    if call is not None and call.question is not None:
+        return f"the call {call.id!r} has asked already"
+    return _misplaced(call, event.call_id, e.QuestionAsked)
+
+
+def _question_answered(state: State, event: e.QuestionAnswered) -> str | None:
+    call = state.call(event.call_id)
+    if call is None or call.phase != "parked":
+        return _misplaced(call, event.call_id, e.QuestionAnswered)
+    if call.question is None:
+        return f"the call {call.id!r} asks for an approval, not for an answer"
+    choices = call.question.choices
+    if choices and event.answer is not None and event.answer not in choices:
+        return f"the answer to {call.id!r} is not one of its choices"
     return None
 
 
@@ -206,6 +231,8 @@ GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.ToolFinished: _tool_finished,
     e.ApprovalRequested: _approval_requested,
     e.ApprovalDecided: _approval_decided,
+    e.QuestionAsked: _question_asked,
+    e.QuestionAnswered: _question_answered,
     e.UnknownDecided: _unknown_decided,
     e.SessionCompacted: _compacted,
 }

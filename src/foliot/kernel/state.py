@@ -19,6 +19,7 @@ from foliot.kernel.events import (
     CancelRequested,
     ContractRule,
     InputReceived,
+    QuestionAsked,
     RunCreated,
     RunRetried,
     RunWaiting,
@@ -44,7 +45,7 @@ Phase: TypeAlias = Literal[
 # Where a call is. The moves are in rules.py.
 CallPhase: TypeAlias = Literal[
     "requested",  # to be started, or answered by the kernel
-    "parked",  # waits for an approval
+    "parked",  # waits for a person: for an approval, or for the answer to its question
     "running",  # started by the attempt that holds the run
     "unknown",  # a `once` call that a dead attempt had started: a person must say
     "done",
@@ -65,6 +66,7 @@ class Call:
     ends_run = False
     approval: ApprovalRequested | None = None
     grant: ApprovalDecided | None = None
+    question: QuestionAsked | None = None
     result: ToolResult | None = None
     verdict: ToolFinished | None = None
     violation: ContractRule | None = None
@@ -80,6 +82,11 @@ class Call:
     @property
     def effect(self) -> str:
         return self.rule.effect if self.rule else "read"
+
+    @property
+    def awaited(self) -> ApprovalRequested | QuestionAsked | None:
+        """What a person is asked while the call is parked. A question comes after the approval to ask it."""
+        return (self.question or self.approval) if self.phase == "parked" else None
 
     @property
     def succeeded(self) -> bool:
@@ -147,6 +154,7 @@ class State:
         self.retry_at: float | None = None
         self.overflow = False
         self.compacted = False
+        self.paid: set[str] = set()  # delegated runs whose account is in `spent`
         self.effects = 0  # calls that may have changed something
         self.tools_done: set[str] = set()
         self.waived: set[ContractRule] = set()
