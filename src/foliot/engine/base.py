@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
-from foliot.kernel.events import ApprovalRequested, Event
+from foliot.kernel.events import ApprovalRequested, Event, RunRetried, Terminal
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
 from foliot.models.base import OnDelta
 from foliot.store.runs import Signal
+from foliot.store.transaction import Tx
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -52,6 +53,18 @@ class Approvals(Protocol):
 
     async def answers(self, state: State, classes: Mapping[str, Iterable[str]] | None = None) -> list[Signal]:
         """What was decided meanwhile about the calls that the run has parked."""
+        ...
+
+
+class Settlement(Protocol):
+    """The work that a run belongs to: consulted when the run is about to end, and told when it is let go."""
+
+    def instead(self, state: State, terminal: Terminal) -> RunRetried | None:
+        """Another attempt in place of this end; None lets the run end."""
+        ...
+
+    def settle(self, state: State) -> Tx[None]:
+        """What follows for the work, in the transaction that ends the run or lets it wait. May be run again."""
         ...
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from foliot.engine.approval.parking import Parking
-from foliot.engine.base import Clock, Models, Watcher
+from foliot.engine.base import Clock, Models, Settlement, Watcher
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
 from foliot.engine.intake import admit_calls, check_output, give_up_compacting
 from foliot.engine.summary import phase_of, summary_of
@@ -32,7 +32,7 @@ from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
 from foliot.kernel.events import Event, RunClaimed, RunResumed
 from foliot.kernel.loop import apply, decide
 from foliot.kernel.state import State
-from foliot.store.runs import Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
+from foliot.store.runs import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
 from foliot.tools.base import Admitted, Toolbox
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Driver:
         watcher: Watcher,
         clock: Clock,
         parking: Parking | None = None,
+        settlement: Settlement | None = None,
         stream: bool = False,
         claim: bool = True,
         lease_seconds: float = 30.0,
@@ -78,6 +79,7 @@ class Driver:
         self._watcher = watcher
         self._clock = clock
         self._parking = parking
+        self._settlement = settlement
         self._stream = stream
         self._claim = claim
         self._lease_seconds = lease_seconds
@@ -133,6 +135,8 @@ class Driver:
         while self._mail:
             self._take(*self._mail.pop(0))
         action = decide(self.state)
+        if type(action) is End and self._settlement is not None:
+            return await self._end(action, self._settlement)
         for event in action.events:
             self._record(event)
         match action:  # in the order of how often they come
@@ -183,14 +187,25 @@ class Driver:
     async def _let_go(self) -> bool:
         """Wait without holding the lease, unless a signal is there that nobody else would take."""
         try:
-            await self._write("waiting")
+            waiting = self.state.waiting
+            await self._write("waiting", due=waiting.until if waiting is not None else None)
         except SignalsPending:
             for signal in await self._journal.signals([self.lease.run_id]):
                 self.deliver(signal)
             return False
         return True
 
-    async def _write(self, phase: Phase | None = None) -> None:
+    async def _end(self, action: End, settlement: Settlement) -> bool:
+        """End a run of a task, unless its task wants another attempt of it."""
+        *before, terminal = action.events
+        for event in before:
+            self._record(event)
+        retry = settlement.instead(self.state, action.terminal)
+        self._record(retry or terminal)
+        await self._write("pending" if retry else phase_of(action.terminal), due=retry.due if retry else None)
+        return True
+
+    async def _write(self, phase: Phase | None = None, *, due: float | None = None) -> None:
         """Make everything recorded durable; only then is it told to anyone."""
         self._stop_if_lost()
         written, taken = self._unwritten, self._taken
@@ -202,6 +217,8 @@ class Driver:
             phase=phase,
             summary=summary_of(self.state) if phase else None,
             taken=taken,
+            due=due,
+            also=self._beside(phase),
         )
         self._unwritten, self._taken = self._unwritten[len(written) :], self._taken[len(taken) :]
         recorded = self._watcher.recorded
@@ -211,6 +228,11 @@ class Driver:
             await self._parking.recorded(event for _, event in written)
         if phase is None:
             self._stop_if_lost()  # it may have been lost while this was being written
+
+    def _beside(self, phase: Phase | None) -> Beside | None:
+        if phase is None or self._settlement is None:
+            return None
+        return partial(self._settlement.settle, self.state)
 
     def _stop_if_lost(self) -> None:
         if self._lost:

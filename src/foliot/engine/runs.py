@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from foliot.engine.approval.parking import Parking
-from foliot.engine.base import Approvals, Clock, Models, Silence, Watcher
+from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
 from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
@@ -148,6 +148,24 @@ class Runs:
             driver.deliver(signal)
         return driver
 
+    async def adopt(
+        self,
+        lease: Lease,
+        *,
+        settlement: Settlement,
+        tools: Callable[[RunSpec], Awaitable[Toolbox]],
+        stream: bool = False,
+    ) -> Driver:
+        """Go on with a run whose lease somebody else has claimed for this process. Raises as `take`."""
+        _, state = await self.load(lease.run_id)
+        if state.ended is not None:
+            raise LeaseLost(f"run {lease.run_id} has been ended by another process")
+        toolbox = await tools(state.spec)
+        driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=settlement)
+        for signal in (*await self.journal.signals([lease.run_id]), *await self._answers(state, toolbox)):
+            driver.deliver(signal)
+        return driver
+
     async def _answers(self, state: State, tools: Toolbox) -> list[Signal]:
         """Decisions that nobody signalled, because whoever decided died before he could."""
         if self._approvals is None or not any(call.phase == "parked" for call in state.calls):
@@ -197,7 +215,16 @@ class Runs:
     async def close(self) -> None:
         await self._keeper.close()
 
-    def _driver(self, lease: Lease, state: State, tools: Toolbox | None, stream: bool, *, claim: bool) -> Driver:
+    def _driver(
+        self,
+        lease: Lease,
+        state: State,
+        tools: Toolbox | None,
+        stream: bool,
+        *,
+        claim: bool,
+        settlement: Settlement | None = None,
+    ) -> Driver:
         tools = tools or self.tools
         return Driver(
             lease,
@@ -206,6 +233,7 @@ class Runs:
             models=self._models,
             tools=tools,
             parking=Parking(self._approvals, state, tools) if self._approvals is not None else None,
+            settlement=settlement,
             watcher=self._watcher,
             clock=self._clock,
             stream=stream,

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from foliot.errors import Conflict, NotFound
+from foliot.store import queue
 from foliot.store.base import Database
 from foliot.store.runs import (
     TERMINAL,
+    Beside,
     Entry,
     Held,
     JournalConflict,
@@ -43,7 +45,7 @@ class SqlJournal:
     async def create(
         self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
     ) -> Lease | None:
-        key = await self._db.write(_create, run, first, worker, lease_until)
+        key = await self._db.write(create_run, run, first, worker, lease_until)
         return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
 
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
@@ -61,8 +63,13 @@ class SqlJournal:
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
+        due: float | None = None,
+        also: Beside | None = None,
     ) -> None:
-        await self._db.write(_append, lease, entries, phase, summary, taken)
+        if lease.queued and phase is not None and phase != "running":
+            await self._db.write(_let_go, lease, entries, phase, summary, taken, due, also)
+        else:
+            await self._db.write(_append, lease, entries, phase, summary, taken)
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
@@ -132,7 +139,10 @@ class SqlJournal:
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def _create(new: NewRun, first: Sequence[Entry], worker: str | None, lease_until: float | None) -> Tx[int]:
+def create_run(
+    new: NewRun, first: Sequence[Entry], worker: str | None = None, lease_until: float | None = None
+) -> Tx[int]:
+    """Store a new run with its first events; its key. Part of a larger transaction where a task makes the run."""
     epoch = 1 if worker else 0
     row = yield from one(
         "run_create",
@@ -177,6 +187,9 @@ def _renew(leases: Sequence[Lease], until: float) -> Tx[set[str]]:
     for lease in leases:
         if not (yield from run("run_renew", key=lease.key, epoch=lease.epoch, until=until)):
             lost.add(lease.run_id)
+    kept = [lease.key for lease in leases if lease.queued and lease.run_id not in lost]
+    if kept:
+        yield from queue.prolong(kept, until)
     return lost
 
 
@@ -195,6 +208,27 @@ def _append(
         raise SignalsPending(f"run {lease.run_id} has signals to take")
     if phase in TERMINAL:
         yield from run("purge_signals", id=lease.run_id)
+
+
+def _let_go(
+    lease: Lease,
+    entries: Sequence[Entry],
+    phase: Phase,
+    summary: dict[str, Any] | None,
+    taken: Sequence[str],
+    due: float | None,
+    also: Beside | None,
+) -> Tx[None]:
+    """An append after which a run of a task is held by nobody: the queue and the task hear of it in the same breath."""
+    yield from _append(lease, entries, phase, summary, taken)
+    if phase in TERMINAL:
+        yield from queue.remove(lease.key)
+    else:
+        if due is None and phase == "pending":
+            due = 0.0
+        yield from queue.let_go(lease.key, due)
+    if also is not None:
+        yield from also()
 
 
 def _pass_fence(
@@ -250,6 +284,8 @@ def _signal(signal: Signal) -> Tx[None]:
     if there["phase"] in TERMINAL:
         raise Conflict(f"run {signal.run_id} has ended ({there['phase']})")
     yield from run("signal_add", **msgspec.structs.asdict(signal))
+    if there["phase"] in ("waiting", "pending"):
+        yield from queue.wake(signal.run_id, signal.at)
 
 
 def _put_blobs(blobs: list[dict[str, Any]]) -> Tx[None]:

@@ -13,6 +13,7 @@ import msgspec
 from foliot.errors import Conflict, NotFound
 from foliot.store.runs import (
     TERMINAL,
+    Beside,
     Entry,
     Held,
     JournalConflict,
@@ -102,7 +103,10 @@ class MemoryJournal:
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
+        due: float | None = None,
+        also: Beside | None = None,
     ) -> None:
+        assert also is None, "tasks need a database"
         run = self._get(lease.run_id)
         if run.info.epoch != lease.epoch:
             raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")

@@ -11,14 +11,17 @@ Invariant:   `seq` has no gaps and one writer. An append begins with one stateme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from foliot.errors import Conflict
+from foliot.store.transaction import Tx
 
 Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed", "cancelled"]
+# What commits together with an append: a transaction body that is run inside the append's own.
+Beside: TypeAlias = Callable[[], Tx[None]]
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -32,13 +35,17 @@ class Entry(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True):
-    """The right to write one journal until `until`. `epoch` is the fence; `key` is the store's short name for it."""
+    """The right to write one journal until `until`. `epoch` is the fence; `key` is the store's short name for it.
+
+    `queued`: the run belongs to a task, so letting it go puts it back into the queue, and its end takes it out.
+    """
 
     run_id: str
     key: int
     epoch: int
     worker: str
     until: float
+    queued: bool = False
 
 
 class NewRun(Struct, frozen=True):
@@ -141,10 +148,13 @@ class Journal(Protocol):
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
+        due: float | None = None,
+        also: Beside | None = None,
     ) -> None:
         """Add entries, all or none; durable on return. Any `phase` but "running" also gives the lease back.
 
-        `taken` are ids of signals that these entries carry; they are removed in the same transaction.
+        `taken` are ids of signals that these entries carry; they are removed in the same transaction. `due` is when a
+        queued run that is let go may be taken again (None: as soon as it can go on). `also` commits with the entries.
         Raises `LeaseLost`, `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not taken.
         """
         ...

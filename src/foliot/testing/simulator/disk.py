@@ -13,7 +13,7 @@ from typing import Any
 
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.codec import decode
-from foliot.store.runs import Entry, Lease, NewRun, Phase, RunInfo, Signal
+from foliot.store.runs import Beside, Entry, Lease, NewRun, Phase, RunInfo, Signal
 from foliot.testing.simulator.history import Claimed, Stored
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.world import at_once
@@ -55,6 +55,8 @@ class ProcessJournal:
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
+        due: float | None = None,
+        also: Beside | None = None,
     ) -> None:
         operation = partial(self._truth.append, lease, entries, phase=phase, summary=summary, taken=list(taken))
         await self._write("append", lease.run_id, operation, lambda _: self._stored(lease, entries, phase))
