@@ -187,6 +187,15 @@ SPECS: dict[str, dict[str, Any]] = {
         "capabilities": {"gpu": True, "supported_models": ["big"]},
         "max_concurrent_tasks": 4,
     },
+    "Budget": {
+        "scope": {"agent": "clerk", "user": "*", "labels": {"team": "support"}},
+        "window": "month",
+        "time_zone": "Europe/Berlin",
+        "limit": {"amount": "250.00", "currency": "USD", "tokens": 9000000},
+        "warn": [50, 80],
+        "on_exceeded": "fail",
+        "unpriced": "allow",
+    },
 }
 
 

@@ -25,10 +25,11 @@ PLURALS = {
     "TaskWebhook": "task-webhooks",
     "Worker": "workers",
     "McpServer": "mcp-servers",
+    "Budget": "budgets",
 }
 
 
-def test_there_are_fifteen_kinds_with_their_paths() -> None:
+def test_every_kind_has_its_path() -> None:
     assert {name: kind.plural for name, kind in KINDS.items()} == PLURALS
 
 

@@ -1,4 +1,4 @@
-"""The fifteen kinds by name, without loading their models.
+"""The kinds by name, without loading their models.
 
 `foliot get` must start fast, so this table holds all that listing, completing and naming need; the pydantic model of a
 kind is imported by `model()` when something is to be validated.
@@ -234,6 +234,19 @@ _ALL: Final = (
         _STATUS,
         ("LAST_HEARTBEAT", "status.lastHeartbeat"),
         wide=(("CURRENT", "status.currentTasks"), ("MODELS", "spec.capabilities.supported_models")),
+    ),
+    _kind(
+        "Budget",
+        "budgets",
+        "budget",
+        ("WINDOW", "spec.window"),
+        ("LIMIT", "spec.limit.amount"),
+        ("TOKENS", "spec.limit.tokens"),
+        ("AGENT", "spec.scope.agent"),
+        ("USER", "spec.scope.user"),
+        ("ON_EXCEEDED", "spec.on_exceeded"),
+        _STATUS,
+        wide=(("TIME_ZONE", "spec.time_zone"), ("WARN", "spec.warn")),
     ),
 )
 

@@ -47,6 +47,7 @@ _FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     "Memory": (("embedding_model", "ModelEndpoint", "ref"), _SECRET),
     "McpServer": (("env.secretRef", "Secret", "secret"), _SECRET),
     "AgentPolicy": (("target_systems", "AgentSystem", "name"),),
+    "Budget": (("scope.agent", "Agent", "name"),),
     "ToolPermission": (("tool_ref", "Tool", "name"), ("target_agents", "Agent", "name")),
     "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name")),
     "Task": (("system", "AgentSystem", "name"), ("agent", "Agent", "name")),
@@ -72,6 +73,8 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
         form = "secret" if kind == "Secret" else "name"
     if form == "tool" and said.startswith("agent:"):  # an agent that this one may call
         yield Reference(path, "Agent", namespace, said.removeprefix("agent:"), said)
+        return
+    if said == "*":  # each of them, and none by its name
         return
     bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form == "tool" else said
     where, slash, name = bare.rpartition("/") if form in ("ref", "secret") else ("", "", bare)

@@ -1,4 +1,4 @@
-"""The fifteen kinds, one file each: fields, defaults, and the rules that hold between fields.
+"""The kinds, one file each: fields, defaults, and the rules that hold between fields.
 
 Reached through `foliot.resources.kinds`; nothing here knows of files, stores or other resources.
 """

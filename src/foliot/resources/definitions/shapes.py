@@ -1,4 +1,4 @@
-"""Parts that several kinds share: how to prove who one is, how often one may call, how to try again."""
+"""Parts that several kinds share: how to prove who one is, how often one may call, how to try again, money."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from foliot.resources import money
 from foliot.resources.base import Model, problem
 from foliot.resources.fields import (
     Count,
@@ -17,6 +18,7 @@ from foliot.resources.fields import (
     SecretRef,
     Timeout,
     Url,
+    as_text,
     lowered,
     refusal,
 )
@@ -34,7 +36,21 @@ def _header_name(value: str) -> str:
     return value
 
 
+def _amount(value: str) -> str:
+    try:
+        micros = money.micros_of_text(value)
+    except ValueError as error:
+        raise refusal(f'invalid {{field}} "{value[:40]}": {error}', expected='dollars such as "25.00"') from None
+    return money.dollars(micros)
+
+
 HeaderName: TypeAlias = Annotated[str, AfterValidator(_header_name)]
+Dollars: TypeAlias = Annotated[
+    str,
+    BeforeValidator(as_text),
+    AfterValidator(_amount),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["25.00", 0.5]}),
+]
 
 
 class SecretAuth(Model):

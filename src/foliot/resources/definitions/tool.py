@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from foliot.resources import durations
 from foliot.resources.base import Model, Resource, Status, problem
-from foliot.resources.definitions.shapes import CallRetry, OperationClass, RateLimit, ToolAuth
+from foliot.resources.definitions.shapes import CallRetry, Dollars, OperationClass, RateLimit, ToolAuth
 from foliot.resources.fields import (
     ExactList,
     JsonSchema,
@@ -228,6 +228,7 @@ class ToolSpec(Model):
         default=None, description="`required` refuses a call that cannot be recorded; `best_effort` when not given."
     )
     rate_limit: RateLimit | None = Field(default=None, description="How often it may be called.")
+    price_usd: Dollars = Field(default="", description="What each call costs, in US dollars; counted by Budgets.")
     runtime: ToolRuntime = Field(default_factory=ToolRuntime, description="How a call is carried out.")
     auth: ToolAuth = Field(default_factory=ToolAuth, description="How the tool is told who calls.")
 
