@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.records.entry import entry_of, snapshot
+from foliot.engine.records.entry import entry_of
 from foliot.engine.records.metering import totals
 from foliot.engine.records.trail import AuditTrail
 from foliot.errors import InvalidInput, Unavailable
@@ -28,7 +28,7 @@ from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.rules import FixedRules
 from foliot.tools.spending import Spending, counted, spend
-from foliot.tools.stages.record import CallRecord
+from foliot.tools.stages.record import CallRecord, snapshot
 from tests.tools.governed import call, permission, rules
 
 
@@ -260,18 +260,51 @@ def pipeline(recorder, *documents, **definition) -> tuple[Pipeline, list]:
 
 
 class TestTheTrail:
-    async def test_a_call_leaves_its_decision_and_its_result_with_what_it_took(self, log) -> None:
+    async def test_a_call_that_nobody_asked_about_leaves_one_record_with_what_it_took(self, log) -> None:
         trail = AuditTrail(log)
         tools, _ = pipeline(trail)
         await tools.call(call(arguments={"amount": 3}))
         await trail.close()
 
-        finished, admitted = [each.body for each in await log.find(AuditFilter())]
-        assert (admitted["moment"], admitted["outcome"]) == ("admitted", "allowed")
+        (finished,) = [each.body for each in await log.find(AuditFilter())]
+        assert finished["decision"] == {"asks": []}
         assert (finished["moment"], finished["outcome"]) == ("finished", "ok")
         assert finished["arguments"] == {"amount": 3}
         assert finished["metering"]["attempts"] == 1
         assert finished["metering"]["bytes_out"] == len("gave 3")
+
+    @pytest.mark.parametrize(
+        ("given", "declared"),
+        [
+            pytest.param({}, {"record": "required"}, id="required"),
+            pytest.param({"run_id": ""}, {}, id="outside any run"),
+        ],
+    )
+    async def test_a_call_whose_start_no_journal_shows_leaves_its_decision_before_it_runs(
+        self, log, given, declared
+    ) -> None:
+        trail = AuditTrail(log)
+        tools, _ = pipeline(trail, **declared)
+        await tools.call(call(arguments={"amount": 3}, **given))
+        await trail.close()
+
+        finished, admitted = [each.body for each in await log.find(AuditFilter())]
+        assert (admitted["moment"], admitted["outcome"]) == ("admitted", "allowed")
+        assert (finished["moment"], finished["outcome"]) == ("finished", "ok")
+
+    async def test_a_tool_that_changes_its_arguments_does_not_change_the_record(self, log) -> None:
+        trail = AuditTrail(log)
+
+        class Greedy:
+            definition = ToolDefinition("refund")
+
+            async def invoke(self, call, *, on_output=None):
+                call.arguments["amount"] = 1_000_000
+                return "gave it"
+
+        await Pipeline([Greedy()], Parts(recorders=(trail,))).call(call(arguments={"amount": 3}))
+        await trail.close()
+        assert (await log.get(1)).body["arguments"] == {"amount": 3}
 
     async def test_a_refusal_names_layer_and_rule(self, log) -> None:
         trail = AuditTrail(log)
@@ -311,7 +344,7 @@ class TestTheTrail:
             await Pipeline([refund], Parts(recorders=(trail,))).call(call())
         await trail.close()
 
-        metering = (await log.get(2)).body["metering"]
+        metering = (await log.get(1)).body["metering"]
         assert (metering["input_tokens"], metering["output_tokens"], metering["cost_usd"]) == (100, 20, 0.25)
         (total,) = await totals(log, AuditFilter(), by="tool")
         assert (total.calls, total.tokens, total.cost_usd) == (1, 120, 0.25)
@@ -335,7 +368,7 @@ class TestTheTrail:
             await task
         await trail.close()
 
-        stopped = (await log.get(2)).body
+        stopped = (await log.find(AuditFilter(), limit=1))[0].body
         assert (stopped["moment"], stopped["outcome"], stopped["result"]["code"]) == ("finished", "failed", "canceled")
 
     async def test_records_keep_the_order_in_which_they_came(self, log) -> None:
@@ -362,7 +395,7 @@ class TestTheTrail:
         result = await tools.call(call(arguments={"amount": 3}))
         await trail.close()
         assert (result.text, acted) == ("gave 3", [3])
-        assert trail.dropped == 2
+        assert trail.dropped == 1
 
     async def test_a_required_record_that_cannot_be_written_keeps_the_tool_from_running(self) -> None:
         trail = AuditTrail(NoLog())
@@ -472,7 +505,6 @@ async def test_runs_of_a_runtime_are_audited(path) -> None:
     found = [each.body for each in await log.find(AuditFilter(run_id=run_id))]
     assert [(each["moment"], each["agent"], each["tool"]) for each in found] == [
         ("finished", "clerk", "population"),
-        ("admitted", "clerk", "population"),
     ]
     assert found[0]["schema_digest"].startswith("sha256:")
     assert (await log.verify()).broken is None

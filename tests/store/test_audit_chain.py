@@ -17,7 +17,7 @@ ENTRIES = st.lists(
 
 
 def chain(entries: list[dict]) -> tuple[list[Link], Head]:
-    links = [Link(head.seq, data, head.hash, {}) for head, data in linked(entries, Head())]
+    links = [Link(seq, data, digest, {}) for seq, digest, data, _ in linked(entries, Head())]
     return links, Head(links[-1].seq, links[-1].hash)
 
 

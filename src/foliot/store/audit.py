@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from foliot.errors import InvalidInput, NotFound
 from foliot.store.audit_chain import COLUMNS, Break, Check, Head, Link, linked
@@ -38,8 +39,7 @@ class AuditFilter:
     until: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
+class AuditRecord(Struct, frozen=True):
     """One record as it is stored. `body` holds its number and the hash before it too."""
 
     seq: int
@@ -127,14 +127,14 @@ def _append(entries: Sequence[Mapping[str, Any]]) -> Tx[list[AuditRecord]]:
     if row is None:
         raise InvalidInput("the audit log has lost its head", hint="`foliot audit verify` says more")
     written: list[AuditRecord] = []
-    rows: list[dict[str, Any]] = []
-    first = Head(row["seq"], row["hash"])
-    for entry, (head, data) in zip(entries, linked(entries, first), strict=True):
-        rows.append({**{name: entry[name] for name in COLUMNS}, "seq": head.seq, "data": data, "hash": head.hash})
-        written.append(AuditRecord(head.seq, head.hash, {**entry, "seq": head.seq, "previous": first.hash}))
-        first = head
+    rows: list[tuple[Any, ...]] = []
+    head = Head(row["seq"], row["hash"])
+    for seq, digest, data, body in linked(entries, head):
+        rows.append((seq, *[body[name] for name in COLUMNS], data, digest))
+        written.append(AuditRecord(seq, digest, body))
     yield from many("audit_add", rows)
-    yield from run("audit_advance", seq=first.seq, hash=first.hash)
+    if written:
+        yield from run("audit_advance", seq=written[-1].seq, hash=written[-1].hash)
     return written
 
 

@@ -54,13 +54,15 @@ class Break:
     message: str
 
 
-def linked(entries: Sequence[Mapping[str, Any]], head: Head) -> Iterator[tuple[Head, str]]:
-    """Each entry as the text of a record behind `head`, with the head that it makes."""
+def linked(entries: Sequence[Mapping[str, Any]], head: Head) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
+    """Each entry as a record behind `head`: its number, its hash, its text, and what the text says."""
+    seq, digest = head.seq, head.hash
     for entry in entries:
-        seq = head.seq + 1
-        data = _canonical({**entry, "seq": seq, "previous": head.hash})
-        head = Head(seq, sha256(data).hexdigest())
-        yield head, data.decode()
+        seq += 1
+        body = {**entry, "seq": seq, "previous": digest}
+        data = _canonical(body)
+        digest = sha256(data).hexdigest()
+        yield seq, digest, data.decode(), body
 
 
 class Check:

@@ -227,7 +227,9 @@ async def _execute(connection: Connection, statement: Statement) -> Any:
     text, names = load_for_postgres(statement.name)
     if statement.want == "many":
         sets: Any = statement.params
-        await connection.executemany(text, [[each[name] for name in names] for each in sets])
+        if type(sets[0]) is not tuple:
+            sets = [[each[name] for name in names] for each in sets]
+        await connection.executemany(text, sets)
         return None
     params: Params = statement.params  # type: ignore[assignment]  # only "many" has a sequence
     arguments = [params[name] for name in names]

@@ -31,7 +31,7 @@ class Statement(NamedTuple):
     """One named query (see queries/*.sql) with its parameters, and what to hand back for it."""
 
     name: str
-    params: Params | Sequence[Params]
+    params: Params | Sequence[Params] | Sequence[Sequence[Any]]
     want: Literal["rows", "count", "many"]
 
 
@@ -60,7 +60,11 @@ def run(name: str, /, **params: Any) -> Tx[int]:
     return (yield Statement(name, params, "count"))
 
 
-def many(name: str, params: Sequence[Params]) -> Tx[None]:
-    """Execute once for each set of parameters, in one round trip where the driver can."""
+def many(name: str, params: Sequence[Params] | Sequence[tuple[Any, ...]]) -> Tx[None]:
+    """Execute once for each set of parameters, in one round trip where the driver can.
+
+    A set is a mapping, or for what is written often a tuple: its values in the order in which the query first names
+    its parameters.
+    """
     if params:
         yield Statement(name, params, "many")

@@ -51,7 +51,7 @@ from foliot.tools.stages.permissions import Permissions
 from foliot.tools.stages.policy import Policies
 from foliot.tools.stages.preconditions import Preconditions
 from foliot.tools.stages.rate import RateGate, RateStage
-from foliot.tools.stages.record import CallRecord, Moment, Record
+from foliot.tools.stages.record import CallRecord, Moment, Record, snapshot
 from foliot.tools.stages.resolve import Resolve
 from foliot.tools.stages.retry import Retries
 from foliot.tools.stages.secrets import Secrets
@@ -150,7 +150,7 @@ def compose(stages: Sequence[Stage], backend: Handler) -> Handler:
 class Entry:
     """One tool with everything that stands before and around it."""
 
-    __slots__ = ("definition", "finishers", "gates", "handler", "layers", "tool")
+    __slots__ = ("definition", "finishers", "gates", "handler", "layers", "required", "tool")
 
     def __init__(self, tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> None:
         definition = tool.definition
@@ -166,6 +166,7 @@ class Entry:
         self.handler = compose(stages_for(definition, parts), backend)
         self.finishers = finishers_for(definition, parts)
 
+        self.required = definition.record == "required"
 
 class Pipeline:
     """A `Toolbox`: named tools, each behind its layers, gates and stages."""
@@ -219,24 +220,22 @@ class Pipeline:
             for gate in entry.gates:
                 await gate(call, rules, asks)
             if self._record is not None:
-                await self._note("admitted", call, entry, asks=asks)
+                kept = snapshot(call.arguments)
+                if asks or call.grant or entry.required or not call.run_id:
+                    await self._note("admitted", call, entry, asks=asks, arguments=kept)
         except ApprovalNeeded as needed:
             return await self._park(call, entry, asks, needed.parked)
         except Exception as error:
             # Governance fails closed: a layer that breaks refuses the call.
             return await self._refuse(call, entry, asks, error)
-        return AdmittedCall(self, entry, call)
+        return AdmittedCall(self, entry, call, kept)
 
+            kept = b""
     async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
         """Both halves at once, for callers that keep no journal."""
         admitted = await self.admit(call)
         if isinstance(admitted, Parked):
-            return failure_result(
-                call,
-                ToolDenied(
-                    f"{call.tool!r} needs an approval: {admitted.reason}", layer="approval", rule=admitted.approval_id
-                ),
-            )
+            return failure_result(call, _nobody_waits(call, admitted))
         return admitted if isinstance(admitted, ToolResult) else await admitted.run(on_output=on_output)
 
     def _unknown(self, call: Invocation) -> ToolUnsupported:
@@ -264,58 +263,67 @@ class Pipeline:
             return failure_result(call, broken)
         return result
 
-    async def finish(
-        self, call: Invocation, entry: Entry, result: ToolResult, running: Running, began: float
-    ) -> ToolResult:
+    async def finish(self, admitted: AdmittedCall, result: ToolResult, running: Running, began: float) -> ToolResult:
         """The result as it may be seen, recorded. Never raises."""
         try:
-            for finisher in entry.finishers:
+            for finisher in admitted.entry.finishers:
                 result = await finisher(call, result)
             if self._record is not None:
-                seconds = self.parts.clock() - began
-                await self._note("finished", call, entry, result=result, attempts=running.attempts, seconds=seconds)
+                await self._record(self._finished(admitted, result, running, began))
         except Exception as error:
             # What a finisher could not make fit to be seen is not seen.
             return failure_result(call, error)
+        call = admitted.call
         return result
 
-    async def cut_off(self, call: Invocation, entry: Entry, running: Running, began: float) -> None:
+    async def cut_off(self, admitted: AdmittedCall, running: Running, began: float) -> None:
         """Recorded too: a call that was stopped may have acted. Never raises."""
         if self._record is not None:
             stopped = failure_result(call, ToolCancelled(f"the call of {call.tool!r} was stopped before it ended"))
             seconds = self.parts.clock() - began
             with contextlib.suppress(Exception):  # whoever stops it does not wait for a reason
-                await self._note("finished", call, entry, result=stopped, attempts=running.attempts, seconds=seconds)
+                await self._record(self._finished(admitted, stopped, running, began))
+
+    def _finished(self, admitted: AdmittedCall, result: ToolResult, running: Running, began: float) -> CallRecord:
+        now = self.parts.clock()
+        definition, attempts = admitted.entry.definition, running.attempts
+        return CallRecord(
+            "finished", admitted.call, definition, now, (), None, result, attempts, now - began, admitted.arguments
+        )
 
     async def _note(self, moment: Moment, call: Invocation, entry: Entry | None, **facts: Any) -> None:
         if self._record is not None:
             definition = entry.definition if entry else None
             await self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
+            call = admitted.call
 
 
 class AdmittedCall:
-    __slots__ = ("_call", "_entry", "_pipeline")
+    """`arguments` are those that were decided about, as JSON; empty when nobody keeps records."""
 
-    def __init__(self, pipeline: Pipeline, entry: Entry, call: Invocation) -> None:
+    __slots__ = ("_pipeline", "arguments", "call", "entry")
+
+    def __init__(self, pipeline: Pipeline, entry: Entry, call: Invocation, arguments: bytes) -> None:
         self._pipeline = pipeline
-        self._entry = entry
-        self._call = call
+        self.entry = entry
+        self.call = call
+        self.arguments = arguments
 
     async def run(self, *, on_output: OnOutput | None = None) -> ToolResult:
-        call, parts = self._call, self._pipeline.parts
+        call, parts = self.call, self._pipeline.parts
         ended = None
         if on_output is not None and parts.masker is not None:
             on_output, ended = masked_output(parts.masker, on_output)
         running = Running(on_output)
         began = parts.clock()
         try:
-            result = success_result(call, await self._entry.handler(call, running))
+            result = success_result(call, await self.entry.handler(call, running))
         except asyncio.CancelledError:
-            await self._pipeline.cut_off(call, self._entry, running, began)
+            await self._pipeline.cut_off(self, running, began)
             raise
         except Exception as error:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
             result = failure_result(call, error)
         if ended is not None:
             ended()
-        return await self._pipeline.finish(call, self._entry, result, running, began)
+        return await self._pipeline.finish(self, result, running, began)

@@ -22,15 +22,8 @@ LONGEST_NAME: Final = 500
 LONGEST_MESSAGE: Final = 2000
 LARGEST_ARGUMENTS: Final = 64 * 1024
 DENIED: Final = "permission_denied"
-UNREADABLE: Final = b'{"(left out)":"cannot be written as JSON"}'
 
-
-def snapshot(arguments: dict[str, Any]) -> bytes:
-    """The arguments as they are now: a tool is handed the same object, and may change it."""
-    try:
-        return msgspec.json.encode(arguments)
-    except Exception:  # whatever a model can write must not keep a record from being made
-        return UNREADABLE
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def entry_of(
@@ -41,29 +34,36 @@ def entry_of(
     `usage` is what runs took that the call delegated; there is none for other tools.
     """
     call, definition, caller = record.call, record.definition, record.call.caller
+    version = call.version or (definition.version if definition else "")
+    tool, run_id, call_id, key, trace_id, digest, version = _texts(
+        call.tool, call.run_id, call.call_id, call.idempotency_key, call.trace_id, call.schema_digest, version
+    )
+    namespace, agent, user, model, task, system, *roles = _texts(
+        caller.namespace, caller.agent, caller.user, caller.model, caller.task, caller.system, *caller.roles
+    )
     entry: dict[str, Any] = {
         "at": record.at,
         "moment": record.moment,
         "outcome": outcome_of(record),
-        "namespace": _text(caller.namespace),
-        "agent": _text(caller.agent),
-        "tool": _text(call.tool),
-        "run_id": _text(call.run_id),
-        "call_id": _text(call.call_id),
+        "namespace": namespace,
+        "agent": agent,
+        "tool": tool,
+        "run_id": run_id,
+        "call_id": call_id,
         "step": call.step,
         "attempt": call.attempt,
-        "idempotency_key": _text(call.idempotency_key),
-        "trace_id": _text(call.trace_id),
+        "idempotency_key": key,
+        "trace_id": trace_id,
         "caller": {
-            "user": _text(caller.user),
-            "roles": [_text(role) for role in caller.roles],
-            "model": _text(caller.model),
-            "task": _text(caller.task),
-            "system": _text(caller.system),
+            "user": user,
+            "roles": roles,
+            "model": model,
+            "task": task,
+            "system": system,
             "depth": caller.depth,
         },
-        "version": _text(call.version or (definition.version if definition else "")),
-        "schema_digest": _text(call.schema_digest),
+        "version": version,
+        "schema_digest": digest,
         "effect": definition.effect if definition else "",
         "arguments": _arguments(arguments, definition, masker),
         "decision": _decision(record, masker),
@@ -131,6 +131,8 @@ def _spent(usage: Usage) -> dict[str, Any]:
 
 
 def _decision(record: CallRecord, masker: Masker | None) -> dict[str, Any]:
+    if not record.asks and record.moment != "refused":
+        return {"asks": []}
     decision: dict[str, Any] = {
         "asks": [
             {"layer": ask.layer, "rule": _text(ask.rule), "reason": _said(ask.reason, None)} for ask in record.asks
@@ -178,7 +180,7 @@ def _arguments(data: bytes, definition: ToolDefinition | None, masker: Masker | 
     if len(data) > LARGEST_ARGUMENTS:
         return {"(left out)": f"{len(data):,} bytes"}
     try:
-        arguments: dict[str, Any] = msgspec.json.decode(data)
+        arguments = _decode(data)
         if definition is not None and definition.schema is not None:
             arguments = _without_secrets(arguments, definition.schema)
         return shown(arguments, masker)
@@ -188,14 +190,14 @@ def _arguments(data: bytes, definition: ToolDefinition | None, masker: Masker | 
 
 def _without_secrets(value: Any, schema: Any) -> Any:
     """What the schema marks as `writeOnly` or as a password is not kept, whatever its name."""
-    if not isinstance(schema, Mapping):
+    if type(schema) is not dict and not isinstance(schema, Mapping):
         return value
     rules = cast("Mapping[str, Any]", schema)
     if rules.get("writeOnly") is True or rules.get("format") == "password":
         return MASK
     if isinstance(value, dict):
         fields: Any = rules.get("properties", {})
-        known = cast("Mapping[str, Any]", fields if isinstance(fields, Mapping) else {})
+        known = cast("Mapping[str, Any]", fields if type(fields) is dict or isinstance(fields, Mapping) else {})
         return {key: _without_secrets(item, known.get(key)) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
         return [_without_secrets(item, rules.get("items")) for item in cast("list[Any]", value)]
@@ -205,6 +207,14 @@ def _without_secrets(value: Any, schema: Any) -> Any:
 def _said(message: str, masker: Masker | None) -> str:
     text = masker.redact(message) if masker is not None else message
     return _text(text, LONGEST_MESSAGE)
+
+
+def _texts(*values: str) -> tuple[str, ...]:
+    """Each as `_text`. Almost always all are fit as they are, and one look at them together tells."""
+    together = "".join(values)
+    if len(together) <= LONGEST_NAME and together.isascii() and "\0" not in together:
+        return values
+    return tuple(map(_text, values))
 
 
 def _text(value: str, longest: int = LONGEST_NAME) -> str:

@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from foliot.engine.records.entry import decision_entry, entry_of, snapshot
+from foliot.engine.records.entry import decision_entry, entry_of
 from foliot.errors import FoliotError, Unavailable
 from foliot.store.audit import AuditRecord
 from foliot.store.base import Document
 from foliot.tools.masking import Masker
 from foliot.tools.spending import spent
-from foliot.tools.stages.record import CallRecord
+from foliot.tools.stages.record import CallRecord, snapshot
 
 log = logging.getLogger(__name__)
 
 CAPACITY: Final = 10_000
-BATCH: Final = 500
+# Each concurrent run leaves about one record between two batches: a smaller one falls behind a thousand runs.
+BATCH: Final = 2000
+# Losing thousands of records must not also drown the log of the process.
+WARN_EVERY: Final = 1.0
 # How long a call waits for its required record, and a process that ends for those on their way.
 WAIT_SECONDS: Final = 5.0
 TRIES: Final = 3
@@ -46,8 +49,7 @@ class Feed(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(NamedTuple):
     """What is to be written: `entry` makes it when its turn comes, so that calls do not pay for it."""
 
     entry: Callable[[], dict[str, Any]]
@@ -68,6 +70,7 @@ class AuditTrail:
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
         self.dropped = 0
+        self._warned_at = -WARN_EVERY
 
     async def record(self, entry: CallRecord) -> None:
         """Keep it. Waits, and raises `Unavailable`, only when the records of this tool are required."""
@@ -79,8 +82,8 @@ class AuditTrail:
             return
         kept = asyncio.get_running_loop().create_future() if required else None
         usage = spent() if entry.moment == "finished" else None
-        make = partial(entry_of, entry, snapshot(entry.call.arguments), self._masker, usage)
-        self._enqueue(_Pending(make, kept))
+        arguments = entry.arguments or snapshot(entry.call.arguments)
+        self._enqueue(_Pending(partial(entry_of, entry, arguments, self._masker, usage), kept))
         if kept is not None:
             try:
                 await asyncio.wait_for(kept, WAIT_SECONDS)
@@ -168,4 +171,7 @@ class AuditTrail:
     def _drop(self, count: int, why: str) -> None:
         if count:
             self.dropped += count
-            log.warning("%d audit records were not kept (%d so far): %s", count, self.dropped, why)
+            now = time.monotonic()
+            if now - self._warned_at >= WARN_EVERY:
+                self._warned_at = now
+                log.warning("audit records were not kept (%d so far): %s", self.dropped, why)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from foliot.kernel.messages import ToolResult
@@ -15,10 +16,23 @@ from foliot.tools.verdict import Verdict
 log = logging.getLogger(__name__)
 
 Moment: TypeAlias = Literal["admitted", "parked", "refused", "finished"]
+UNREADABLE: Final = b'{"(left out)":"cannot be written as JSON"}'
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def snapshot(arguments: dict[str, Any]) -> bytes:
+    """The arguments as they are now: a tool is handed the same object, and may change it."""
+    try:
+        return _encode(arguments)
+    except Exception:  # whatever a model can write must not keep a record from being made
+        return UNREADABLE
 
 
 class CallRecord(Struct, frozen=True):
-    """What became of one call at one moment. `asks` are the rules that wanted an approval; `seconds` of the finish."""
+    """What became of one call at one moment. `asks` are the rules that wanted an approval; `seconds` of the finish.
+
+    `arguments` is the JSON that was decided about; when it is empty, those of `call` have not been out of hand since.
+    """
 
     moment: Moment
     call: Invocation
@@ -29,6 +43,7 @@ class CallRecord(Struct, frozen=True):
     result: ToolResult | None = None
     attempts: int = 0
     seconds: float = 0.0
+    arguments: bytes = b""
 
 
 class Recorder(Protocol):
