@@ -88,7 +88,7 @@ FINDINGS: dict[str, list[str]] = {
     ],
     "missing_required.yaml": [
         "4:1: error: spec.task_ref is required",
-        "4:1: error: spec.schedule is required",
+        "4:1: error: spec.schedule is required (or give one time with spec.at)",
     ],
     "not_a_mapping.yaml": [
         "1:1: error: this is a list, not a manifest (expected a mapping with apiVersion, kind, metadata and spec; separate several manifests by lines with '---')",

@@ -84,7 +84,7 @@ def test_the_schema_refuses_what_the_reader_refuses(
         ("AgentSystem", {"graph": {"a": {"join": {"quorum_percent": 101}}}}),
         ("AgentSystem", {"graph": {"a": {"edges": [{"to": "b", "when": 3}]}}}),
         ("McpServer", {}),
-        ("TaskSchedule", {"task_ref": "t"}),
+        ("TaskSchedule", {"schedule": "@daily"}),
     ],
 )
 def test_values_out_of_range_are_refused_by_schema_and_reader(kind: str, spec: dict[str, Any]) -> None:

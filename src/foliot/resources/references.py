@@ -52,7 +52,11 @@ _FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name")),
     "Task": (("system", "AgentSystem", "name"), ("agent", "Agent", "name")),
     "TaskSchedule": (("task_ref", "Task", "ref"),),
-    "TaskWebhook": (("task_ref", "Task", "ref"), ("auth.secret_ref", "Secret", "secret")),
+    "TaskWebhook": (
+        ("task_ref", "Task", "ref"),
+        ("auth.secret_ref", "Secret", "secret"),
+        ("auth.secret_refs", "Secret", "secret"),
+    ),
 }
 
 

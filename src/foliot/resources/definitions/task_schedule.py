@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from foliot.resources import cron
-from foliot.resources.base import Model, Resource, Status
-from foliot.resources.fields import Count, Ref, lowered, refusal
+from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.fields import Count, Duration, Positive, Ref, StringMap, lowered, refusal
+from foliot.resources.placeholders import SLOT_NAMES, names_in
+from foliot.resources.problems import Problem
 from foliot.resources.timezones import time_zone_problem
 
-DEADLINE_SECONDS = 300
+DEADLINE_SECONDS: Final = 300
+CATCH_UP_MAX: Final = 1000
 
 
 def _schedule(value: str) -> str:
@@ -29,18 +34,33 @@ def _time_zone(value: str) -> str:
     return value
 
 
+def _moment(value: str) -> str:
+    try:
+        return datetime.fromisoformat(value).isoformat()
+    except ValueError:
+        expected = "a time such as 2027-01-31T09:00:00 (of the time zone) or 2027-01-31T09:00:00Z"
+        raise refusal(f'invalid {{field}} "{value[:80]}": not a time', expected=expected) from None
+
+
+def _moment_text(value: Any) -> Any:
+    """YAML reads a bare time as a time."""
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
 TimeZone: TypeAlias = Annotated[str, AfterValidator(_time_zone)]
+Moment: TypeAlias = Annotated[str, BeforeValidator(_moment_text), AfterValidator(_moment)]
 
 
 class TaskScheduleSpec(Model):
     """Which task, and when."""
 
-    required: ClassVar = {"task_ref": "", "schedule": ""}
+    required: ClassVar = {"task_ref": ""}
 
     task_ref: Ref = Field(default="", description="The Task with mode `template`: name or namespace/name.")
     schedule: Annotated[str, AfterValidator(_schedule)] = Field(
         default="", description="A cron expression: minute hour day month weekday; or @daily and the like."
     )
+    at: Moment = Field(default="", description="Instead of schedule: one time only, e.g. 2027-01-31T09:00:00.")
     time_zone: TimeZone = Field(default="UTC", description="The time zone of the schedule, by its IANA name.")
     suspend: bool = Field(default=False, description="Make no tasks for now.")
     starting_deadline_seconds: Count = Field(
@@ -49,11 +69,36 @@ class TaskScheduleSpec(Model):
     concurrency_policy: Annotated[Literal["allow", "forbid", "replace"], BeforeValidator(lowered)] = Field(
         default="forbid", description="When the last task still runs: make another, make none, or replace it."
     )
+    missed: Annotated[Literal["skip", "last", "all"], BeforeValidator(lowered)] = Field(
+        default="skip",
+        description="Times that passed while nobody looked: leave them out, make up for the last, or for all of them.",
+    )
+    catch_up_limit: Annotated[Positive, Field(le=CATCH_UP_MAX)] = Field(
+        default=10, description="How many missed times `missed: all` makes up for at most, the newest ones."
+    )
+    jitter: Duration = Field(
+        default="0s", description="Start up to this much later; always the same for the same time of the schedule."
+    )
+    input: StringMap = Field(
+        default_factory=dict[str, str],
+        description="Input besides the template's. {{ slot }}, {{ slot_date }} and the like are filled in.",
+    )
     successful_history_limit: Count = Field(default=10, description="How many succeeded tasks are kept.")
-    failed_history_limit: Count = Field(default=3, description="How many failed tasks are kept.")
+    failed_history_limit: Count = Field(default=3, description="How many failed or cancelled tasks are kept.")
 
     def complete(self) -> None:
         self.starting_deadline_seconds = self.starting_deadline_seconds or DEADLINE_SECONDS
+
+    def problems(self) -> Iterator[Problem]:
+        if not self.schedule and not self.at:
+            yield problem("schedule", message="{field} is required", hint="or give one time with spec.at")
+        if self.schedule and self.at:
+            yield problem("at", message="{field} and spec.schedule exclude each other", hint="keep one of the two")
+        for key, text in self.input.items():
+            for name in names_in(text):
+                if name not in SLOT_NAMES:
+                    message = f"{{field}} holds {{{{ {name[:40]} }}}}, which nothing fills"
+                    yield problem("input", key, message=message, expected=", ".join(SLOT_NAMES))
 
 
 class TaskScheduleStatus(Status):
