@@ -16,6 +16,7 @@ from msgspec import Struct
 from foliot.kernel.messages import Usage
 
 SYSTEM = "system"  # who sends the first messages of a task
+JOIN = "join"  # who sends the message with what a join collected
 
 
 class TaskFact(Struct, frozen=True, omit_defaults=True):
@@ -36,7 +37,9 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     """What one agent hands to the next. `id` is `namespace/task/a001/h001/from/to`: sending again gives the same one.
 
     `hop` counts messages along the ancestry, and so does `turns` (see `Plan.max_turns`); `round` counts the fillings
-    of the receiver's join. `sources` are what the join collected, in the order of the graph.
+    of the receiver's join, and is 0 for the message that starts a task at such a node. `sources` are what the join
+    collected, in the order of the graph; `payload` is then the text of all of them. `laps` are the rounds of joins in
+    the ancestry. `replaces` is the message of an earlier attempt that is sent again.
     """
 
     id: str
@@ -54,6 +57,8 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     sources: tuple[Source, ...] = ()
     required: int = 0
     failed: bool = False
+    laps: dict[str, int] = {}
+    replaces: str = ""
 
 
 class TaskAccepted(TaskFact, frozen=True, tag="task.accepted"):
