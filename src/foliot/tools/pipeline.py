@@ -39,6 +39,7 @@ from foliot.tools.stages.advertised import Advertised
 from foliot.tools.stages.allow_list import AllowList
 from foliot.tools.stages.approval import Approval
 from foliot.tools.stages.arguments import CheckArguments
+from foliot.tools.stages.asking import Asking, nobody_hears
 from foliot.tools.stages.attempt import Attempt
 from foliot.tools.stages.breaker import Breaker
 from foliot.tools.stages.budget import Budget
@@ -161,12 +162,12 @@ class Entry:
 
         self.tool = tool
         self.definition = definition
+        self.required = definition.record == "required"
         self.layers = layers_for(tool, parts, offers)
         self.gates = gates_for(definition, parts)
         self.handler = compose(stages_for(definition, parts), backend)
         self.finishers = finishers_for(definition, parts)
 
-        self.required = definition.record == "required"
 
 class Pipeline:
     """A `Toolbox`: named tools, each behind its layers, gates and stages."""
@@ -205,6 +206,10 @@ class Pipeline:
         return self._entries.get(name)
 
     async def admit(self, call: Invocation) -> Admitted | Parked | ToolResult:
+        """See `Toolbox`. A call of a run that nobody had to be asked about is recorded once, with its result.
+
+        Its start is in the journal of the run, and what a crash cuts off is found there.
+        """
         entry = self._entries.get(call.tool)
         asks: tuple[Verdict, ...] = ()
         try:
@@ -219,6 +224,7 @@ class Pipeline:
                     asks = (*asks, verdict)
             for gate in entry.gates:
                 await gate(call, rules, asks)
+            kept = b""
             if self._record is not None:
                 kept = snapshot(call.arguments)
                 if asks or call.grant or entry.required or not call.run_id:
@@ -230,12 +236,16 @@ class Pipeline:
             return await self._refuse(call, entry, asks, error)
         return AdmittedCall(self, entry, call, kept)
 
-            kept = b""
     async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
         """Both halves at once, for callers that keep no journal."""
         admitted = await self.admit(call)
         if isinstance(admitted, Parked):
-            return failure_result(call, _nobody_waits(call, admitted))
+            return failure_result(
+                call,
+                ToolDenied(
+                    f"{call.tool!r} needs an approval: {admitted.reason}", layer="approval", rule=admitted.approval_id
+                ),
+            )
         return admitted if isinstance(admitted, ToolResult) else await admitted.run(on_output=on_output)
 
     def _unknown(self, call: Invocation) -> ToolUnsupported:
@@ -265,6 +275,7 @@ class Pipeline:
 
     async def finish(self, admitted: AdmittedCall, result: ToolResult, running: Running, began: float) -> ToolResult:
         """The result as it may be seen, recorded. Never raises."""
+        call = admitted.call
         try:
             for finisher in admitted.entry.finishers:
                 result = await finisher(call, result)
@@ -273,14 +284,13 @@ class Pipeline:
         except Exception as error:
             # What a finisher could not make fit to be seen is not seen.
             return failure_result(call, error)
-        call = admitted.call
         return result
 
     async def cut_off(self, admitted: AdmittedCall, running: Running, began: float) -> None:
         """Recorded too: a call that was stopped may have acted. Never raises."""
         if self._record is not None:
+            call = admitted.call
             stopped = failure_result(call, ToolCancelled(f"the call of {call.tool!r} was stopped before it ended"))
-            seconds = self.parts.clock() - began
             with contextlib.suppress(Exception):  # whoever stops it does not wait for a reason
                 await self._record(self._finished(admitted, stopped, running, began))
 
@@ -295,7 +305,6 @@ class Pipeline:
         if self._record is not None:
             definition = entry.definition if entry else None
             await self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
-            call = admitted.call
 
 
 class AdmittedCall:
