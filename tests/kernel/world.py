@@ -71,6 +71,7 @@ class World:
         self.running: dict[str, CallIntent] = {}
         self.asking: AskModel | None = None
         self.deaths = 0  # in the middle of a call
+        self.shortages = 5  # how often a budget has no room
         self.now = 1000.0
         self.state = State(self.spec, "r1")
         self.record(e.RunCreated("clerk", "sha256:0", (user("go"),)), e.RunClaimed(1))
@@ -129,7 +130,7 @@ class World:
         assert decide(refolded) == action, "the fold of the journal is the live state"
         assert refolded.transcript == self.state.transcript
         if isinstance(action, Wait):
-            assert action.waiting.owner in ("person", "timer", "capacity")
+            assert action.waiting.owner in ("person", "timer", "capacity", "budget")
         if self.state.ended is None:
             assert owner_of(self.state).kind != "nobody"
 
@@ -168,6 +169,8 @@ class World:
                 expires = self.now + 20 if self.maybe(30) else None
                 default = "yes" if self.maybe(50) else None
                 self.record(e.QuestionAsked(call.call_id, call.name, "really?", ("yes", "no"), default, expires))
+            elif self.shortages and self.maybe(5):
+                self.record(self.no_room(call.call_id))
             elif self.maybe(self.clumsy):
                 kind = self.chance.choice(("invalid_arguments", "denied"))
                 self.record(e.ToolFinished(self.outcome(call, kind)))
@@ -190,13 +193,19 @@ class World:
     def hear(self, action: Await) -> None:
         """Something that is under way comes back."""
         if self.asking is not None and action.model:
-            self.record(self.answer(self.asking))
+            self.record(self.no_room() if self.shortages and self.maybe(5) else self.answer(self.asking))
             self.asking = None
             return
         assert action.calls, "the kernel waits for something that is under way"
         call = self.running.pop(self.chance.choice(action.calls))
         self.acts[call.key] = max(self.acts[call.key], 1)
         self.record(e.ToolFinished(self.outcome(call, self.chance.choice(("ok", "ok", "ok", "execution")))))
+
+    def no_room(self, call_id: str | None = None) -> e.BudgetExceeded:
+        self.shortages -= 1
+        then = "pause" if self.maybe(80) else "fail"
+        until = self.now + 30 if self.maybe(50) else None
+        return e.BudgetExceeded("cost_usd", 2, 1, "no", then, budget="team", until=until, call_id=call_id)
 
     def outcome(self, call: CallIntent, kind: str) -> ToolResult:
         if kind == "ok":
@@ -233,6 +242,8 @@ class World:
             self.crash()
         elif waiting.owner == "capacity":
             self.record(e.RunClaimed(self.state.attempt + 1))
+        elif waiting.owner == "budget":
+            self.record(e.RunResumed("budget"))
         else:
             self.decide_about(self.chance.choice(waiting.calls))
 

@@ -66,10 +66,11 @@ async def _play(script: list[tuple[str, Act, int, bool]]) -> None:
                         held[act] = (number, accounts, now + 30)
                 elif verb == "settle":
                     moved = await ledger.settle(act, Amount(min(number, held[act][0]) if act in held else 0), now=now)
-                    if act in held and moved:
+                    if act in held:
                         estimate, accounts, _ = held.pop(act)
                         for account in accounts:
                             spent[account] += min(number, estimate)
+                    if moved:
                         over.add(act)
                 elif verb == "release" and await ledger.release(act, now=now):
                     held.pop(act, None)

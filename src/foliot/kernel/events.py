@@ -18,8 +18,9 @@ from msgspec import Struct
 from foliot.kernel.budget import LimitName
 from foliot.kernel.messages import Message, ModelResponse, Number, ToolResult, Usage
 
-WaitReason: TypeAlias = Literal["approval", "unknown_effect", "model_retry", "input", "capacity"]
-WaitOwner: TypeAlias = Literal["person", "timer", "input", "capacity"]
+WaitReason: TypeAlias = Literal["approval", "unknown_effect", "model_retry", "input", "capacity", "budget"]
+# "budget": the next window of a budget, or whoever raises its limit.
+WaitOwner: TypeAlias = Literal["person", "timer", "input", "capacity", "budget"]
 InputMode: TypeAlias = Literal["followup", "collect", "steer", "steer-backlog", "interrupt", "queue"]
 Rejection: TypeAlias = Literal["empty", "truncated", "required_tools", "markers", "schema"]
 ContractRule: TypeAlias = Literal["undeclared_tool", "duplicate_call", "required_tools", "markers"]
@@ -291,14 +292,22 @@ class SessionCompacted(Fact, frozen=True, tag="session.compacted"):
 
 
 class BudgetExceeded(Fact, frozen=True, tag="budget.exceeded"):
-    """Recorded before the act that would have passed the limit. `feedback` is what the model is told, if it goes on."""
+    """Recorded before the act that would have passed the limit. `feedback` is what the model is told, if it goes on.
+
+    `budget` names a declared budget, which is shared with other runs; without it the limit is the run's own. Such a
+    budget may `pause` the run: it waits until its window ends at `until`, or until the limit is raised. `call_id` is
+    the call that was not started; without it the model was not asked.
+    """
 
     limit: LimitName
     used: Number
     allowed: Number
     message: str
-    then: Literal["fail", "finish"] = "fail"
+    then: Literal["fail", "finish", "pause"] = "fail"
     feedback: str = ""
+    budget: str = ""
+    until: Number | None = None
+    call_id: str | None = None
 
 
 class ContractViolated(Fact, frozen=True, tag="contract.violated"):

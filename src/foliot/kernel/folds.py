@@ -49,6 +49,8 @@ def _resumed(state: State, event: e.RunResumed) -> None:
         state.retry_at = None
     else:
         state.waited += state.now - state.waiting_since
+    if state.waiting.reason == "budget":
+        state.paused = None
     state.waiting = None
 
 
@@ -63,6 +65,7 @@ def _retried(state: State, event: e.RunRetried) -> None:
         state.transcript.pop()  # an answer that was not accepted is asked for again
     state.answer = None
     state.retry_at = None
+    state.paused = None
     state.overflow = False
     state.model_failures = state.output_repairs = state.bad_steps = 0
 
@@ -236,6 +239,10 @@ def _compacted(state: State, event: e.SessionCompacted) -> None:
 
 
 def _budget_exceeded(state: State, event: e.BudgetExceeded) -> None:
+    state.asking = False  # what was about to be asked is not
+    if event.then == "pause":
+        state.paused = state.paused or event
+        return
     if event.then == "fail":
         state.end("budget_exceeded", event.limit, event.message)
         return

@@ -172,14 +172,14 @@ def _act(state: State) -> Action:
         return Note(expired)
     if given:  # before anything starts: what the kernel answers may end the run
         return Note(tuple(given))
-    if ready and (room := max(1, state.spec.limits.parallel_tools) - len(running)) > 0:
+    if ready and state.paused is None and (room := max(1, state.spec.limits.parallel_tools) - len(running)) > 0:
         start = ready[:room]
         if (refused := _refuse_calls(state, start)) is not None:
             return refused
         return CallTools(tuple([intent(state, call) for call in start]), (), state.deadline)
     if running:
         return Await(calls=tuple(running), deadline=state.deadline)
-    waiting = _wait_for_person(held)
+    waiting = _wait_for_person(held) if state.paused is None else _wait_for_room(state.paused)
     return Wait(waiting, (waiting,))
 
 
@@ -221,6 +221,10 @@ def _exceeded(breach: budget.Breach, *, finish: bool = False) -> BudgetExceeded:
     return BudgetExceeded(breach.limit, breach.used, breach.allowed, breach.message, then, told)
 
 
+def _wait_for_room(short: BudgetExceeded) -> RunWaiting:
+    return RunWaiting("budget", "budget", (short.call_id,) if short.call_id else (), short.until, short.message)
+
+
 def _wait_for_person(held: list[Call]) -> RunWaiting:
     asked = [each for call in held if (each := call.question or call.approval) is not None]
     until = [each.expires_at for each in asked if each.expires_at is not None]
@@ -253,6 +257,9 @@ def _continue(state: State) -> Action:
         return _conclude(state, state.answer, may_ask=breach is None)
     if breach is not None:
         return Note((_exceeded(breach),))
+    if state.paused is not None:
+        waiting = _wait_for_room(state.paused)
+        return Wait(waiting, (waiting,))
     if state.retry_at is not None and state.now < state.retry_at:
         message = f"the model failed {state.model_failures} times; it is asked again later"
         waiting = RunWaiting("model_retry", "timer", until=state.retry_at, message=message)

@@ -56,7 +56,7 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     e.InputReceived: _LIVE,
     e.MemoryWritten: _HELD,
     e.SessionCompacted: frozenset({"ready"}),
-    e.BudgetExceeded: frozenset({"ready", "acting"}),
+    e.BudgetExceeded: _HELD,
     e.ContractViolated: frozenset({"ready", "acting"}),
 }
 
@@ -213,6 +213,19 @@ def _compacted(state: State, event: e.SessionCompacted) -> str | None:
     return None
 
 
+def _exceeded(state: State, event: e.BudgetExceeded) -> str | None:
+    if not event.budget:
+        if event.then == "pause":
+            return "a limit of the run itself does not pause it"
+        return "the model is being asked" if state.asking else None
+    if event.call_id is None:
+        return None if state.asking else "the model was not asked"
+    call = state.call(event.call_id)
+    if call is None or call.phase != "requested":
+        return f"the call {event.call_id!r} is not about to be started"
+    return None
+
+
 GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.RunCreated: _created,
     e.RunClaimed: _claimed,
@@ -235,4 +248,5 @@ GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.QuestionAnswered: _question_answered,
     e.UnknownDecided: _unknown_decided,
     e.SessionCompacted: _compacted,
+    e.BudgetExceeded: _exceeded,
 }

@@ -16,6 +16,7 @@ from foliot.kernel.budget import Spent
 from foliot.kernel.events import (
     ApprovalDecided,
     ApprovalRequested,
+    BudgetExceeded,
     CancelRequested,
     ContractRule,
     InputReceived,
@@ -152,6 +153,7 @@ class State:
         self.output_repairs = 0
         self.model_failures = 0
         self.retry_at: float | None = None
+        self.paused: BudgetExceeded | None = None  # a declared budget has no room: nothing that costs is begun
         self.overflow = False
         self.compacted = False
         self.paid: set[str] = set()  # delegated runs whose account is in `spent`
@@ -180,7 +182,7 @@ class State:
 
     @property
     def deadline(self) -> float | None:
-        """When the time limit ends. Waiting for a person, an input or capacity does not use it up."""
+        """When the time limit ends. Waiting for a person, an input, capacity or a budget does not use it up."""
         if self.started_at is None or (limit := self.spec.limits.max_seconds) is None:
             return None
         return self.started_at + limit + self.waited
@@ -201,7 +203,7 @@ class State:
         return tuple(self.transcript[:-1] if self.calls else self.transcript)
 
 
-OwnerKind: TypeAlias = Literal["worker", "person", "timer", "input", "capacity", "nobody"]
+OwnerKind: TypeAlias = Literal["worker", "person", "timer", "input", "capacity", "budget", "nobody"]
 
 
 class Owner(Struct, frozen=True):
