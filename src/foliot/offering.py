@@ -22,8 +22,10 @@ from foliot.tools.builtin.catalogue import NAMES
 from foliot.tools.isolation import MODES, Isolations
 from foliot.tools.judge import Judgement, judge
 from foliot.tools.pipeline import Entry, Pipeline
+from foliot.tools.result import failure_result
 from foliot.tools.rules import EVERY_TOOL, tool_token
 from foliot.tools.stages.approval import Approval
+from foliot.tools.stages.asking import Asking, nobody_hears
 from foliot.tools.verdict import Verdict
 from foliot.tools.versions import split_request
 
@@ -121,6 +123,8 @@ class Offering:
         """
         pipeline, call = await self._prepared(name, arguments, asker, idempotency_key)
         admitted = await pipeline.admit(call)
+        if isinstance(admitted, Parked) and admitted.question is not None:
+            return failure_result(call, nobody_hears(call))
         if isinstance(admitted, Parked | ToolResult):
             return admitted
         return await admitted.run(on_output=on_output)
@@ -218,7 +222,7 @@ async def _asked(entry: Entry, call: Invocation, pipeline: Pipeline) -> list[Ver
     verdicts: list[Verdict] = []
     rules = await pipeline.parts.rules.rules(call.caller.namespace)
     for gate in entry.gates:
-        if isinstance(gate, Approval):
+        if isinstance(gate, Approval | Asking):
             continue
         layer = str(getattr(gate, "layer", "gate"))
         try:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.delegation import Delegator
+from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.service import ApprovalService, Decision
 from foliot.engine.backends import Backends
 from foliot.engine.driver import Driver
@@ -87,6 +88,7 @@ class Runtime:
         self._database: Database | None = None
         self._approvals: ApprovalService | None = None
         self._audit: AuditTrail | None = None
+        self._questions: Questions | None = None
         self._parts: tuple[Runs, Assembly] | None = None
 
     # --- opening and closing -------------------------------------------------------------------------------------
@@ -109,13 +111,11 @@ class Runtime:
             except UsageError:
                 await self.__aexit__()
                 raise
+        decided = self._audit.decided if self._audit is not None else None
+        self._questions = Questions(journal, clock=self._clock, masker=secrets.masker, decided=decided)
         if resources is not None:
             self._approvals = ApprovalService(
-                resources,
-                journal,
-                clock=self._clock,
-                masker=secrets.masker,
-                decided=self._audit.decided if self._audit is not None else None,
+                resources, journal, clock=self._clock, masker=secrets.masker, decided=decided
             )
         models = RunModels(resources, clock=self._clock, environ=os.environ, secrets=secrets)
         backends = Backends(
@@ -177,6 +177,13 @@ class Runtime:
         if self._approvals is None:
             raise UsageError("a runtime in memory keeps no approvals", hint="give the runtime a store, such as a path")
         return self._approvals
+
+    @property
+    def questions(self) -> Questions:
+        """What runs ask people."""
+        self._open()
+        assert self._questions is not None, "made when the runtime is opened"
+        return self._questions
 
     @property
     def tools(self) -> Offering:
@@ -366,14 +373,18 @@ class Runtime:
         )
         return await self._wake(decided.run_id, decided.signal)
 
+    async def reply(self, run_id: str, call_id: str | None, text: str, *, by: str = "") -> RunInfo:
+        """Answer what a run asks, and go on with it. Raises as `Questions.answer`."""
+        return await self._wake(run_id, await self.questions.answer(run_id, call_id, text, by=by))
+
     async def attend(self, run_id: str, *, stream: bool = False, check: bool = True) -> RunResult:
-        """Stay with a run that waits for an approval, and go on with it here as soon as there is one.
+        """Stay with a run that waits for an approval or an answer, and go on with it here as soon as there is one.
 
         Returns when it has ended, wherever that was, or waits for something else, another approval for example.
         """
         while True:
             info, state = await self.runs.load(run_id)
-            if state.ended is None and info.phase == "waiting" and not _asks_for_approval(state):
+            if state.ended is None and info.phase == "waiting" and not _asks(state):
                 return result_of(state, info.phase)
             if state.ended is not None or await self._may_go_on(info, state):
                 with contextlib.suppress(Held):  # whoever decided was faster, and drives it
@@ -388,8 +399,10 @@ class Runtime:
         waiting = state.waiting
         if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
             return True
-        await self.approvals.attend(state, self.runs.worker)
-        return bool(await self.runs.journal.signals([info.id]) or await self.approvals.answers(state))
+        if self._approvals is not None:
+            await self._approvals.attend(state, self.runs.worker)
+        decided = [] if self._approvals is None else await self._approvals.answers(state)
+        return bool(decided or await self.runs.journal.signals([info.id]))
 
     async def _pause(self) -> None:
         """Until something may have happened in the store."""
@@ -470,8 +483,8 @@ class Runtime:
         return state
 
 
-def _asks_for_approval(state: State) -> bool:
-    return state.waiting is not None and state.waiting.reason == "approval"
+def _asks(state: State) -> bool:
+    return state.waiting is not None and state.waiting.reason in ("approval", "input")
 
 
 def _messages(input: Input) -> tuple[Message, ...]:

@@ -224,7 +224,7 @@ def test_the_order_of_everything_is_pinned() -> None:
         "Conditions",
         "Preconditions",
     ]
-    assert names(gates_for(tool.definition, parts)) == ["Secrets", "Budget", "RateGate", "Approval"]
+    assert names(gates_for(tool, parts)) == ["Secrets", "Budget", "RateGate", "Approval"]
     # Here the start of the call is made durable.
     assert names(stages_for(tool.definition, parts)) == [
         "RateStage",
@@ -240,7 +240,7 @@ def test_the_order_of_everything_is_pinned() -> None:
 def test_a_call_pays_only_for_what_its_tool_declares() -> None:
     plain = Declared(ToolDefinition("f", timeout=None))
 
-    assert [type(each).__name__ for each in gates_for(plain.definition, Parts())] == ["Approval"]
+    assert [type(each).__name__ for each in gates_for(plain, Parts())] == ["Approval"]
     assert [type(each).__name__ for each in stages_for(plain.definition, Parts())] == ["Breaker", "Attempt", "Classify"]
 
 

@@ -11,7 +11,6 @@ import click
 from foliot.cli.commands.run import going_on
 from foliot.cli.errors import warn
 from foliot.cli.live import WAITS, choose_view, finish, watch_run
-from foliot.engine.approval.service import Decided
 from foliot.engine.worker import is_gone
 from foliot.errors import InvalidInput, NotFound
 from foliot.runtime import Runtime
@@ -22,9 +21,11 @@ PATIENCE: Final = 5.0
 LOOK_EVERY: Final = 0.05
 
 
-async def go_on_elsewhere_or_here(runtime: Runtime, decided: Decided, *, quiet: bool) -> int:
-    """The exit code of the command: 0 when the run goes on elsewhere, else as `foliot run`."""
-    run_id, attended_by = decided.run_id, decided.document["status"].get("attended_by")
+async def go_on_elsewhere_or_here(runtime: Runtime, run_id: str, *, attended_by: str | None, quiet: bool) -> int:
+    """The exit code of the command: 0 when the run goes on elsewhere, else as `foliot run`.
+
+    `attended_by` is the worker that stays with the run, as far as is known: it has the first go, while it lives.
+    """
     if await _goes_on_elsewhere(runtime, run_id, PATIENCE if attended_by and not is_gone(attended_by) else 0.0):
         click.echo(f"Run {run_id} goes on where it is driven.", err=True)
         return 0

@@ -43,6 +43,7 @@ RUN: Final = {
         "Calls that wait for consent: give it, or not",
         ("approval", "approve", "deny", "grants"),
     ),
+    "answer": Verb(f"{_AT}.answer:answer", "Answer what a run asks, and go on with it", ("reply", "questions")),
     "replay": Verb(f"{_AT}.replay:replay", "Verify a run offline, byte for byte", ("verify",)),
     "fork": Verb(f"{_AT}.fork:fork", "Run again from a step, with something changed", ("branch", "what-if")),
 }

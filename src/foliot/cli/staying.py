@@ -1,4 +1,4 @@
-"""Staying with a run that waits for an approval, or leaving it to whoever decides."""
+"""Staying with a run that waits for an approval or an answer, or leaving it to whoever decides."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from foliot.cli.invocation import is_terminal
 from foliot.cli.runview.base import View
+from foliot.engine.approval.questions import questions_of
 from foliot.results import RunResult
 from foliot.runtime import Runtime
 
@@ -21,7 +22,7 @@ def wait_option() -> Callable[[F], F]:
     return click.option(
         "--wait/--no-wait",
         default=None,
-        help="Stay while an approval is waited for, and go on when there is one.  [default: on a terminal]",
+        help="Stay while an approval or an answer is waited for, and go on then.  [default: on a terminal]",
     )
 
 
@@ -31,9 +32,14 @@ def stays(wait: bool | None) -> bool:
 
 
 async def stay(runtime: Runtime, view: View, result: RunResult, *, stream: bool) -> RunResult:
-    """Wait with the run until it has ended, or waits for something other than an approval."""
+    """Wait with the run until it has ended, or waits for something other than a person's word."""
     told: set[str] = set()
-    while result.waiting is not None and result.waiting.reason == "approval":
+    while result.waiting is not None and result.waiting.reason in ("approval", "input"):
+        _, state = await runtime.runs.load(result.run_id)
+        for asked in questions_of(state):
+            if asked.call_id not in told:
+                told.add(asked.call_id)
+                view.note(f'waiting for an answer: foliot answer {asked.run_id} {asked.call_id} "…"')
         async for document in runtime.approvals.list(run=result.run_id):
             name, space = document["metadata"]["name"], document["metadata"]["namespace"]
             if document["status"]["phase"] == "Pending" and name not in told:

@@ -89,7 +89,8 @@ async def call_tool(
             broken = f"the call broke: {type(error).__name__}: {error}"
             failure = ToolFailure("execution_failed", "tool_backend_failure", broken)
             result = failed(intent.call_id, intent.name, failure)
-    return ToolFinished(result, clock() - started, ends_run=ends_run and result.error is None, usage=spending.usage)
+    ends_run = ends_run and result.error is None
+    return ToolFinished(result, clock() - started, ends_run=ends_run, usage=spending.usage, runs=spending.runs)
 
 
 def _was_told_to_stop(error: BaseException) -> bool:

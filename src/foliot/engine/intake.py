@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -11,31 +11,40 @@ from foliot.engine.definition import LOCK
 from foliot.engine.effects import failed
 from foliot.engine.turns import whose_turn
 from foliot.kernel.actions import CallIntent, CallTools, CheckOutput, Compact
-from foliot.kernel.events import ApprovalRequested, ModelFailed, OutputAccepted, OutputRejected, ToolFinished
+from foliot.kernel.events import (
+    ApprovalRequested,
+    ModelFailed,
+    OutputAccepted,
+    OutputRejected,
+    QuestionAsked,
+    ToolFinished,
+)
 from foliot.kernel.messages import ToolFailure, ToolResult
 from foliot.kernel.state import State
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox
 
+Answered: TypeAlias = ToolFinished | ApprovalRequested | QuestionAsked
+"""What becomes of a call that does not act now: its result, or what a person has to say first."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 MOST_PROBLEMS_TOLD = 8
 
 
 async def admit_calls(
     tools: Toolbox, state: State, action: CallTools
-) -> tuple[list[tuple[CallIntent, Admitted]], list[ToolFinished | ApprovalRequested]]:
+) -> tuple[list[tuple[CallIntent, Admitted]], list[Answered]]:
     """Who may act; and the results of those who may not, or the questions to be answered first.
 
     Neither, for a call whose turn has not come: another one of the same step has to be finished before it.
     """
     admitted: list[tuple[CallIntent, Admitted]] = []
     turns = whose_turn(tools, state, action.calls)
-    refused: list[ToolFinished | ApprovalRequested] = [*turns.failed]
+    refused: list[Answered] = [*turns.failed]
     for intent in turns.ready:
         outcome = await tools.admit(_invocation(state, intent))
         if isinstance(outcome, ToolResult):
             refused.append(ToolFinished(outcome))
         elif isinstance(outcome, Parked):
-            refused.append(_question(intent, outcome) if intent.grant is None else _not_covered(intent, outcome))
+            refused.append(_parked(intent, outcome))
         else:
             admitted.append((intent, outcome))
     return admitted, refused
@@ -76,7 +85,15 @@ def _caller(state: State) -> Caller:
     )
 
 
-def _question(intent: CallIntent, parked: Parked) -> ApprovalRequested:
+def _parked(intent: CallIntent, parked: Parked) -> Answered:
+    if (asked := parked.question) is not None:
+        return QuestionAsked(
+            intent.call_id, intent.name, asked.text, asked.choices, asked.default, expires_at=parked.expires_at
+        )
+    return _consent(intent, parked) if intent.grant is None else _not_covered(intent, parked)
+
+
+def _consent(intent: CallIntent, parked: Parked) -> ApprovalRequested:
     return ApprovalRequested(
         call_id=intent.call_id,
         approval_id=parked.approval_id,

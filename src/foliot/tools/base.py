@@ -159,6 +159,14 @@ class Tool(Protocol):
         ...
 
 
+class Asks(Protocol):
+    """A tool whose result is what a person says. Its run waits for that without holding anything."""
+
+    def question(self, call: Invocation) -> Question:
+        """What is asked. Raises `ToolArgumentsInvalid`."""
+        ...
+
+
 class Admitted(Protocol):
     """A call that passed every gate. Nothing has acted yet."""
 
@@ -167,14 +175,27 @@ class Admitted(Protocol):
         ...
 
 
+class Question(Struct, frozen=True):
+    """What a tool asks a person. After `seconds` without an answer it is `default`, or a failure when there is none."""
+
+    text: str
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    seconds: float | None = None
+
+
 class Parked(Struct, frozen=True):
-    """A call that someone has to agree to first. `digest` names the arguments that the grant will be bound to."""
+    """A call that a person has a say in first. `digest` names the arguments that it is about.
+
+    With a `question` everything has allowed the call, and the answer is its result; otherwise consent is asked for.
+    """
 
     approval_id: str
     digest: str
     reason: str
     approvers: tuple[str, ...] = ()
     expires_at: float | None = None
+    question: Question | None = None
 
 
 class Toolbox(Protocol):

@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from foliot.errors import Conflict
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import (
     Admitted,
     ApprovalNeeded,
+    Asks,
     Invocation,
     OnOutput,
     Parked,
@@ -28,6 +29,7 @@ from foliot.tools.base import (
     ToolCancelled,
     ToolDefinition,
     ToolDenied,
+    ToolError,
     ToolUnsupported,
 )
 from foliot.tools.parts import Parts
@@ -102,14 +104,16 @@ def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple
     return tuple(layer for layer in layers if layer is not None)
 
 
-def gates_for(definition: ToolDefinition, parts: Parts) -> tuple[Gate, ...]:
+def gates_for(tool: Tool, parts: Parts) -> tuple[Gate, ...]:
     """What a call must pass after that, in order: who has no rate left is not asked for an approval."""
+    definition = tool.definition
     limit = definition.rate_limit
     gates: list[Gate | None] = [
         Secrets(definition, parts.has_secret) if any(need[:7] == "secret:" for need in definition.requires) else None,
         Budget(definition, parts.budgets) if parts.budgets is not None else None,
         RateGate(definition, limit, parts.limiter) if limit is not None else None,
         Approval(parts.grants, parts.clock),
+        Asking(cast("Asks", tool), parts.clock) if hasattr(tool, "question") else None,
     ]
     return tuple(gate for gate in gates if gate is not None)
 
@@ -164,7 +168,7 @@ class Entry:
         self.definition = definition
         self.required = definition.record == "required"
         self.layers = layers_for(tool, parts, offers)
-        self.gates = gates_for(definition, parts)
+        self.gates = gates_for(tool, parts)
         self.handler = compose(stages_for(definition, parts), backend)
         self.finishers = finishers_for(definition, parts)
 
@@ -240,12 +244,7 @@ class Pipeline:
         """Both halves at once, for callers that keep no journal."""
         admitted = await self.admit(call)
         if isinstance(admitted, Parked):
-            return failure_result(
-                call,
-                ToolDenied(
-                    f"{call.tool!r} needs an approval: {admitted.reason}", layer="approval", rule=admitted.approval_id
-                ),
-            )
+            return failure_result(call, _nobody_waits(call, admitted))
         return admitted if isinstance(admitted, ToolResult) else await admitted.run(on_output=on_output)
 
     def _unknown(self, call: Invocation) -> ToolUnsupported:
@@ -305,6 +304,12 @@ class Pipeline:
         if self._record is not None:
             definition = entry.definition if entry else None
             await self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
+
+
+def _nobody_waits(call: Invocation, parked: Parked) -> ToolError:
+    if parked.question is not None:
+        return nobody_hears(call)
+    return ToolDenied(f"{call.tool!r} needs an approval: {parked.reason}", layer="approval", rule=parked.approval_id)
 
 
 class AdmittedCall:

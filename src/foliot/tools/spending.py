@@ -24,6 +24,10 @@ class Spending:
         self._of[run_id] = usage
 
     @property
+    def runs(self) -> dict[str, Usage]:
+        return dict(self._of)
+
+    @property
     def usage(self) -> Usage | None:
         """The sum; None when nothing was spent."""
         if not self._of:

@@ -309,6 +309,7 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
     }
     assert {name for name, effect in effects.items() if effect == "idempotent"} == {
         "decide", "submit_work", "emit_diagnosis", "write_todos", "scratchpad", "write", "write_file",
+        "submit", "ask", "ask_user",
     }  # fmt: skip
     assert [builtin_definition(name) for name in sorted(NAMES)] == [each.definition for each in made]
     assert builtin_definition("nope") is None

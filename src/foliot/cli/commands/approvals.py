@@ -212,7 +212,8 @@ async def _decide(
         click.echo(f"{tool} {status['decision']} by {status['decided_by']} ({found['metadata']['name']})", err=True)
         if not resume:
             return 0
-        code = await go_on_elsewhere_or_here(runtime, decided, quiet=quiet)
+        attended_by = status.get("attended_by")
+        code = await go_on_elsewhere_or_here(runtime, decided.run_id, attended_by=attended_by, quiet=quiet)
     return leave(code)
 
 

@@ -164,6 +164,11 @@ def _others(event: e.Event) -> list[Line]:
             return [Line("note", f"{tool} needs an approval{f': {reason}' if reason else ''}")]
         case e.ApprovalDecided(decision=decision, by=by):
             return [Line("note", f"approval: {decision}{f', by {by}' if by else ''}")]
+        case e.QuestionAsked(question=question):
+            return [Line("note", f"asks: {one_line(question, LONGEST_RESULT)}")]
+        case e.QuestionAnswered(answer=answer, by=by, late=late):
+            said = "nobody answered in time" if answer is None else f"answer: {one_line(answer, LONGEST_RESULT)}"
+            return [Line("note", f"{said}{f', by {by}' if by and not late else ''}")]
         case e.SessionCompacted():
             return [Line("note", "the beginning of the conversation was summarised")]
         case _:
@@ -179,5 +184,6 @@ _SYNTHETIC = {
     "budget": "not run: over the limit",
     "contract": "not run: against the contract",
     "decided": "by decision",
+    "answered": "answered by a person",
     "ended": "not run: the run ends",
 }

@@ -121,9 +121,9 @@ class ApprovalService:
         """What was decided about the calls that this run has parked. Objects that are missing are made again."""
         told: list[Signal] = []
         for call in state.calls:
-            if call.phase != "parked" or call.approval is None:
+            if not isinstance(call.awaited, ApprovalRequested):
                 continue
-            asked = call.approval
+            asked = call.awaited
             try:
                 document = await self._store.get(key_of(state.spec.namespace, asked.approval_id))
             except NotFound:
@@ -137,10 +137,10 @@ class ApprovalService:
     async def attend(self, state: State, worker: str) -> None:
         """Note on the open questions of a run that this process stays to hear the answers."""
         for call in state.calls:
-            if call.phase != "parked" or call.approval is None:
+            if not isinstance(call.awaited, ApprovalRequested):
                 continue
             for _ in range(TRIES):
-                document = await self._store.get(key_of(state.spec.namespace, call.approval.approval_id))
+                document = await self._store.get(key_of(state.spec.namespace, call.awaited.approval_id))
                 status = document["status"]
                 if status.get("phase") != "Pending" or status.get("attended_by") == worker:
                     break

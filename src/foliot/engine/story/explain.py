@@ -109,6 +109,8 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
                 chain.append(f"nobody's approval is waited for longer than {duration(max(0.0, waiting.until - now))}")
             hints = [hint for call in calls for hint in _answers(call, trace.namespace)]
             return Explanation(f"It waits for an approval of {names}, since {ago} ago.", chain, next=hints)
+        case "input" if any(call.question is not None for call in calls):
+            return _asking(trace, [call for call in calls if call.question is not None], since, now)
         case "model_retry":
             left = duration(max(0.0, (waiting.until or now) - now))
             failures = trace.steps[-1].failures if trace.steps else []
@@ -118,6 +120,23 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
         case _:
             what = "something to be said to it" if waiting.owner == "input" else waiting.owner
             return Explanation(f"It waits for {what}, since {ago} ago.", [waiting.message] if waiting.message else [])
+
+
+def _asking(trace: Trace, calls: Sequence[CallTrace], since: float, now: float) -> Explanation:
+    told = Explanation(f"It waits for an answer, since {duration(max(0.0, now - since))} ago.")
+    for call in calls:
+        asked = call.question
+        assert asked is not None, "chosen by it"
+        told.chain.append(one_line(asked.question, 4 * WIDTH))
+        if asked.choices:
+            told.chain.append("one of: " + " | ".join(one_line(choice, WIDTH) for choice in asked.choices))
+        if asked.expires_at is not None:
+            left = duration(max(0.0, asked.expires_at - now))
+            then = "the call fails" if asked.default is None else f"it is {one_line(asked.default, WIDTH)!r}"
+            told.chain.append(f"without an answer in {left}, {then}")
+        which = f" {call.id}" if len(calls) > 1 else ""
+        told.next.append(Hint(f'foliot answer {trace.run_id}{which} "…"', "answers it, and goes on with the run"))
+    return told
 
 
 def _answers(call: CallTrace, namespace: str) -> list[Hint]:

@@ -21,6 +21,7 @@ MarkKind: TypeAlias = Literal[
     "retried",
     "decided",
     "approval",
+    "question",
     "cancel",
     "input",
     "rejected",  # a final answer was sent back
@@ -58,7 +59,7 @@ class CallTrace(Struct):
     """One tool call. `starts` are the times it was started; more than one means that a crash cut it off.
 
     `synthetic` is why the kernel answered in the tool's place, so that the tool itself did not (or not again) run.
-    `approval` is the id of the approval that was asked for.
+    `approval` is the id of the approval that was asked for, `question` what a person was asked.
     """
 
     id: str
@@ -73,6 +74,7 @@ class CallTrace(Struct):
     synthetic: str = ""
     parked: bool = False
     approval: str = ""
+    question: e.QuestionAsked | None = None
     unknown: bool = False
 
     @property

@@ -23,6 +23,7 @@ class _Building:
         self.trace = trace
         self._calls: dict[str, CallTrace] = {}
         self._usages: list[Usage] = []
+        self._paid: set[str] = set()
 
     def take(self, at: float, event: e.Event) -> None:
         handler = _HANDLERS.get(type(event))
@@ -65,7 +66,7 @@ class _Building:
 
     def waiting(self, at: float, event: e.RunWaiting) -> None:
         self.trace.waiting, self.trace.waiting_since = event, at
-        if event.reason == "approval":
+        if event.reason in ("approval", "input"):
             for call_id in event.calls:
                 self.call(call_id).parked = True
         self.mark("waiting", at, event.message or f"waits for {event.owner} ({event.reason})")
@@ -139,7 +140,7 @@ class _Building:
         call.error = result.error
         call.synthetic = event.synthetic or ""
         if event.usage is not None:
-            self._spend(event.usage)
+            self._pay(event.usage, event.runs)
 
     # --- what else -----------------------------------------------------------------------------------------------
 
@@ -151,6 +152,14 @@ class _Building:
             self.trace.steps[-1].items.append(mark)
         else:
             self.trace.before.append(mark)
+
+    def _pay(self, usage: Usage, runs: dict[str, Usage]) -> None:
+        """A delegated run that several calls report is paid for once, as the kernel does it."""
+        if not runs:
+            self._spend(usage)
+        for run_id in runs.keys() - self._paid:
+            self._paid.add(run_id)
+            self._spend(runs[run_id])
 
     def _spend(self, usage: Usage) -> None:
         self._usages.append(usage)
@@ -211,6 +220,17 @@ def _approval_given(building: _Building, at: float, event: e.ApprovalDecided) ->
     building.mark("approval", at, f"decision: {event.decision}{why}", by=event.by, call_id=event.call_id)
 
 
+def _question_asked(building: _Building, at: float, event: e.QuestionAsked) -> None:
+    building.call(event.call_id, event.tool).question = event
+    building.mark("question", at, f"asks: {event.question}", call_id=event.call_id)
+
+
+def _question_answered(building: _Building, at: float, event: e.QuestionAnswered) -> None:
+    said = "nobody answered in time" if event.answer is None else f"answer: {event.answer}"
+    late = " (the default; nobody answered in time)" if event.late and event.answer is not None else ""
+    building.mark("question", at, f"{said}{late}", by="" if event.late else event.by, call_id=event.call_id)
+
+
 def _unknown_decided(building: _Building, at: float, event: e.UnknownDecided) -> None:
     said = {"happened": "it took effect", "run": "it did not take effect: run it", "fail": "end the run"}
     why = f" ({event.reason})" if event.reason else ""
@@ -257,6 +277,8 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.ToolFinished: _Building.tool_finished,
     e.ApprovalRequested: _approval_asked,
     e.ApprovalDecided: _approval_given,
+    e.QuestionAsked: _question_asked,
+    e.QuestionAnswered: _question_answered,
     e.UnknownDecided: _unknown_decided,
     e.InputReceived: _input,
     e.MemoryWritten: _memory,

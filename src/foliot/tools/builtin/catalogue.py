@@ -1,20 +1,23 @@
 """Which tools come with Foliot, and what each of them needs to be made.
 
 An agent names them in `tools:`; a Tool of the same name that is declared, or given in Python, is meant instead.
-`read_file`, `write_file` and `edit_file` are other names of `read`, `write` and `edit`.
+`read_file`, `write_file`, `edit_file`, `submit` and `ask` are other names of `read`, `write`, `edit`, `submit_work` and
+`ask_user`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final, TypeAlias, cast
 
 from foliot.errors import InvalidInput, NotFound
-from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition
+from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.answers import Decide, SubmitWork
+from foliot.tools.builtin.asking import AskUser
 from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
 from foliot.tools.builtin.find import Glob, Grep
 from foliot.tools.builtin.findings import EmitDiagnosis
@@ -69,6 +72,7 @@ _Make: TypeAlias = Callable[[Surroundings, Definitions], Tool]
 _MAKERS: Final[Mapping[str, _Make]] = {
     "decide": lambda around, _: Decide(around.actions, around.restricted_actions),
     "submit_work": lambda around, _: SubmitWork(),
+    "ask_user": lambda around, _: AskUser(),
     "emit_diagnosis": lambda around, _: EmitDiagnosis(),
     "read_result": lambda around, _: ReadResult(around.history),
     "list_tools": lambda around, definitions: ListTools(definitions),
@@ -86,7 +90,13 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "grep": lambda around, _: Grep(around.folder),
     "bash": lambda around, _: Bash(),
 }
-_OTHER_NAMES: Final[Mapping[str, str]] = {"read_file": "read", "write_file": "write", "edit_file": "edit"}
+_OTHER_NAMES: Final[Mapping[str, str]] = {
+    "read_file": "read",
+    "write_file": "write",
+    "edit_file": "edit",
+    "submit": "submit_work",
+    "ask": "ask_user",
+}
 
 NAMES: Final = frozenset({*_MAKERS, *_OTHER_NAMES})
 
@@ -126,7 +136,7 @@ def builtin_tool(name: str, around: Surroundings, definitions: Definitions) -> T
         tool = make(around, definitions)
     except InvalidInput as error:
         raise InvalidInput(f"the tool {name!r} cannot be used: {error.message}", hint=error.hint) from None
-    return tool if tool.definition.name == name else _Renamed(tool, name)
+    return tool if tool.definition.name == name else _renamed(tool, name)
 
 
 def builtin_definition(name: str) -> ToolDefinition | None:
@@ -138,12 +148,8 @@ def builtin_definition(name: str) -> ToolDefinition | None:
     return builtin_tool(name, anywhere, lambda: ()).definition
 
 
-class _Renamed:
-    """The same tool under another name."""
-
-    def __init__(self, tool: Tool, name: str) -> None:
-        self._tool = tool
-        self.definition = replace(tool.definition, name=name)
-
-    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
-        return await self._tool.invoke(call, on_output=on_output)
+def _renamed(tool: Tool, name: str) -> Tool:
+    """The same tool under another name, with whatever else it can do."""
+    other = cast("Any", copy(tool))
+    other.definition = replace(tool.definition, name=name)
+    return other

@@ -21,6 +21,7 @@ from foliot.tools.serving.ledger import Collision, Corrupt, Ledger, StoreFailed
 from foliot.tools.serving.messages import CallMessage, Meta, Poison, ResultMessage, decode_call
 from foliot.tools.serving.metrics import UNKNOWN_TOOL, Metrics
 from foliot.tools.serving.outcomes import answer, compact, refusal
+from foliot.tools.stages.asking import nobody_hears
 
 log = logging.getLogger(__name__)
 
@@ -160,8 +161,10 @@ class Handler:
             return await self._publish(call, self._too_late(call), path="rejection")
         invocation = self._invocation(call, meta)
         admitted = await self._tools.admit(invocation)
-        if isinstance(admitted, Parked):
+        if isinstance(admitted, Parked) and admitted.question is None:
             return await self._ask_for_approval(call)
+        if isinstance(admitted, Parked):
+            admitted = failure_result(invocation, nobody_hears(invocation))
         if isinstance(admitted, ToolResult):
             self._metrics.count("rejections_total", tool_name=call.name, reason=_reason(admitted))
             return await self._publish(call, await self._keep(call, answer(call, admitted)), path="rejection")

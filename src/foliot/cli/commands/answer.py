@@ -1,0 +1,132 @@
+"""`foliot answer`: what runs ask people, and the answers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from foliot.cli.connect import namespace, run
+from foliot.cli.going_on import go_on_elsewhere_or_here
+from foliot.cli.invocation import is_terminal
+from foliot.cli.live import leave
+from foliot.cli.output import as_json, output_option
+from foliot.cli.runtimes import find_run, opened, whoami
+from foliot.cli.tables import table
+from foliot.engine.approval.questions import OpenQuestion, find_question
+from foliot.engine.story.amounts import duration, one_line, safe
+from foliot.errors import InvalidInput, UsageError
+from foliot.kernel.events import RunClaimed
+from foliot.runtime import Runtime
+
+WIDTH = 80
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[RUN [CALL] TEXT]")
+@click.option("--as", "by", metavar="NAME", default=None, help="Who answers.  [default: you]")
+@click.option("--no-resume", is_flag=True, help="Only answer; leave the run to whoever resumes it.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Without RUN: look in every namespace.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the answer of the run.")
+@output_option("table", "json", default="table", help="Without RUN: table or json.")
+def answer(
+    words: tuple[str, ...], by: str | None, no_resume: bool, all_namespaces: bool, quiet: bool, output: str
+) -> int:
+    """Answer what a run asks, and go on with it; without RUN, list what is asked.
+
+    \b
+    foliot answer                                what all runs ask
+    foliot answer 01HV3 "the blue one"           the only question of a run
+    foliot answer 01HV3 call_2 - < letter.txt    one of several; - reads from standard input
+    foliot answer 01HV3                          shows the question, and asks you on a terminal
+
+    Of choices the number will do. The answer is the result of the call, word for word; the model is not asked again.
+    The run goes on in the `foliot run` that waits for it, if there is one; otherwise here.
+
+    Exit code: as `foliot run`; 0 when the run goes on elsewhere.
+    """
+    if not words:
+        return run(_list(None if all_namespaces else namespace(), output))
+    run_id, *rest = words
+    if len(rest) > 2:
+        raise UsageError(f"The answer is one text, and here are {len(rest)}.", hint="Put it in quotes.")
+    call = rest[0] if len(rest) == 2 else None
+    text = _text(rest[-1]) if rest else None
+    return run(_answer(run_id, call, text, by or whoami(), resume=not no_resume, quiet=quiet))
+
+
+def _text(word: str) -> str:
+    if word != "-":
+        return word
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"The answer is not UTF-8 text (byte {error.start}).") from None
+
+
+async def _list(space: str | None, output: str) -> int:
+    async with opened() as runtime:
+        found = await runtime.questions.open(space)
+    if output == "json":
+        click.echo(as_json([msgspec.to_builtins(each) for each in found]))
+    elif found:
+        click.echo(_table(found, namespaced=space is None))
+    else:
+        where = "any namespace" if space is None else f"namespace {space}"
+        click.echo(f"No run asks anything in {where}.", err=True)
+    return 0
+
+
+def _table(found: Sequence[OpenQuestion], *, namespaced: bool) -> str:
+    now = time.time()
+    headings = ["RUN", "CALL", "AGENT", "QUESTION", "CHOICES", "ASKED", "EXPIRES"]
+    rows = [
+        [
+            each.run_id,
+            each.call_id,
+            each.agent,
+            one_line(each.question, WIDTH),
+            one_line(" | ".join(each.choices), WIDTH) or "-",
+            f"{duration(max(0.0, now - each.since))} ago",
+            "-" if each.expires_at is None else f"in {duration(max(0.0, each.expires_at - now))}",
+        ]
+        for each in found
+    ]
+    if namespaced:
+        headings.insert(0, "NAMESPACE")
+        rows = [[each.namespace, *row] for each, row in zip(found, rows, strict=True)]
+    return table(headings, rows)
+
+
+async def _answer(word: str, call: str | None, text: str | None, by: str, *, resume: bool, quiet: bool) -> int:
+    async with opened() as runtime:
+        info = await find_run(runtime, word)
+        if text is None:
+            _, state = await runtime.runs.load(info.id)
+            text = _ask(find_question(info, state, call))
+        message = await runtime.questions.answer(info.id, call, text, by=by)
+        if not resume:
+            click.echo(f"Answered. `foliot resume {message.run_id}` goes on with the run.", err=True)
+            return 0
+        worker = await _last_worker(runtime, info.id)
+        code = await go_on_elsewhere_or_here(runtime, info.id, attended_by=worker, quiet=quiet)
+    return leave(code)
+
+
+def _ask(asked: OpenQuestion) -> str:
+    """The answer of whoever sits at the terminal. Raises `UsageError` when nobody does."""
+    click.echo(safe(asked.question), err=True)
+    for number, choice in enumerate(asked.choices, 1):
+        click.echo(f"  {number}  {safe(choice)}", err=True)
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise UsageError("There is no answer.", hint=f'Give it: `foliot answer {asked.run_id} {asked.call_id} "…"`.')
+    return str(click.prompt("Answer", err=True))
+
+
+async def _last_worker(runtime: Runtime, run_id: str) -> str | None:
+    """Who drove the run until it waited: a `foliot run` that stays with it, while that process lives."""
+    claims = [event.worker for _, event in await runtime.runs.facts(run_id) if isinstance(event, RunClaimed)]
+    return claims[-1] if claims and claims[-1] != runtime.runs.worker else None

@@ -1,0 +1,183 @@
+"""Questions that runs ask people, and the one answer that each of them takes.
+
+A question is a fact of its run's journal and nothing else: who wants to see the open ones folds the journals of runs
+that wait. An answer is a signal whose id is made from the call, so of two at once the store keeps one, and whoever
+gave the other is told. It waits in the store until somebody takes the run up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from foliot.engine.loading import load_run, read_facts
+from foliot.engine.signals import signal
+from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.kernel.codec import decode
+from foliot.kernel.events import QuestionAnswered, QuestionAsked
+from foliot.kernel.state import State
+from foliot.store.base import Document
+from foliot.store.runs import TERMINAL, Journal, RunInfo, Signal
+from foliot.tools.masking import Masker
+
+LONGEST_ANSWER: Final = 100_000
+MOST_WAITING: Final = 1000
+TRIES: Final = 20
+
+
+class OpenQuestion(Struct, frozen=True):
+    """A question that waits for its answer. `since` and `expires_at` are in seconds since 1970."""
+
+    run_id: str
+    call_id: str
+    namespace: str
+    agent: str
+    tool: str
+    question: str
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    since: float = 0.0
+    expires_at: float | None = None
+
+
+def questions_of(state: State) -> list[OpenQuestion]:
+    """What a run asks now."""
+    return [
+        OpenQuestion(
+            state.run_id,
+            call.id,
+            state.spec.namespace,
+            state.spec.agent,
+            call.name,
+            asked.question,
+            asked.choices,
+            asked.default,
+            state.waiting_since,
+            asked.expires_at,
+        )
+        for call in state.calls
+        if isinstance(asked := call.awaited, QuestionAsked)
+    ]
+
+
+def _waits_for_person(info: RunInfo) -> bool:
+    return cast("dict[str, Any]", info.summary.get("waiting") or {}).get("reason") in ("input", "approval")
+
+
+def find_question(info: RunInfo, state: State, call: str | None) -> OpenQuestion:
+    """The question that is meant: the only one, or that of a call by id or tool. Raises `NotFound`, `Conflict`."""
+    asked = questions_of(state) if info.phase not in TERMINAL else []
+    if not asked:
+        raise Conflict(f"run {info.id} ({info.phase}) asks nothing", hint=f"`foliot why {info.id}`")
+    found = [each for each in asked if call is None or call in (each.call_id, each.tool)]
+    if len(found) == 1:
+        return found[0]
+    listed = "\n".join(f"{each.call_id}  {each.question}" for each in asked)
+    if found:
+        raise Conflict(f"run {info.id} asks several questions:\n{listed}", hint="name the call that is answered")
+    raise NotFound(f"run {info.id} has no call {call!r} that asks; these do:\n{listed}")
+
+
+def check_answer(asked: OpenQuestion, text: str) -> str:
+    """The answer as it is given to the run: for a choice also its number, or any spelling of it.
+
+    Raises `InvalidInput` for one that is empty, too long, or not among the choices.
+    """
+    if not text.strip():
+        raise InvalidInput("the answer is empty")
+    if len(text) > LONGEST_ANSWER:
+        raise InvalidInput(f"the answer has {len(text):,} characters, and may have {LONGEST_ANSWER:,}")
+    if not asked.choices:
+        return text
+    word = text.strip()
+    if word in asked.choices:
+        return word
+    alike = [choice for choice in asked.choices if choice.casefold() == word.casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    if word.isdecimal() and 1 <= int(word) <= len(asked.choices):
+        return asked.choices[int(word) - 1]
+    listed = "\n".join(f"{number}  {choice}" for number, choice in enumerate(asked.choices, 1))
+    raise InvalidInput(f"{word[:80]!r} is not one of the choices:\n{listed}", hint="nothing was answered; try again")
+
+
+class Questions:
+    """Answers questions on a journal. Any number of processes may do so at the same time."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        clock: Callable[[], float],
+        masker: Masker | None = None,
+        decided: Callable[[Document, str, str, float], Awaitable[None]] | None = None,
+    ) -> None:
+        """`masker` hides from an answer what is known to be secret; `decided` is told of each one, for the audit."""
+        self._journal = journal
+        self._clock = clock
+        self._masker = masker
+        self._decided = decided
+
+    async def open(self, namespace: str | None = None) -> list[OpenQuestion]:
+        """What all waiting runs ask, the oldest question first."""
+        found: list[OpenQuestion] = []
+        for info in await self._journal.list(namespace=namespace, phases=("waiting",), limit=MOST_WAITING):
+            if _waits_for_person(info):
+                _, state = await load_run(self._journal, info.id)
+                found += questions_of(state)
+        return sorted(found, key=lambda each: each.since)
+
+    async def answer(self, run_id: str, call: str | None, text: str, *, by: str = "") -> Signal:
+        """Answer what a run asks; the signal that it has been left. `call` may be None when it asks one thing only.
+
+        Raises `NotFound`, `InvalidInput`, and `Conflict` when it asks nothing or somebody was faster.
+        """
+        info, state = await load_run(self._journal, run_id)
+        asked = find_question(info, state, call)
+        said = check_answer(asked, text)
+        said = self._masker.mask(said) if self._masker is not None and not asked.choices else said
+        fact = QuestionAnswered(asked.call_id, said, by)
+        message = signal(run_id, fact, self._clock(), signal_id=answer_id(run_id, asked.call_id))
+        await self._journal.signal(message)
+        await self._check_won(message, fact)
+        if self._decided is not None:
+            await self._decided(_as_document(asked, message.id), "answered", by, self._clock())
+        return message
+
+    async def _check_won(self, message: Signal, fact: QuestionAnswered) -> None:
+        """Raises `Conflict` when another answer is the one that counts."""
+        for _ in range(TRIES):
+            # The journal first: an answer moves from the signals into it, never back.
+            taken = [
+                event
+                for _, event in await read_facts(self._journal, message.run_id)
+                if isinstance(event, QuestionAnswered) and event.call_id == fact.call_id
+            ]
+            left = [each for each in await self._journal.signals([message.run_id]) if each.id == message.id]
+            winner = taken[0] if taken else decode(left[0].data) if left else None
+            if winner == fact:
+                return
+            if isinstance(winner, QuestionAnswered):
+                who = "nobody in time" if winner.late else winner.by or "somebody"
+                raise Conflict(f"the question of call {fact.call_id} was answered before, by {who}: {winner.answer}")
+            if (await self._journal.get(message.run_id)).phase in TERMINAL:
+                raise Conflict(f"run {message.run_id} has ended before it heard the answer")
+        raise Conflict(f"run {message.run_id} changes too often to be answered", hint="try again", retryable=True)
+
+
+def answer_id(run_id: str, call_id: str) -> str:
+    """The same for the same call: of several answers the store keeps the first."""
+    call = f"{run_id}\0{call_id}"
+    return f"an-{sha256(call.encode()).hexdigest()[:20]}"
+
+
+def _as_document(asked: OpenQuestion, name: str) -> Document:
+    """The answer in the shape of a decided approval, which is what the audit log keeps decisions of people as."""
+    return {
+        "metadata": {"name": name, "namespace": asked.namespace},
+        "spec": {"agent": asked.agent, "tool": asked.tool, "run": asked.run_id, "call_id": asked.call_id},
+        "status": {},
+    }
