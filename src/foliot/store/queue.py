@@ -6,15 +6,22 @@ one that ends it. `due_at` alone says when a worker may take a run, whatever the
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from foliot.store.transaction import Tx, many, run
 
+MOST_URGENT = 999
+
 
 class QueueItem(Struct, frozen=True):
-    """A run as the queue sees it. `requirements` is JSON: what a worker must have to take it."""
+    """A run as the queue sees it. `requirements` is JSON: what a worker must have to take it.
+
+    `priority` is from 0 to 999, higher is sooner. `max_running` is how many runs of this agent may be at work at the
+    same time, by its definition; 0 for any number.
+    """
 
     run: int
     run_id: str
@@ -26,6 +33,14 @@ class QueueItem(Struct, frozen=True):
     priority: int
     due_at: float
     requirements: str = "{}"
+    max_running: int = 0
+
+    @property
+    def line(self) -> str:
+        """Where it stands: behind what is as urgent and in every other way like it. Urgent lines sort first."""
+        alike = "\0".join((self.namespace, self.agent, self.lane, self.class_key, self.requirements))
+        kind = hashlib.blake2b(alike.encode(), digest_size=9).hexdigest()
+        return f"{MOST_URGENT - min(max(self.priority, 0), MOST_URGENT):03}{kind}"
 
 
 def enqueue(items: Sequence[QueueItem]) -> Tx[None]:
@@ -41,12 +56,19 @@ def enqueue(items: Sequence[QueueItem]) -> Tx[None]:
                 "lane": item.lane,
                 "class": item.class_key,
                 "priority": item.priority,
+                "line": item.line,
                 "due_at": item.due_at,
+                "max_running": item.max_running,
                 "requirements": item.requirements,
             }
             for item in items
         ],
     )
+
+
+def hold(key: int, until: float) -> Tx[bool]:
+    """Somebody took the run by its name. False when it is no run of a task."""
+    return bool((yield from run("queue_hold", run=key, until=until)))
 
 
 def let_go(key: int, due_at: float | None) -> Tx[None]:

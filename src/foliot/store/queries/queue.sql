@@ -1,8 +1,13 @@
 -- The queue of runs that belong to tasks. See migrations/0008_queue.sql for the columns.
 
 -- name: queue_add
-INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, due_at, held, requirements)
-VALUES (:run, :run_id, :task, :namespace, :agent, :lane, :class, :priority, :due_at, 0, :requirements);
+INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, line, due_at, held, max_running,
+                   requirements)
+VALUES (:run, :run_id, :task, :namespace, :agent, :lane, :class, :priority, :line, :due_at, 0, :max_running,
+        :requirements);
+
+-- name: queue_hold
+UPDATE queue SET held = 1, due_at = :until WHERE run = :run;
 
 -- name: queue_let_go
 UPDATE queue SET held = 0, due_at = :due_at WHERE run = :run;
@@ -15,3 +20,109 @@ UPDATE queue SET due_at = :now WHERE run_id = :run_id AND held = 0 AND (due_at I
 
 -- name: queue_prolong
 UPDATE queue SET due_at = :until WHERE run = :run AND held = 1 AND due_at < :until;
+
+-- name: queue_lines
+-- The lines behind :after, urgent ones first, each with its first run and how many of it are held. The recursion hops
+-- from line to line in the index: its price is the number of lines, not of runs.
+WITH RECURSIVE head (line) AS (
+    SELECT MIN(q.line) FROM queue AS q WHERE q.due_at IS NOT NULL AND q.line > :after
+    UNION ALL
+    SELECT (SELECT MIN(q.line) FROM queue AS q WHERE q.due_at IS NOT NULL AND q.line > head.line)
+      FROM head WHERE head.line IS NOT NULL)
+SELECT s.line AS line, s.namespace AS namespace, s.agent AS agent, s.lane AS lane, s.class AS class,
+       s.requirements AS requirements, s.max_running AS max_running,
+       CASE WHEN s.held = 0 THEN s.due_at END AS ready_at,
+       (SELECT MIN(q.due_at) FROM queue AS q WHERE q.line = s.line AND q.held = 0 AND q.due_at > :now) AS next_at,
+       (SELECT MIN(q.due_at) FROM queue AS q WHERE q.line = s.line AND q.held = 1 AND q.due_at IS NOT NULL) AS lapses_at,
+       (SELECT COUNT(*) FROM queue AS q WHERE q.line = s.line AND q.held = 1 AND q.due_at IS NOT NULL) AS running
+  FROM (SELECT head.line AS line FROM head WHERE head.line IS NOT NULL LIMIT :count) AS h
+  JOIN queue AS s ON s.run = (SELECT q.run FROM queue AS q WHERE q.line = h.line AND q.due_at IS NOT NULL
+                               ORDER BY q.held, q.due_at, q.run LIMIT 1)
+ ORDER BY s.line;
+
+-- name: queue_take
+-- The first runs of a line. The row of the run is locked with it: who is ending that run right now locks it first.
+SELECT q.run AS run, q.run_id AS run_id, r.phase AS phase, r.lease_until AS lease_until, r.epoch AS epoch
+  FROM queue AS q JOIN run AS r ON r.key = q.run
+ WHERE q.line = :line AND q.held = 0 AND q.due_at <= :now
+ ORDER BY q.due_at, q.run LIMIT :count /*skip_locked*/;
+
+-- name: queue_lapsed
+SELECT q.run AS run, q.run_id AS run_id, q.due_at AS due_at, r.phase AS phase, r.lease_until AS lease_until
+  FROM queue AS q JOIN run AS r ON r.key = q.run
+ WHERE q.line = :line AND q.held = 1 AND q.due_at < :now
+ ORDER BY q.due_at, q.run LIMIT :count /*skip_locked*/;
+
+-- name: queue_claim
+-- Both rows are locked by whoever found them: nobody came in between.
+UPDATE run SET phase = 'running', epoch = :epoch, worker = :worker, lease_until = :until, updated_at = :now
+ WHERE key = :key;
+
+-- name: queue_orphans
+-- Runs of tasks whose holder is known to have died.
+SELECT q.run AS run FROM queue AS q JOIN run AS r ON r.key = q.run
+ WHERE q.held = 1 AND r.worker = :identity
+   /*skip_locked*/;
+
+-- name: queue_void
+UPDATE run SET lease_until = 0 WHERE key = :key AND worker = :identity AND phase = 'running';
+
+-- name: queue_depth
+SELECT namespace, COUNT(*) AS runs, SUM(held) AS running,
+       SUM(CASE WHEN held = 0 AND due_at <= :now THEN 1 ELSE 0 END) AS due, MIN(due_at) AS oldest
+  FROM queue GROUP BY namespace ORDER BY namespace;
+
+-- name: limit_set
+INSERT INTO work_limit (scope, name, max_running) VALUES (:scope, :name, :max_running)
+ON CONFLICT (scope, name) DO UPDATE SET max_running = excluded.max_running;
+
+-- name: limit_clear
+DELETE FROM work_limit WHERE scope = :scope AND name = :name;
+
+-- name: limit_ensure
+INSERT INTO work_limit (scope, name, max_running) VALUES (:scope, :name, 0) ON CONFLICT (scope, name) DO NOTHING;
+
+-- name: limit_list
+SELECT scope, name, max_running FROM work_limit WHERE scope <> 'definition' ORDER BY scope, name;
+
+-- name: limit_lock
+SELECT max_running FROM work_limit WHERE scope = :scope AND name = :name /*for_update*/;
+
+-- name: limit_running_namespace
+SELECT COUNT(*) AS running FROM queue WHERE namespace = :namespace AND held = 1;
+
+-- name: limit_running_agent
+SELECT COUNT(*) AS running FROM queue WHERE namespace = :namespace AND agent = :name AND held = 1;
+
+-- name: limit_running_lane
+SELECT COUNT(*) AS running FROM queue WHERE namespace = :namespace AND lane = :name AND held = 1;
+
+-- name: bound_list
+-- What stands in the way of some runs: limits, and classes that are open.
+SELECT scope, name, max_running, CAST(NULL AS REAL) AS opened_at FROM work_limit WHERE scope <> 'definition'
+UNION ALL
+SELECT 'class', key, failures, opened_at FROM work_class WHERE opened_at IS NOT NULL;
+
+-- name: class_failed
+-- One more in a row. At :threshold the class opens; a failure while it is open begins the wait anew.
+INSERT INTO work_class (key, namespace, agent, lane, failures, failed_at, opened_at, probe)
+VALUES (:key, :namespace, :agent, :lane, 1, :now, NULL, NULL)
+ON CONFLICT (key) DO UPDATE
+   SET failures = work_class.failures + 1, failed_at = excluded.failed_at, probe = NULL,
+       opened_at = CASE WHEN work_class.failures + 1 >= :threshold THEN excluded.failed_at END
+RETURNING failures, opened_at;
+
+-- name: class_well
+DELETE FROM work_class WHERE key = :key;
+
+-- name: class_lock
+SELECT c.opened_at AS opened_at, c.probe AS probe FROM work_class AS c WHERE c.key = :key /*for_update*/;
+
+-- name: class_probing
+SELECT run FROM queue WHERE run = :run AND held = 1;
+
+-- name: class_probe
+UPDATE work_class SET probe = :run WHERE key = :key;
+
+-- name: class_list
+SELECT key, namespace, agent, lane, failures, failed_at, opened_at, probe FROM work_class ORDER BY namespace, agent, key;

@@ -1,0 +1,121 @@
+"""Workers as the store knows them: who they are, what they have, when they last gave a sign of life.
+
+A worker is named by people and may be started again under its name; `identity` is the one process. Leases carry the
+identity, so what a dead process held is found by it, and nothing that its successor holds is mistaken for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from foliot.store import queue
+from foliot.store.base import Database
+from foliot.store.placement import Offer
+from foliot.store.transaction import Row, Tx, many, rows, run
+
+HEARTBEAT = 10.0
+# Three signs of life are missing.
+STALE_AFTER = 3 * HEARTBEAT
+FORGET_AFTER = 24 * 3600.0
+
+Phase: TypeAlias = Literal["ready", "draining", "stopped"]
+State: TypeAlias = Literal["ready", "draining", "stopped", "lost"]
+
+
+class WorkerInfo(Struct, frozen=True):
+    """`current` is how many runs it had at its last heartbeat."""
+
+    name: str
+    identity: str
+    region: str
+    gpu: bool
+    models: tuple[str, ...]
+    labels: dict[str, str]
+    capacity: int
+    current: int
+    phase: Phase
+    started_at: float
+    heartbeat_at: float
+
+    def state(self, now: float) -> State:
+        """Its phase, or `lost` when it should have given a sign of life long ago."""
+        if self.phase != "stopped" and self.heartbeat_at < now - STALE_AFTER:
+            return "lost"
+        return self.phase
+
+
+async def register(db: Database, offer: Offer, *, now: float, is_gone: Callable[[str | None], bool]) -> int:
+    """Make the worker known, in place of any other of its name; how many runs of dead processes were set free."""
+    dead = await _dead(db, offer, is_gone)
+    return await db.write(_register, offer, dead, now)
+
+
+async def beat(db: Database, offer: Offer, *, now: float, current: int, phase: Phase) -> bool:
+    """A sign of life. False when another process has taken the name."""
+    return bool(await db.write(_beat, offer, now, current, phase))
+
+
+async def bury(db: Database, offer: Offer, *, now: float, is_gone: Callable[[str | None], bool]) -> int:
+    """Set free what processes of this machine held that have certainly died, before their leases end; how many runs."""
+    dead = await _dead(db, offer, is_gone)
+    return await db.write(_bury, dead, now) if dead else 0
+
+
+async def list_workers(db: Database) -> list[WorkerInfo]:
+    """By name, the stopped and the lost ones of the last day included."""
+    return [_info(row) for row in await db.read("worker_list")]
+
+
+def _info(row: Row) -> WorkerInfo:
+    fields = dict(row)
+    fields["gpu"] = bool(fields["gpu"])
+    fields["models"] = tuple(msgspec.json.decode(fields["models"], type=list[str]))
+    fields["labels"] = msgspec.json.decode(fields["labels"], type=dict[str, str])
+    return WorkerInfo(**fields)
+
+
+async def _dead(db: Database, offer: Offer, is_gone: Callable[[str | None], bool]) -> list[str]:
+    others = {row["identity"] for row in await db.read("worker_alive", identity=offer.identity)}
+    return sorted(identity for identity in others if is_gone(identity))
+
+
+# --- transactions ------------------------------------------------------------------------------------------------
+
+
+def _register(offer: Offer, dead: Sequence[str], now: float) -> Tx[int]:
+    freed = yield from _bury(dead, now)
+    yield from run(
+        "worker_put",
+        name=offer.name,
+        identity=offer.identity,
+        region=offer.region,
+        gpu=int(offer.gpu),
+        models=msgspec.json.encode(offer.models).decode(),
+        labels=msgspec.json.encode(offer.labels).decode(),
+        capacity=offer.capacity,
+        now=now,
+    )
+    yield from run("worker_forget", before=now - FORGET_AFTER)
+    return freed
+
+
+def _beat(offer: Offer, now: float, current: int, phase: str) -> Tx[int]:
+    return (
+        yield from run("worker_beat", name=offer.name, identity=offer.identity, now=now, current=current, phase=phase)
+    )
+
+
+def _bury(dead: Iterable[str], now: float) -> Tx[int]:
+    freed = 0
+    for identity in dead:
+        orphans = yield from rows("queue_orphans", identity=identity)
+        yield from many("queue_void", [{"key": row["run"], "identity": identity} for row in orphans])
+        for row in orphans:
+            yield from queue.let_go(row["run"], now)
+        yield from run("worker_stop", identity=identity)
+        freed += len(orphans)
+    return freed
