@@ -8,9 +8,9 @@ A round is *open* from the first arrival (or the first absence: an agent that fa
 loudly). It must never wait for nobody. `prospects` are the nodes that run or may still run; when those cannot bring the
 number that is required any more, the round is closed and the join's `on_failure` decides:
 
-    deadletter         the task is dead-lettered
-    skip               what came ends here, the node does not start
-    continue_partial   the node starts with what came; if nothing came, as `skip`
+    deadletter         at once: the task is dead-lettered
+    skip               when nobody can come any more: what came ends here, the node does not start
+    continue_partial   when nobody can come any more: the node starts with what came; if nothing came, as `skip`
 
 A round that only misses what the turn limit has cut off ends quietly like the limit itself: as `skip`.
 """
@@ -68,8 +68,11 @@ def unfillable(plan: Plan, state: GraphState) -> JoinClosed | None:
         return None
     may_run = prospects(plan, state)
     for name, join, number, round in waiting:
-        if _possible(join, round, may_run) < join.required:
-            return _closed(plan, state, name, join, number, round)
+        possible = _possible(join, round, may_run)
+        if possible < join.required:
+            closed = _closed(plan, state, name, join, number, round)
+            if closed.then == "deadletter" or possible == len(round.waiting):
+                return closed
     if not state.running:
         # What may still run then hangs on joins that would each go on with a part: the first of them starts.
         for name, join, number, round in waiting:
