@@ -50,11 +50,15 @@ class Assembly:
         self.given = Registry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
         self._agent_tools: dict[tuple[str, str], Registry] = {}
+        # Grows whenever a Python object becomes known that was not known before.
+        self.generation = 0
         # Who runs agents that other agents call. Set by whoever puts a runtime together; without it there are none.
         self.delegate: Delegate | None = None
 
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, so that its runs can be resumed by id alone."""
+        if self._agents.get((agent.namespace, agent.name)) is not agent:
+            self.generation += 1
         self._agents[agent.namespace, agent.name] = agent
         self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self.given)
         if agent.gateway is not None:

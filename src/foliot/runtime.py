@@ -15,24 +15,18 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
-from foliot.delegation import Delegator
+from foliot.composition import Parts, compose
 from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.service import ApprovalService, Decision
-from foliot.engine.backends import Backends
 from foliot.engine.driver import Driver
-from foliot.engine.endpoints import RunModels, stored_secrets
 from foliot.engine.fork import branch
-from foliot.engine.governance import governed
 from foliot.engine.ids import new_run_id
 from foliot.engine.live import Hub, Live, Reader
-from foliot.engine.records.opening import open_audit
-from foliot.engine.records.trail import AuditTrail
 from foliot.engine.replay import Replay, replay
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
@@ -42,19 +36,13 @@ from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.spec import decode_spec
 from foliot.kernel.state import State
 from foliot.results import RunResult, result_of
-from foliot.settings import Settings, load_settings
-from foliot.store.base import Database, ResourceStore
-from foliot.store.journal import SqlJournal
-from foliot.store.keyring import load_keyring
-from foliot.store.memory import MemoryJournal
-from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.store.runs import Held, Journal, RunInfo, Signal
+from foliot.settings import Settings
+from foliot.store.runs import TASK_LABEL, Held, RunInfo, Signal
 from foliot.tools.base import Tool
-from foliot.tools.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from foliot.offering import Offering
+    from foliot.tasking import Tasking
 
 Input = str | Message | Sequence[Message]
 # How often a process that stays with a waiting run looks, when the store does not tell it of changes.
@@ -85,105 +73,50 @@ class Runtime:
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._hub = Hub()
-        self._database: Database | None = None
-        self._approvals: ApprovalService | None = None
-        self._audit: AuditTrail | None = None
-        self._questions: Questions | None = None
-        self._parts: tuple[Runs, Assembly] | None = None
+        self._parts: Parts | None = None
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Runtime:
-        journal: Journal
-        settings = self._settings
-        resources: ResourceStore | None = None
-        if self._url == "memory:":
-            journal = MemoryJournal(takes_turns=True)
-        else:
-            settings = settings or load_settings({"store": self._url})
-            self._database = await open_database(settings.store)
-            resources = SqlResourceStore(self._database, partial(load_keyring, settings))
-            journal = SqlJournal(self._database)
-        secrets = stored_secrets(resources, os.environ)
-        if self._database is not None:
-            try:
-                self._audit = open_audit(self._database, secrets, settings)
-            except UsageError:
-                await self.__aexit__()
-                raise
-        decided = self._audit.decided if self._audit is not None else None
-        self._questions = Questions(journal, clock=self._clock, masker=secrets.masker, decided=decided)
-        if resources is not None:
-            self._approvals = ApprovalService(
-                resources, journal, clock=self._clock, masker=secrets.masker, decided=decided
-            )
-        models = RunModels(resources, clock=self._clock, environ=os.environ, secrets=secrets)
-        backends = Backends(
-            secrets,
-            resources,
-            outbound_allow=settings.outbound_allow if settings else (),
-            mcp_commands=settings.mcp_commands if settings else (),
-            nats=settings.nats if settings else None,
-            environ=os.environ,
-            journal=journal,
-            workspace=self._workspace or (settings.workspace if settings else None),
-            namespace=settings.namespace if settings else "default",
-        )
-        runs = Runs(
-            journal=journal,
-            models=models,
-            tools=Pipeline(),
+        self._parts = await compose(
+            self._url,
+            self._settings,
+            tools=self._tools,
+            workspace=self._workspace,
             watcher=self._hub,
+            pause=self._pause,
             clock=self._clock,
             lease_seconds=self._lease_seconds,
-            approvals=self._approvals,
         )
-        parts = governed(
-            resources,
-            clock=self._clock,
-            default_access=settings.default_tool_access if settings else "allow",
-            allowed_tools=settings.allowed_tools if settings else None,
-            store_blob=journal.put_blob,
-            secrets=secrets,
-            recorders=() if self._audit is None else (self._audit,),
-        )
-        assembly = Assembly(models, resources, self._tools, backends, self._clock, parts)
-        assembly.delegate = Delegator(runs, assembly, clock=self._clock, pause=self._pause)
-        self._parts = runs, assembly
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         if self._parts is not None:
-            runs, assembly = self._parts
-            self._parts = None
-            await runs.close()
-            await assembly.close()
-        if self._audit is not None:
-            audit, self._audit = self._audit, None
-            await audit.close()
-        if self._database is not None:
-            database, self._database = self._database, None
-            await database.close()
+            parts, self._parts = self._parts, None
+            await parts.close()
 
     @property
     def runs(self) -> Runs:
         """The engine below, for callers that need more than the verbs here."""
-        return self._open()[0]
+        return self._open().runs
+
+    @property
+    def tasking(self) -> Tasking:
+        """Tasks, and whoever does their runs here. Raises `UsageError` for a runtime in memory."""
+        return self._open().tasking
 
     @property
     def approvals(self) -> ApprovalService:
         """The questions that runs have asked, and who decided them. Raises `UsageError` for a runtime in memory."""
-        self._open()
-        if self._approvals is None:
+        approvals = self._open().approvals
+        if approvals is None:
             raise UsageError("a runtime in memory keeps no approvals", hint="give the runtime a store, such as a path")
-        return self._approvals
+        return approvals
 
     @property
     def questions(self) -> Questions:
         """What runs ask people."""
-        self._open()
-        assert self._questions is not None, "made when the runtime is opened"
-        return self._questions
+        return self._open().questions
 
     @property
     def tools(self) -> Offering:
@@ -194,9 +127,9 @@ class Runtime:
 
     @property
     def _assembly(self) -> Assembly:
-        return self._open()[1]
+        return self._open().assembly
 
-    def _open(self) -> tuple[Runs, Assembly]:
+    def _open(self) -> Parts:
         if self._parts is None:
             raise UsageError("the runtime is not open", hint="use it inside `async with Runtime() as rt:`")
         return self._parts
@@ -399,17 +332,19 @@ class Runtime:
         waiting = state.waiting
         if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
             return True
-        if self._approvals is not None:
-            await self._approvals.attend(state, self.runs.worker)
-        decided = [] if self._approvals is None else await self._approvals.answers(state)
+        approvals = self._open().approvals
+        if approvals is not None:
+            await approvals.attend(state, self.runs.worker)
+        decided = [] if approvals is None else await approvals.answers(state)
         return bool(decided or await self.runs.journal.signals([info.id]))
 
     async def _pause(self) -> None:
         """Until something may have happened in the store."""
-        if self._database is None:
+        database = self._open().database
+        if database is None:
             await asyncio.sleep(LOOK_EVERY)
         else:
-            await self._database.wait_for_change(timeout=LOOK_EVERY)
+            await database.wait_for_change(timeout=LOOK_EVERY)
 
     def new_run_id(self) -> str:
         """An id for a run that is about to be started, so that starting it again after a crash finds it."""
@@ -429,7 +364,9 @@ class Runtime:
             driver.deliver(message)
             return await self.runs.journal.get(run_id)
         info = await self.runs.journal.get(run_id)
-        if info.phase in ("waiting", "pending"):
+        if TASK_LABEL in info.labels:
+            await self.tasking.ring(info)  # its task's workers go on with it
+        elif info.phase in ("waiting", "pending"):
             with contextlib.suppress(Held):  # someone took it up meanwhile, and the signal with it
                 await self.resume(run_id, check=False)
         return await self.runs.journal.get(run_id)

@@ -10,8 +10,7 @@ from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
 from foliot.models.base import OnDelta
-from foliot.store.runs import Signal
-from foliot.store.transaction import Tx
+from foliot.store.runs import Beside, Signal
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -63,8 +62,12 @@ class Settlement(Protocol):
         """Another attempt in place of this end; None lets the run end."""
         ...
 
-    def settle(self, state: State) -> Tx[None]:
-        """What follows for the work, in the transaction that ends the run or lets it wait. May be run again."""
+    def settle(self, state: State) -> Beside | None:
+        """What follows for the work, to be done in the transaction that ends the run or lets it wait."""
+        ...
+
+    async def settled(self) -> None:
+        """It is committed: whoever goes on with the work may be told."""
         ...
 
 

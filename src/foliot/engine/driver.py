@@ -226,13 +226,13 @@ class Driver:
             recorded(self.lease.run_id, entry.seq, entry.at, event)
         if self._parking is not None:
             await self._parking.recorded(event for _, event in written)
+        if phase is not None and self._settlement is not None:
+            await self._settlement.settled()
         if phase is None:
             self._stop_if_lost()  # it may have been lost while this was being written
 
     def _beside(self, phase: Phase | None) -> Beside | None:
-        if phase is None or self._settlement is None:
-            return None
-        return partial(self._settlement.settle, self.state)
+        return None if phase is None or self._settlement is None else self._settlement.settle(self.state)
 
     def _stop_if_lost(self) -> None:
         if self._lost:

@@ -10,7 +10,12 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 def new_run_id(now: float) -> str:
     """Ten characters of time (milliseconds) and ten of chance: sorts by age, 50 random bits within a millisecond."""
-    return _text(int(now * 1000), 10) + _text(secrets.randbits(50), 10)
+    return id_from(now, secrets.randbits(50))
+
+
+def id_from(now: float, chance: int) -> str:
+    """The id for this time and this number, of which 50 bits are used."""
+    return _text(int(now * 1000), 10) + _text(chance & (1 << 50) - 1, 10)
 
 
 def _text(number: int, length: int) -> str:

@@ -17,7 +17,7 @@ from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
 from foliot.engine.loading import load_run, read_facts, read_history
 from foliot.engine.worker import identity, is_gone
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, UsageError
 from foliot.kernel.codec import encode, type_of
 from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated
 from foliot.kernel.loop import apply
@@ -59,6 +59,8 @@ class Runs:
         self._lease_seconds = lease_seconds
         self._is_gone = is_gone
         self._approvals = approvals
+        # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
+        self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
         self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
 
     async def start(
@@ -139,32 +141,35 @@ class Runs:
             # The holder was killed on this machine: waiting for its lease to run out would help nobody. It is named by
             # its epoch, so that of several who find it dead one replaces it, and the others not that one.
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until, dead=info.epoch)
-        _, state = await self.load(run_id)
-        if state.ended is not None:
-            # This process slept past its new lease before it read on, and someone else has finished the run.
-            raise LeaseLost(f"run {run_id} has been ended by another process")
-        driver = self._driver(lease, state, tools, stream, claim=True)
-        for signal in (*await self.journal.signals([run_id]), *await self._answers(state, tools or self.tools)):
-            driver.deliver(signal)
-        return driver
+        toolbox = tools or self.tools
+
+        async def given(spec: RunSpec) -> Toolbox:
+            return toolbox
+
+        return await self.adopt(lease, tools=given, stream=stream)
 
     async def adopt(
-        self,
-        lease: Lease,
-        *,
-        settlement: Settlement,
-        tools: Callable[[RunSpec], Awaitable[Toolbox]],
-        stream: bool = False,
+        self, lease: Lease, *, tools: Callable[[RunSpec], Awaitable[Toolbox]] | None = None, stream: bool = False
     ) -> Driver:
-        """Go on with a run whose lease somebody else has claimed for this process. Raises as `take`."""
+        """Go on with a run whose lease this process was given. Raises `LeaseLost`, and what `tools` raises."""
         _, state = await self.load(lease.run_id)
         if state.ended is not None:
+            # This process slept past its new lease before it read on, and someone else has finished the run.
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
-        toolbox = await tools(state.spec)
-        driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=settlement)
+        toolbox = self.tools if tools is None else await tools(state.spec)
+        driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=await self._settlement(lease))
         for signal in (*await self.journal.signals([lease.run_id]), *await self._answers(state, toolbox)):
             driver.deliver(signal)
         return driver
+
+    async def _settlement(self, lease: Lease) -> Settlement | None:
+        """The work that the run belongs to. A run of a task is never driven without it: the task would not hear."""
+        if not lease.queued:
+            return None
+        if self.settlements is None:
+            await self.journal.append(lease, [], phase="pending")
+            raise UsageError(f"run {lease.run_id} belongs to a task, and nothing here knows of tasks")
+        return await self.settlements(lease)
 
     async def _answers(self, state: State, tools: Toolbox) -> list[Signal]:
         """Decisions that nobody signalled, because whoever decided died before he could."""

@@ -23,7 +23,7 @@ _ASKED_VERSION: Final = re.compile(r"[\^~=]?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?")
 _SECRET_KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
 _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DNS: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-_NAME_RULE: Final = "1 to 253 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
+NAME_RULE: Final = "1 to 253 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 _LABEL_RULE: Final = "up to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 _ANNOTATIONS_MAX: Final = 256 * 1024
 
@@ -37,9 +37,14 @@ def refusal(
     return PydanticCustomError("rules", "{summary}", {"summary": summary, "problems": [problem]})
 
 
+def is_name(value: str) -> bool:
+    """Whether a resource or a task may be called so; see `NAME_RULE`."""
+    return len(value) <= NAME_MAX and _NAME.fullmatch(value) is not None
+
+
 def check_name(value: str) -> str:
-    if len(value) > NAME_MAX or not _NAME.fullmatch(value):
-        raise refusal(f'invalid {{field}} "{_short(value)}": expected {_NAME_RULE}', expected=_NAME_RULE)
+    if not is_name(value):
+        raise refusal(f'invalid {{field}} "{_short(value)}": expected {NAME_RULE}', expected=NAME_RULE)
     return value
 
 

@@ -49,8 +49,8 @@ class SqlJournal:
         return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
 
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
-        key, epoch = await self._db.write(_claim, run_id, worker, now, until, dead)
-        return Lease(run_id, key, epoch, worker, until)
+        key, epoch, queued = await self._db.write(_claim, run_id, worker, now, until, dead)
+        return Lease(run_id, key, epoch, worker, until, queued)
 
     async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
         return await self._db.write(_renew, leases, until)
@@ -170,10 +170,10 @@ def create_run(
     return key
 
 
-def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None) -> Tx[tuple[int, int]]:
+def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None) -> Tx[tuple[int, int, bool]]:
     row = yield from one("run_claim", id=run_id, worker=worker, now=now, until=until, dead=-1 if dead is None else dead)
     if row is not None:
-        return row["key"], row["epoch"]
+        return row["key"], row["epoch"], (yield from queue.hold(row["key"], until))
     there = yield from one("run_get", id=run_id)
     if there is None:
         raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")

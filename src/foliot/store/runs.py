@@ -20,6 +20,8 @@ from foliot.errors import Conflict
 from foliot.store.transaction import Tx
 
 Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed", "cancelled"]
+# The label that a run of a task carries: the name of its task.
+TASK_LABEL = "foliot.dev/task"
 # What commits together with an append: a transaction body that is run inside the append's own.
 Beside: TypeAlias = Callable[[], Tx[None]]
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_events import TaskEvent
+from foliot.store.base import Document
 from foliot.store.runs import Lease
 
 TargetKind: TypeAlias = Literal["agent", "system"]
@@ -167,6 +170,26 @@ class TaskRecord(Struct, frozen=True):
     seq: int
     at: float
     event: TaskEvent
+
+
+class Definitions(Protocol):
+    """What tasks need of what is declared."""
+
+    async def version(self) -> Hashable:
+        """Equal as long as nothing that is declared has changed."""
+        ...
+
+    async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
+        """An agent, frozen as a run of it would be, and the digest of its definition. Raises `NotFound`."""
+        ...
+
+    async def system(self, namespace: str, name: str) -> tuple[Document, str]:
+        """A system and the digest of its definition. Raises `NotFound`."""
+        ...
+
+    async def template(self, namespace: str, name: str) -> Document:
+        """A Task resource. Raises `NotFound`."""
+        ...
 
 
 class Performer(Protocol):

@@ -9,7 +9,16 @@ from pydantic import BeforeValidator, Field
 
 from foliot.resources.base import Model, Resource, Status, problem
 from foliot.resources.definitions.shapes import Jitter
-from foliot.resources.fields import Count, Duration, Name, StringMap, TextList, distinct_lowered, lowered
+from foliot.resources.fields import (
+    Count,
+    Duration,
+    Name,
+    StringMap,
+    TextList,
+    Timeout,
+    distinct_lowered,
+    lowered,
+)
 from foliot.resources.problems import Problem
 
 _PRIORITY_WORDS = {"medium": "normal", "default": "normal", "urgent": "critical"}
@@ -65,6 +74,8 @@ class TaskSpec(Model):
     priority: Annotated[Literal["low", "normal", "high", "critical"], BeforeValidator(_priority)] = Field(
         default="normal", description="Who goes first when workers are busy."
     )
+    lane: str = Field(default="", max_length=63, description="Tasks of one lane can be limited together.")
+    timeout: Timeout | None = Field(default=None, description="How long the whole task may take.")
     max_turns: Count = Field(default=0, description="How often agents may hand over; 0 leaves it to the system.")
     idempotency_key: str = Field(default="", description="A second task with the same key is the same task.")
     retry: TaskRetry = Field(default_factory=TaskRetry, description="When a failed task is tried again.")

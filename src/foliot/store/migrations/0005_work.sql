@@ -37,6 +37,7 @@ CREATE UNIQUE INDEX task_by_command ON task (namespace, target_kind, target, ide
  WHERE idempotency_key IS NOT NULL;
 CREATE INDEX task_by_namespace ON task (namespace, key);
 CREATE INDEX task_by_phase ON task (phase, key);
+CREATE INDEX task_by_plan ON task (plan);
 CREATE INDEX task_by_timer ON task (timer_at) WHERE timer_at IS NOT NULL;
 CREATE INDEX task_by_parent ON task (parent, key) WHERE parent <> '';
 CREATE INDEX task_by_spawner ON task (spawned_by, key) WHERE spawned_by <> '';

@@ -109,6 +109,8 @@ DELETE FROM blob_use WHERE run = :key;
 DELETE FROM run WHERE key = :key;
 
 -- name: purge_blobs
--- Content of a run that is about to be created is used by nobody yet; it is young, and stays.
+-- Content of a run that is about to be created is used by nobody yet; it is young, and stays. So does what a task is
+-- pinned to.
 DELETE FROM blob
- WHERE created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest);
+ WHERE created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
+   AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest);

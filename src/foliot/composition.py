@@ -1,0 +1,176 @@
+"""Everything that a runtime is made of, put together from its settings, and taken apart again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foliot.assembly import Assembly
+from foliot.delegation import Delegator
+from foliot.engine.approval.questions import Questions
+from foliot.engine.approval.service import ApprovalService
+from foliot.engine.backends import Backends
+from foliot.engine.base import Clock, Settlement, Watcher
+from foliot.engine.endpoints import RunModels, stored_secrets
+from foliot.engine.governance import governed
+from foliot.engine.records.opening import open_audit
+from foliot.engine.records.trail import AuditTrail
+from foliot.engine.runs import Runs
+from foliot.errors import UsageError
+from foliot.settings import Settings, load_settings
+from foliot.store.base import Database, ResourceStore
+from foliot.store.journal import SqlJournal
+from foliot.store.keyring import load_keyring
+from foliot.store.memory import MemoryJournal
+from foliot.store.open import open_database
+from foliot.store.resources import SqlResourceStore
+from foliot.store.runs import Journal, Lease
+from foliot.tools.base import Tool
+from foliot.tools.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from foliot.tasking import Tasking
+
+MEMORY = "memory:"
+
+
+@dataclass
+class Parts:
+    """The parts of an open runtime. In memory there is no database, and what needs one is missing."""
+
+    runs: Runs
+    assembly: Assembly
+    questions: Questions
+    clock: Clock
+    settings: Settings | None = None
+    database: Database | None = None
+    resources: ResourceStore | None = None
+    approvals: ApprovalService | None = None
+    audit: AuditTrail | None = None
+
+    @cached_property
+    def tasking(self) -> Tasking:
+        """Tasks, made when they are first needed. Raises `UsageError` in memory."""
+        from foliot.bus.open import open_transport
+        from foliot.tasking import Tasking
+
+        if self.database is None or self.resources is None or self.settings is None:
+            raise UsageError("a runtime in memory keeps no tasks", hint="give the runtime a store, such as a path")
+        transport = open_transport(self.settings, self.database)
+        return Tasking(self.database, self.resources, self.runs, self.assembly, transport, clock=self.clock)
+
+    async def settlement(self, lease: Lease) -> Settlement:
+        """The task that a queued run belongs to."""
+        return await self.tasking.performer.settlement(lease)
+
+    async def close(self) -> None:
+        """In the order in which they need each other."""
+        if "tasking" in self.__dict__:
+            await self.tasking.close()
+        await self.runs.close()
+        await self.assembly.close()
+        if self.audit is not None:
+            await self.audit.close()
+        if self.database is not None:
+            await self.database.close()
+
+
+async def compose(
+    url: str | None,
+    settings: Settings | None,
+    *,
+    tools: Iterable[Tool],
+    workspace: Path | None,
+    watcher: Watcher,
+    pause: Callable[[], Awaitable[None]],
+    clock: Clock,
+    lease_seconds: float,
+) -> Parts:
+    """Open the store that the settings name, and put everything else on top of it. Raises `FoliotError`."""
+    if url == MEMORY:
+        journal: Journal = MemoryJournal(takes_turns=True)
+        return _assembled(None, None, journal, settings, None, tools, workspace, watcher, pause, clock, lease_seconds)
+    settings = settings or load_settings({"store": url})
+    database = await open_database(settings.store)
+    resources = SqlResourceStore(database, partial(load_keyring, settings))
+    try:
+        audit = open_audit(database, stored_secrets(resources, os.environ), settings)
+    except UsageError:
+        await database.close()
+        raise
+    return _assembled(
+        database,
+        resources,
+        SqlJournal(database),
+        settings,
+        audit,
+        tools,
+        workspace,
+        watcher,
+        pause,
+        clock,
+        lease_seconds,
+    )
+
+
+def _assembled(
+    database: Database | None,
+    resources: ResourceStore | None,
+    journal: Journal,
+    settings: Settings | None,
+    audit: AuditTrail | None,
+    tools: Iterable[Tool],
+    workspace: Path | None,
+    watcher: Watcher,
+    pause: Callable[[], Awaitable[None]],
+    clock: Clock,
+    lease_seconds: float,
+) -> Parts:
+    secrets = stored_secrets(resources, os.environ)
+    decided = audit.decided if audit is not None else None
+    questions = Questions(journal, clock=clock, masker=secrets.masker, decided=decided)
+    approvals = (
+        ApprovalService(resources, journal, clock=clock, masker=secrets.masker, decided=decided)
+        if resources is not None
+        else None
+    )
+    models = RunModels(resources, clock=clock, environ=os.environ, secrets=secrets)
+    backends = Backends(
+        secrets,
+        resources,
+        outbound_allow=settings.outbound_allow if settings else (),
+        mcp_commands=settings.mcp_commands if settings else (),
+        nats=settings.nats if settings else None,
+        environ=os.environ,
+        journal=journal,
+        workspace=workspace or (settings.workspace if settings else None),
+        namespace=settings.namespace if settings else "default",
+    )
+    runs = Runs(
+        journal=journal,
+        models=models,
+        tools=Pipeline(),
+        watcher=watcher,
+        clock=clock,
+        lease_seconds=lease_seconds,
+        approvals=approvals,
+    )
+    governance = governed(
+        resources,
+        clock=clock,
+        default_access=settings.default_tool_access if settings else "allow",
+        allowed_tools=settings.allowed_tools if settings else None,
+        store_blob=journal.put_blob,
+        secrets=secrets,
+        recorders=() if audit is None else (audit,),
+    )
+    assembly = Assembly(models, resources, tools, backends, clock, governance)
+    assembly.delegate = Delegator(runs, assembly, clock=clock, pause=pause)
+    parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit)
+    if database is not None:
+        runs.settlements = parts.settlement
+    return parts

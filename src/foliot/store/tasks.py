@@ -1,0 +1,138 @@
+"""Tasks as rows: what transactions about tasks are made of, and how tasks are read.
+
+Written by:  the work room, in the transaction that accepts a task, ends one of its runs, or was asked to by a person.
+Read by:     lists, `foliot task`, the worker that takes one of its runs.
+Invariant:   `revision` is the number of the task's newest event, so events have no gaps. A change begins with
+             `lock`, and is stored only if the revision is still the one that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from foliot.errors import Conflict
+from foliot.store.transaction import Row, Tx, many, one, run
+
+ENDED: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "dead_lettered"})
+
+
+class NewTask(Struct, frozen=True):
+    """A task about to be stored; `command` is JSON, `graph` the encoded fold of its first events."""
+
+    uid: str
+    namespace: str
+    name: str
+    target_kind: str
+    target: str
+    idempotency_key: str | None
+    digest: str
+    priority: int
+    lane: str
+    spawned_by: str
+    parent: str
+    labels: dict[str, str]
+    command: str
+    plan: str
+    graph: bytes
+    summary: dict[str, Any]
+    timer_at: float | None
+    now: float
+
+
+class TaskChange(NamedTuple):
+    """What one transaction makes of a task. `facts` are (type, encoded event) in order."""
+
+    phase: str
+    attempt: int
+    graph: bytes
+    summary: dict[str, Any]
+    timer_at: float | None
+    ended_at: float | None
+    facts: Sequence[tuple[str, bytes]]
+
+
+def add_task(task: NewTask, facts: Sequence[tuple[str, bytes]]) -> Tx[int | None]:
+    """Store it with its first events; its key, or None when its name or its idempotency key is taken."""
+    row = yield from one(
+        "task_add",
+        uid=task.uid,
+        namespace=task.namespace,
+        name=task.name,
+        target_kind=task.target_kind,
+        target=task.target,
+        idempotency_key=task.idempotency_key,
+        digest=task.digest,
+        phase="queued",
+        revision=len(facts),
+        priority=task.priority,
+        lane=task.lane,
+        spawned_by=task.spawned_by,
+        parent=task.parent,
+        labels=encode_labels(task.labels),
+        command=task.command,
+        plan=task.plan,
+        graph=task.graph,
+        summary=_json(task.summary),
+        timer_at=task.timer_at,
+        now=task.now,
+    )
+    if row is None:
+        return None
+    yield from _add_facts(row["key"], 0, facts, task.now)
+    return row["key"]
+
+
+def lock(key: int) -> Tx[Row]:
+    """The task as it is, and nobody else changes it before this transaction ends. Raises `Conflict` when it is gone."""
+    row = yield from one("task_lock", key=key)
+    if row is None:
+        raise Conflict("the task has been deleted")
+    return row
+
+
+def change(row: Row, change: TaskChange, now: float) -> Tx[None]:
+    """Store what became of a locked task. Raises `Conflict` when somebody changed it without the lock."""
+    changed = yield from run(
+        "task_change",
+        key=row["key"],
+        expected=row["revision"],
+        revision=row["revision"] + len(change.facts),
+        phase=change.phase,
+        attempt=change.attempt,
+        graph=change.graph,
+        summary=_json(change.summary),
+        timer_at=change.timer_at,
+        ended_at=change.ended_at,
+        now=now,
+    )
+    if not changed:
+        raise Conflict(f"task {row['name']} was changed meanwhile")
+    yield from _add_facts(row["key"], row["revision"], change.facts, now)
+
+
+def _add_facts(key: int, after: int, facts: Sequence[tuple[str, bytes]], now: float) -> Tx[None]:
+    yield from many(
+        "task_event_add",
+        [
+            {"task": key, "seq": seq, "at": now, "type": kind, "data": data}
+            for seq, (kind, data) in enumerate(facts, after + 1)
+        ],
+    )
+
+
+def encode_labels(labels: dict[str, str]) -> str:
+    """As `{"a":"b","c":"d"}` with sorted keys, so that a label can be found in the text (see `label_text`)."""
+    return msgspec.json.encode(dict(sorted(labels.items()))).decode()
+
+
+def label_text(name: str, value: str) -> str:
+    """How this label stands in the stored text of a task that has it."""
+    return msgspec.json.encode({name: value}).decode()[1:-1]
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,93 @@
+"""Tasks on top of a runtime: what the work room needs, put together from what a runtime has."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from foliot.assembly import Assembly
+from foliot.bus.base import Ticket, Transport
+from foliot.engine.base import Clock
+from foliot.engine.runs import Runs
+from foliot.kernel.spec import RunSpec
+from foliot.resources.digest import definition_digest
+from foliot.store.base import Database, Document, Key, ResourceStore
+from foliot.store.runs import TASK_LABEL, RunInfo
+from foliot.work.bundle import Bundles
+from foliot.work.performing import TaskPerformer
+from foliot.work.tasks import TaskService
+
+LEASE_SECONDS: Final = 30.0
+
+
+class StoredDefinitions:
+    """`Definitions` of a runtime: Python objects that it knows first, then what is in the store."""
+
+    def __init__(self, assembly: Assembly, resources: ResourceStore) -> None:
+        self._assembly = assembly
+        self._resources = resources
+
+    async def version(self) -> Hashable:
+        """See `Definitions`."""
+        return await self._resources.revision(), self._assembly.generation
+
+    async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
+        """See `Definitions`."""
+        agent = self._assembly.known(namespace, name) or await self._assembly.agent(f"{namespace}/{name}")
+        return await self._assembly.freeze(agent), agent.digest
+
+    async def system(self, namespace: str, name: str) -> tuple[Document, str]:
+        """See `Definitions`."""
+        document = await self._resources.get(Key("AgentSystem", namespace, name))
+        return document, definition_digest(document)
+
+    async def template(self, namespace: str, name: str) -> Document:
+        """See `Definitions`."""
+        return await self._resources.get(Key("Task", namespace, name))
+
+
+class Tasking:
+    """The tasks of one runtime, and whoever does their runs here. Closing it closes the transport."""
+
+    def __init__(
+        self,
+        database: Database,
+        resources: ResourceStore,
+        runs: Runs,
+        assembly: Assembly,
+        transport: Transport,
+        *,
+        clock: Clock,
+        stream: bool = False,
+    ) -> None:
+        self.transport = transport
+        bundles = Bundles(runs.journal)
+        self.performer = TaskPerformer(
+            database, runs, bundles, transport, toolbox=assembly.pipeline, clock=clock, stream=stream
+        )
+        self.tasks = TaskService(
+            database,
+            bundles,
+            StoredDefinitions(assembly, resources),
+            transport,
+            clock=clock,
+            wake=self._end_here,
+        )
+        self._runs = runs
+        self._clock = clock
+
+    async def ring(self, info: RunInfo) -> None:
+        """Something was said to a run of a task: let a worker know that it can go on."""
+        now = self._clock()
+        ticket = Ticket(f"{info.id}/{now}", info.id, info.namespace, info.agent, info.labels[TASK_LABEL], due_at=now)
+        await self.transport.publish([ticket])
+
+    async def _end_here(self, run_id: str) -> None:
+        """Take a run that nobody holds and let it hear what it was told. Raises `Held`, `Conflict`."""
+        now = self._clock()
+        lease = await self._runs.journal.claim(run_id, worker=self._runs.worker, now=now, until=now + LEASE_SECONDS)
+        await self.performer.perform(lease)
+
+    async def close(self) -> None:
+        """Let go of the transport."""
+        await self.transport.close()

@@ -1,0 +1,197 @@
+"""One fact about a task, and everything that follows from it, as one transaction.
+
+The pure graph (kernel/graph.py) says what follows; here it becomes rows: events of the task, runs that begin, signals
+to runs that must stop, the task's own row. It is run inside the transaction that brought the fact about (the end
+of a run, a cancellation, a timer), so all of it commits together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from foliot.bus.base import Ticket
+from foliot.engine.ids import id_from
+from foliot.engine.signals import signal
+from foliot.engine.summary import preview
+from foliot.kernel.codec import encode, type_of
+from foliot.kernel.events import CancelRequested, RunCreated
+from foliot.kernel.graph import Moves, advance, decode_state, encode_state, phase
+from foliot.kernel.task_codec import encode_fact, fact_type
+from foliot.kernel.task_events import (
+    Envelope,
+    TaskCancelled,
+    TaskCancelRequested,
+    TaskDeadLettered,
+    TaskEvent,
+    TaskFailed,
+    TaskRequeued,
+    TaskSucceeded,
+)
+from foliot.store import queue, tasks
+from foliot.store.journal import create_run
+from foliot.store.queue import QueueItem
+from foliot.store.runs import TASK_LABEL, Entry, NewRun
+from foliot.store.transaction import Row, Tx, many, one, run
+from foliot.work.base import Command
+from foliot.work.bundle import Pinned
+from foliot.work.inbox import opening
+
+
+class TaskRef(Struct, frozen=True):
+    """A task as a transaction about it needs it: its row's key, and what never changes."""
+
+    key: int
+    uid: str
+    namespace: str
+    name: str
+    priority: int
+    lane: str
+    command: Command
+    pinned: Pinned
+
+    @property
+    def id(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def tell(task: TaskRef, fact: TaskEvent, now: float) -> Tx[list[Ticket]]:
+    """Record a fact and what follows; tickets for the runs that became due. Raises `Conflict`, `IllegalEvent`."""
+    row = yield from tasks.lock(task.key)
+    return (yield from tell_locked(task, row, fact, now))
+
+
+def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float) -> Tx[list[Ticket]]:
+    """As `tell`, when the caller has locked the row already."""
+    plan = task.pinned.plan_for(task.id)
+    state = decode_state(row["graph"])
+    moves = advance(plan, state, fact, now)
+    ended = moves.ended is not None
+    reached = phase(state)
+    if reached == "running" and row["phase"] == "queued" and not isinstance(fact, TaskRequeued):
+        reached = "queued"  # no worker has taken any of it yet
+    yield from tasks.change(
+        row,
+        tasks.TaskChange(
+            phase=reached,
+            attempt=state.attempt,
+            graph=encode_state(state),
+            summary=summary_of(msgspec.json.decode(row["summary"]), moves),
+            timer_at=None if ended else earliest(moves.timer, deadline_of(task.command, row["created_at"])),
+            ended_at=now if ended else None,
+            facts=[(fact_type(each), encode_fact(each)) for each in moves.facts],
+        ),
+        now,
+    )
+    for message_id in moves.stop:
+        yield from _stop(task, message_id, moves, now)
+    return (yield from begin_runs(task, moves.activate, now))
+
+
+def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[list[Ticket]]:
+    """Create the runs that these messages activate, and queue them."""
+    tickets: list[Ticket] = []
+    items: list[QueueItem] = []
+    command = task.command
+    for envelope in envelopes:
+        spec_digest, frozen, spec = task.pinned.specs[envelope.to]
+        run_id = run_id_for(task.uid, envelope.id, now)
+        created = RunCreated(
+            agent=spec.agent,
+            spec=spec_digest,
+            input=opening(command, envelope),
+            namespace=spec.namespace,
+            definitions=task.pinned.plan.definitions,
+            task=task.id,
+        )
+        new = NewRun(
+            id=run_id,
+            namespace=task.namespace,
+            agent=spec.agent,
+            spec=spec_digest,
+            created_at=now,
+            labels={**command.labels, TASK_LABEL: task.name},
+            content={spec_digest: frozen},
+        )
+        key = yield from create_run(new, [Entry(1, now, type_of(created), encode(created))])
+        items.append(
+            QueueItem(
+                run=key,
+                run_id=run_id,
+                task=task.key,
+                namespace=task.namespace,
+                agent=spec.agent,
+                lane=task.lane,
+                class_key=f"{task.namespace}/{spec.agent}/{task.lane}",
+                priority=task.priority,
+                due_at=now,
+                requirements=msgspec.json.encode(command.requirements).decode(),
+            )
+        )
+        tickets.append(
+            Ticket(
+                id=envelope.id,
+                run_id=run_id,
+                namespace=task.namespace,
+                agent=spec.agent,
+                task=task.id,
+                message_id=envelope.id,
+                attempt=envelope.attempt,
+                due_at=now,
+            )
+        )
+    made = [{"task": task.key, "message": ticket.message_id, "run_id": ticket.run_id} for ticket in tickets]
+    yield from many("task_run_add", made)
+    yield from queue.enqueue(items)
+    return tickets
+
+
+def _stop(task: TaskRef, message_id: str, moves: Moves, now: float) -> Tx[None]:
+    """Ask the run of a message to end; whoever holds it, or takes it next, does."""
+    found = yield from one("task_run_find", task=task.key, message=message_id)
+    if found is None:
+        return
+    asked = next((fact for fact in moves.facts if isinstance(fact, TaskCancelRequested)), None)
+    why = CancelRequested(asked.by, asked.reason) if asked else CancelRequested("task", "the task has failed")
+    told = signal(found["run_id"], why, now)
+    yield from run("signal_add", **msgspec.structs.asdict(told))
+    yield from queue.wake(found["run_id"], now)
+
+
+def run_id_for(uid: str, message_id: str, now: float) -> str:
+    """The id of the run that a message activates: always the same for the same message of the same task."""
+    chance = int.from_bytes(blake2b(f"{uid}|{message_id}".encode(), digest_size=8).digest(), "big")
+    return id_from(now, chance)
+
+
+def summary_of(before: dict[str, Any], moves: Moves) -> dict[str, Any]:
+    """What listings show of a task."""
+    summary = {**before, "messages": before.get("messages", 0) + len(moves.activate)}
+    if moves.ended is None:
+        for stale in ("output", "error", "reason"):
+            summary.pop(stale, None)
+        return summary
+    usage = moves.ended.usage
+    summary["tokens"] = usage.total_tokens
+    summary["cost_usd"] = usage.cost_usd
+    match moves.ended:
+        case TaskSucceeded(output=output):
+            summary["output"] = preview(output)
+        case TaskFailed() | TaskDeadLettered() as failed:
+            summary["error"] = preview(failed.message)
+            summary["reason"] = failed.reason
+        case TaskCancelled() as cancelled:
+            summary["reason"] = cancelled.reason or "cancelled"
+    return summary
+
+
+def deadline_of(command: Command, created_at: float) -> float | None:
+    return None if command.timeout is None else created_at + command.timeout
+
+
+def earliest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,130 @@
+"""Commands as people give them: put in order, checked, and made from Task resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from foliot.errors import InvalidInput
+from foliot.resources.durations import seconds
+from foliot.resources.fields import NAME_RULE, is_name
+from foliot.work.base import PRIORITIES, Command, Requirements, RetryRule
+from foliot.work.inbox import first_words
+
+LARGEST = 1024 * 1024
+LONGEST_KEY = 255
+# What may differ between two requests that are the same: who asked, and how the task is called.
+_NOT_CONTENT = {"name": "", "by": "", "idempotency_key": "", "expires_at": None}
+_TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "spawned_by", "parent", "user")
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def normalise(command: Command) -> Command:
+    """Without blanks around what was given. Raises `InvalidInput` with everything that is wrong."""
+    text = {name: value.strip() for name in _TEXTS if isinstance(value := getattr(command, name), str)}
+    command = replace(command, **{**text, "namespace": text["namespace"] or "default"})
+    if problems := list(_problems(command)):
+        raise InvalidInput("; ".join(problems), hint="nothing was accepted")
+    return command
+
+
+def _problems(command: Command) -> list[str]:
+    found: list[str] = []
+    if not command.target:
+        found.append("a task needs an agent or a system to do it")
+    if command.name and not is_name(command.name):
+        found.append(f"{command.name[:80]!r} cannot be the name of a task: expected {NAME_RULE}")
+    if not first_words(command):
+        found.append("message is required")
+    if len(command.message) + sum(map(len, command.input.values())) > LARGEST:
+        found.append(f"message and input are larger than {LARGEST} characters")
+    if command.timeout is not None and not command.timeout >= 0:
+        found.append("timeout must be >= 0")
+    if command.max_turns < 0:
+        found.append("max_turns must be >= 0")
+    if command.priority not in PRIORITIES:
+        found.append(f"priority must be one of {', '.join(PRIORITIES)}")
+    if len(command.idempotency_key) > LONGEST_KEY:
+        found.append(f"idempotency_key is longer than {LONGEST_KEY} characters")
+    if len(command.lane) > 63:
+        found.append("lane is longer than 63 characters")
+    if command.retry.max_attempts < 1:
+        found.append("retry.max_attempts must be >= 1")
+    return found
+
+
+def content_digest(command: Command) -> str:
+    """Of what is asked for: two commands with the same one ask for the same thing."""
+    return sha256(_encoder.encode(replace(command, **_NOT_CONTENT))).hexdigest()
+
+
+def encode_command(command: Command) -> str:
+    return _encoder.encode(command).decode()
+
+
+def command_of(document: Mapping[str, Any]) -> Command:
+    """What a Task resource asks for. Its name becomes the name of the task."""
+    metadata: dict[str, Any] = document["metadata"]
+    spec: dict[str, Any] = document.get("spec", {})
+    retry: dict[str, Any] = {**(spec.get("retry") or {}), **_given(spec.get("message_retry"))}
+    needs: dict[str, Any] = spec.get("requirements") or {}
+    return Command(
+        target_kind="system" if spec.get("system") else "agent",
+        target=spec.get("system") or spec.get("agent", ""),
+        namespace=metadata.get("namespace", "default"),
+        name=metadata["name"],
+        input=dict(spec.get("input") or {}),
+        idempotency_key=spec.get("idempotency_key", ""),
+        priority=spec.get("priority", "normal"),
+        lane=spec.get("lane", ""),
+        labels=dict(metadata.get("labels") or {}),
+        max_turns=spec.get("max_turns", 0),
+        timeout=_duration(spec.get("timeout")),
+        requirements=Requirements(needs.get("region", ""), bool(needs.get("gpu")), needs.get("model", "")),
+        retry=RetryRule(
+            max_attempts=retry.get("max_attempts") or 1,
+            backoff=_duration(retry.get("backoff")) or 0.0,
+            max_backoff=_duration(retry.get("max_backoff")) or 86_400.0,
+            jitter=retry.get("jitter", "full"),
+            non_retryable=tuple(retry.get("non_retryable") or ()),
+        ),
+    )
+
+
+def from_template(template: Mapping[str, Any], given: Command) -> Command:
+    """A command after a Task of mode `template`; what `given` says wins, and inputs and labels are put together.
+
+    Raises `InvalidInput` when the resource is no template.
+    """
+    name = template["metadata"]["name"]
+    if template.get("spec", {}).get("mode") != "template":
+        raise InvalidInput(f'task template "{name}" must set spec.mode=template')
+    base = command_of(template)
+    default = Command(target_kind=base.target_kind, target="")
+    chosen = {
+        field: value
+        for field in Command.__struct_fields__
+        if field not in ("target_kind", "target", "namespace", "input", "labels", "name")
+        and (value := getattr(given, field)) != getattr(default, field)
+    }
+    return replace(
+        base,
+        **chosen,
+        name=given.name,
+        idempotency_key=given.idempotency_key,
+        input={**base.input, **given.input},
+        labels={**base.labels, **given.labels},
+    )
+
+
+def _given(part: dict[str, Any] | None) -> dict[str, Any]:
+    """Without what was left to the default."""
+    return {name: value for name, value in (part or {}).items() if value}
+
+
+def _duration(text: str | None) -> float | None:
+    return None if not text else seconds(text)

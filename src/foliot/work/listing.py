@@ -1,0 +1,140 @@
+"""Tasks as lists show them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from foliot.errors import InvalidInput, NotFound
+from foliot.kernel.lifecycle import TASKS
+from foliot.store.base import Database
+from foliot.store.tasks import label_text
+from foliot.store.transaction import Row
+from foliot.work.base import TaskInfo
+
+NEWEST = 2**62
+FOREVER = 1e15
+MOST = 200
+
+
+class TaskList:
+    """Reads tasks. A running task whose runs all wait for somebody is shown as waiting."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def get(self, namespace: str, name: str) -> TaskInfo:
+        """Raises `NotFound`."""
+        found = await self._db.read("task_named", namespace=namespace, name=name)
+        if not found:
+            raise NotFound(
+                f"there is no task {name!r} in namespace {namespace!r}", hint="`foliot task list` shows them"
+            )
+        return (await self._shown(found))[0]
+
+    async def find(self, namespace: str, prefix: str) -> TaskInfo:
+        """The task of this name, or the one whose name begins or ends so. Raises `NotFound`, `InvalidInput`."""
+        found = await self._db.read("task_find", namespace=namespace, name=prefix)
+        exact = [row for row in found if row["name"] == prefix]
+        if len(found) > 1 and not exact:
+            names = ", ".join(row["name"] for row in found[:5])
+            raise InvalidInput(f"several tasks are called like {prefix!r}: {names}", hint="give more of the name")
+        return await self.get(namespace, (exact or found)[0]["name"] if found else prefix)
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = None,
+        target: str | None = None,
+        phases: Sequence[str] = (),
+        labels: dict[str, str] | None = None,
+        lane: str | None = None,
+        spawned_by: str | None = None,
+        parent: str | None = None,
+        created_after: float | None = None,
+        created_before: float | None = None,
+        archived: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[TaskInfo], str | None]:
+        """See `Tasks`. Raises `InvalidInput` for a cursor or a phase that does not exist."""
+        if unknown := sorted(set(phases) - set(TASKS)):
+            raise InvalidInput(f"there is no task phase {unknown[0]!r}", hint=f"the phases are {', '.join(TASKS)}")
+        wanted: set[str] = set(phases) or set(TASKS)
+        count = MOST if limit > MOST else limit if limit > 0 else 50
+        # Waiting is not stored: it is a running task, told apart by its runs.
+        stored = wanted | {"running"} if "waiting" in wanted else wanted
+        shown: list[TaskInfo] = []
+        before = NEWEST if cursor is None else _place(cursor)
+        while True:
+            found = await self._db.read(
+                "task_list",
+                before=before,
+                namespace=namespace or "",
+                target=target or "",
+                lane=lane or "",
+                spawned_by=spawned_by or "",
+                parent=parent or "",
+                after_time=created_after if created_after is not None else 0.0,
+                before_time=created_before if created_before is not None else FOREVER,
+                archived=1 if archived else 0,
+                phases=_array(sorted(stored)),
+                labels=_array([label_text(name, value) for name, value in sorted((labels or {}).items())]),
+                count=count + 1,
+            )
+            shown += [task for task in await self._shown(found) if task.phase in wanted]
+            if len(shown) > count:
+                shown = shown[:count]
+                return shown, _cursor(shown[-1].key)
+            if len(found) <= count:
+                return shown, None
+            before = found[-1]["key"]
+
+    async def runs(self, namespace: str, name: str) -> list[dict[str, Any]]:
+        """The runs of a task, oldest first: message, run, agent, phase, who has it, when it is due."""
+        found = await self._db.read("task_runs", namespace=namespace, name=name)
+        return [{**row, "summary": msgspec.json.decode(row["summary"])} for row in found]
+
+    async def _shown(self, found: Sequence[Row]) -> list[TaskInfo]:
+        live = [str(row["key"]) for row in found if row["phase"] == "running"]
+        waiting: dict[str, Any] = {}
+        if live:
+            waiting = {
+                row["task"]: msgspec.json.decode(row["summary"]).get("waiting")
+                for row in await self._db.read("task_waiting", tasks=_array(live))
+            }
+        return [_info(row, waiting) for row in found]
+
+
+def _info(row: Row, waiting: dict[str, Any]) -> TaskInfo:
+    fields = dict(row)
+    fields["labels"] = msgspec.json.decode(fields["labels"])
+    fields["summary"] = msgspec.json.decode(fields["summary"])
+    key = str(fields["key"])
+    if fields["phase"] == "running" and key in waiting:
+        fields["phase"] = "waiting"
+        fields["summary"]["waiting"] = waiting[key]
+    return TaskInfo(**fields)
+
+
+def _array(texts: Sequence[str]) -> str:
+    return msgspec.json.encode(list(texts)).decode()
+
+
+def _cursor(key: int) -> str:
+    return base64.urlsafe_b64encode(f"task:{key}".encode()).decode().rstrip("=")
+
+
+def _place(cursor: str) -> int:
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        kind, _, key = text.partition(":")
+        if kind == "task":
+            return int(key)
+    except (binascii.Error, ValueError):
+        pass
+    raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page, without one")

@@ -1,0 +1,120 @@
+"""Doing the work of one claimed run: from the lease to the moment it is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from foliot.bus.base import Transport
+from foliot.engine.base import Clock
+from foliot.engine.runs import Runs
+from foliot.errors import FoliotError, NotFound, Unavailable
+from foliot.kernel.codec import encode, type_of
+from foliot.kernel.events import Event, RunClaimed, RunDeadLettered
+from foliot.kernel.loop import apply
+from foliot.kernel.spec import RunSpec
+from foliot.store.base import Database
+from foliot.store.runs import Entry, Lease, LeaseLost
+from foliot.tools.base import Toolbox
+from foliot.work.advancing import TaskRef
+from foliot.work.base import Command
+from foliot.work.bundle import Bundles
+from foliot.work.settling import TaskSettlement
+
+log = logging.getLogger(__name__)
+
+# How long a run rests whose tools or definitions could not be reached.
+REST = 5.0
+_commands = msgspec.json.Decoder(Command)
+
+
+class TaskPerformer:
+    """A `Performer`. `toolbox` gives the tools that a run of a spec may call."""
+
+    def __init__(
+        self,
+        database: Database,
+        runs: Runs,
+        bundles: Bundles,
+        transport: Transport,
+        *,
+        toolbox: Callable[[RunSpec], Awaitable[Toolbox]],
+        clock: Clock,
+        stream: bool = False,
+    ) -> None:
+        self._db = database
+        self._runs = runs
+        self._bundles = bundles
+        self._transport = transport
+        self._toolbox = toolbox
+        self._clock = clock
+        self._stream = stream
+
+    async def perform(self, lease: Lease) -> None:
+        """See `Performer`. Cancelled, it gives the run back for others to go on with."""
+        try:
+            driver = await self._runs.adopt(lease, tools=self._toolbox, stream=self._stream)
+            await self._runs.drive(driver)
+        except LeaseLost as lost:
+            log.info("%s", lost.message)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_back(lease, 0.0))
+            raise
+        except Unavailable as error:
+            log.warning("run %s rests for %g s: %s", lease.run_id, REST, error.message)
+            await self._give_back(lease, self._clock() + REST)
+        except FoliotError as error:
+            await self._give_up(lease, error)
+
+    async def settlement(self, lease: Lease) -> TaskSettlement:
+        """What the end of this run means for its task. Raises `NotFound`."""
+        found = await self._db.read("task_of_run", run_id=lease.run_id)
+        if not found:
+            raise NotFound(f"run {lease.run_id} belongs to no task")
+        row = found[0]
+        pinned = await self._bundles.get(row["plan"])
+        task = TaskRef(
+            key=row["key"],
+            uid=row["uid"],
+            namespace=row["namespace"],
+            name=row["name"],
+            priority=row["priority"],
+            lane=row["lane"],
+            command=_commands.decode(row["command"]),
+            pinned=pinned,
+        )
+        return TaskSettlement(task, row["message"], self._transport, clock=self._clock)
+
+    async def _give_back(self, lease: Lease, due: float) -> None:
+        """Let others have the run. Harmless when the driver has done so already, or the lease is lost."""
+        try:
+            await self._runs.journal.append(lease, [], phase="pending", due=due)
+        except FoliotError as error:
+            log.debug("run %s was not given back: %s", lease.run_id, error.message)
+
+    async def _give_up(self, lease: Lease, error: FoliotError) -> None:
+        """The run cannot even begin here (a tool or a definition is gone): it ends, and its task hears why."""
+        log.warning("run %s is given up: %s", lease.run_id, error.message)
+        try:
+            _, state = await self._runs.load(lease.run_id)
+            if state.ended is not None:
+                return
+            entries: list[Entry] = []
+            facts: tuple[Event, ...] = (
+                RunClaimed(state.attempt + 1, lease.worker, lease.epoch),
+                RunDeadLettered(error.code, error.message),
+            )
+            for fact in facts:
+                now = self._clock()
+                apply(state, fact, now)
+                entries.append(Entry(state.seq, now, type_of(fact), encode(fact)))
+            settlement = await self.settlement(lease)
+            await self._runs.journal.append(lease, entries, phase="failed", also=settlement.settle(state))
+            await settlement.settled()
+        except FoliotError as again:
+            log.warning(
+                "run %s could not be given up either, and is tried again later: %s", lease.run_id, again.message
+            )

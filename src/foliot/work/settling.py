@@ -1,0 +1,91 @@
+"""What the end of a run means for its task: another attempt, the next agents, or the end of the task."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from foliot.bus.base import Ticket, Transport
+from foliot.engine.base import Clock
+from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
+from foliot.kernel.plan import Retry
+from foliot.kernel.retry import delay, is_retryable
+from foliot.kernel.state import State
+from foliot.kernel.task_events import MessageEnded
+from foliot.store.runs import Beside
+from foliot.store.transaction import Tx
+from foliot.work.advancing import TaskRef, tell
+from foliot.work.routes import held_edges, route_labels
+
+
+class TaskSettlement:
+    """The `Settlement` of one run of a task."""
+
+    def __init__(self, task: TaskRef, message_id: str, transport: Transport, *, clock: Clock) -> None:
+        self._tickets: list[Ticket] = []
+        self._transport = transport
+        self._task = task
+        self._message_id = message_id
+        self._clock = clock
+
+    def instead(self, state: State, terminal: Terminal) -> RunRetried | None:
+        """Another attempt, while the rule of the task allows one and the failure is of a kind that may pass."""
+        rule: Retry = self._task.pinned.plan.retry
+        if not isinstance(terminal, RunFailed):
+            return None
+        if state.attempt >= rule.max_attempts or not is_retryable(terminal, rule):
+            return None
+        due = self._clock() + delay(rule, self._message_id, state.attempt)
+        return RunRetried(state.attempt, terminal.reason or terminal.code, terminal.message, due)
+
+    def settle(self, state: State) -> Beside | None:
+        """Tell the task of a run that has ended; one that waits, or will be tried again, is no news to it."""
+        if state.ended is None:
+            return None
+        return partial(self._tell, self._fact(state, state.ended), self._clock())
+
+    def _tell(self, fact: MessageEnded, now: float) -> Tx[None]:
+        self._tickets = yield from tell(self._task, fact, now)
+
+    async def settled(self) -> None:
+        """Tell workers of the runs that this one's end made due."""
+        if self._tickets:
+            tickets, self._tickets = self._tickets, []
+            await self._transport.publish(tickets)
+
+    def _fact(self, state: State, terminal: Terminal) -> MessageEnded:
+        usage = state.spent.usage()
+        match terminal:
+            case RunSucceeded(output=output, value=value):
+                labels = route_labels(output, value)
+                node = self._task.pinned.plan.nodes[state.spec.agent]
+                held = held_edges(node, output, value, labels, self._task.command.input)
+                return MessageEnded(
+                    self._message_id,
+                    "succeeded",
+                    run_id=state.run_id,
+                    output=output,
+                    route=labels,
+                    held=held,
+                    attempts=state.attempt,
+                    usage=usage,
+                )
+            case RunCancelled(reason=reason):
+                return MessageEnded(
+                    self._message_id,
+                    "cancelled",
+                    run_id=state.run_id,
+                    reason=reason,
+                    attempts=state.attempt,
+                    usage=usage,
+                )
+            case RunFailed() | RunDeadLettered() as failed:
+                return MessageEnded(
+                    self._message_id,
+                    "failed",
+                    run_id=state.run_id,
+                    code=failed.code if isinstance(failed, RunFailed) else "dead_lettered",
+                    reason=failed.reason,
+                    error=failed.message,
+                    attempts=state.attempt,
+                    usage=usage,
+                )

@@ -1,0 +1,276 @@
+"""Tasks as a service: accepted, listed, cancelled, tried again.
+
+Accepting is one transaction: the task, its first events and its first runs are there together or not at all, and a
+second request with the same key finds the first. Everything that happens later begins with `tell` (advancing.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from foliot.bus.base import Ticket, Transport
+from foliot.engine.base import Clock
+from foliot.engine.ids import new_run_id
+from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.kernel.errors import IllegalEvent
+from foliot.kernel.graph import advance, encode_state, new_state
+from foliot.kernel.task_codec import decode_fact, encode_fact, fact_type
+from foliot.kernel.task_events import TaskAccepted, TaskCancelRequested, TaskEvent, TaskRequeued, TimerWentOff
+from foliot.store import tasks as rows
+from foliot.store.base import Database
+from foliot.store.tasks import ENDED, NewTask
+from foliot.store.transaction import Row, Tx, many, run
+from foliot.work.advancing import TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
+from foliot.work.base import PRIORITIES, Accepted, Command, Definitions, TaskInfo, TaskRecord
+from foliot.work.bundle import Bundles
+from foliot.work.commands import command_of, content_digest, encode_command, from_template, normalise
+from foliot.work.inbox import first_words
+from foliot.work.listing import TaskList
+from foliot.work.pinning import Pinner
+
+log = logging.getLogger(__name__)
+
+_commands = msgspec.json.Decoder(Command)
+# How many tasks one look at the timers deals with.
+TIMERS_AT_ONCE = 100
+
+
+class TaskService(TaskList):
+    """The `Tasks` of one database. `wake` ends runs that were told to stop and that nobody holds."""
+
+    def __init__(
+        self,
+        database: Database,
+        bundles: Bundles,
+        definitions: Definitions,
+        transport: Transport,
+        *,
+        clock: Clock,
+        wake: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(database)
+        self._bundles = bundles
+        self._definitions = definitions
+        self._pinner = Pinner(definitions)
+        self._transport = transport
+        self._clock = clock
+        self._wake = wake
+
+    # --- accepting -----------------------------------------------------------------------------------------------
+
+    async def accept(self, command: Command) -> Accepted:
+        """See `Tasks`."""
+        command = normalise(command)
+        content = content_digest(command)
+        if (known := await self._known(command, content)) is not None:
+            return known
+        pinned, data = await self._pinner.pin(command)
+        self._bundles.keep(pinned)
+        now = self._clock()
+        uid = new_run_id(now)
+        name = command.name or f"{command.target}-{uid}"
+        command = msgspec.structs.replace(command, name=name)
+        plan = pinned.plan_for(f"{command.namespace}/{name}")
+        state = new_state()
+        moves = advance(plan, state, TaskAccepted(first_words(command), command.input, command.by), now)
+        timer = earliest(moves.timer, deadline_of(command, now), command.expires_at)
+        task = NewTask(
+            uid=uid,
+            namespace=command.namespace,
+            name=name,
+            target_kind=command.target_kind,
+            target=command.target,
+            idempotency_key=command.idempotency_key or None,
+            digest=content,
+            priority=PRIORITIES[command.priority],
+            lane=command.lane,
+            spawned_by=command.spawned_by,
+            parent=command.parent,
+            labels=command.labels,
+            command=encode_command(command),
+            plan=pinned.digest,
+            graph=encode_state(state),
+            summary=summary_of({}, moves),
+            timer_at=timer,
+            now=now,
+        )
+        facts = [(fact_type(fact), encode_fact(fact)) for fact in moves.facts]
+
+        def body() -> Tx[list[Ticket] | None]:
+            key = yield from rows.add_task(task, facts)
+            if key is None:
+                return None
+            yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
+            ref = TaskRef(key, uid, command.namespace, name, task.priority, task.lane, command, pinned)
+            return (yield from begin_runs(ref, moves.activate, now))
+
+        tickets = await self._db.write(body)
+        if tickets is None:  # somebody else was faster, with the same key or the same name
+            if (known := await self._known(command, content)) is not None:
+                return known
+            raise Conflict(f"there is already a task {name!r}", hint="choose another name, or none")
+        await self._transport.publish(tickets)
+        return Accepted(await self.get(command.namespace, name), duplicate=False)
+
+    async def accept_template(self, ref: str, command: Command) -> Accepted:
+        """See `Tasks`. The task is made in the namespace of its template."""
+        namespace, _, name = ref.rpartition("/")
+        try:
+            template = await self._definitions.template(namespace or command.namespace, name)
+        except NotFound as missing:
+            raise NotFound(f'task template "{name}" not found', hint=missing.hint) from missing
+        return await self.accept(from_template(template, command))
+
+    async def accept_declared(self, document: dict[str, Any], *, by: str = "") -> Accepted | None:
+        """The task that a Task resource asks for; None for a template. Applying it again finds the same task."""
+        if document.get("spec", {}).get("mode", "run") == "template":
+            return None
+        return await self.accept(msgspec.structs.replace(command_of(document), by=by))
+
+    async def _known(self, command: Command, content: str) -> Accepted | None:
+        """The task that was accepted for this key, or under this name. Raises `Conflict` when it is another one."""
+        found: list[Row] = []
+        if command.idempotency_key:
+            found = await self._db.read(
+                "task_by_command",
+                namespace=command.namespace,
+                target_kind=command.target_kind,
+                target=command.target,
+                idempotency_key=command.idempotency_key,
+            )
+            if found and found[0]["digest"] != content:
+                raise Conflict(
+                    "idempotency_key reused with different payload",
+                    hint=f"task {found[0]['name']} was accepted for {command.idempotency_key!r}",
+                )
+        elif command.name:
+            found = await self._db.read("task_identity", namespace=command.namespace, name=command.name)
+            if found and found[0]["digest"] != content:
+                raise Conflict(
+                    f"there is already a task {command.name!r} that asks for something else",
+                    hint="choose another name, or delete that task first",
+                )
+        if not found:
+            return None
+        return Accepted(await self.get(found[0]["namespace"], found[0]["name"]), duplicate=True)
+
+    # --- what people ask of a task -------------------------------------------------------------------------------
+
+    async def cancel(self, namespace: str, name: str, *, by: str = "", reason: str = "") -> TaskInfo:
+        """See `Tasks`. Child tasks are cancelled with it."""
+        await self._tell(namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled")
+        for child in (await self.list(namespace=namespace, parent=name, limit=200))[0]:
+            if child.phase not in ENDED:
+                await self.cancel(namespace, child.name, by=by, reason=f"its parent {name} was cancelled")
+        return await self.get(namespace, name)
+
+    async def requeue(
+        self, namespace: str, name: str, *, by: str = "", payloads: dict[str, str] | None = None
+    ) -> TaskInfo:
+        """See `Tasks`."""
+        info = await self.get(namespace, name)
+        await self._tell(namespace, name, TaskRequeued(info.attempt + 1, by, payloads=payloads or {}), "requeued")
+        return await self.get(namespace, name)
+
+    async def archive(self, namespace: str, name: str, *, by: str = "") -> TaskInfo:
+        """See `Tasks`."""
+        info = await self.get(namespace, name)
+        if info.archived_at is not None:
+            return info
+        if info.phase not in ENDED:
+            info = await self.cancel(namespace, name, by=by, reason="archived")
+        if info.phase not in ENDED:
+            raise Conflict(f"task {name} cannot be archived (state: {info.phase})", hint="wait until it has stopped")
+        key, now = info.key, self._clock()
+
+        def body() -> Tx[int]:
+            return (yield from run("task_archive", key=key, now=now))
+
+        await self._db.write(body)
+        return await self.get(namespace, name)
+
+    async def delete(self, namespace: str, name: str) -> None:
+        """See `Tasks`."""
+        info = await self.get(namespace, name)
+
+        def body() -> Tx[None]:
+            row = yield from rows.lock(info.key)
+            if row["phase"] not in ENDED:
+                raise Conflict(f"task {name} has not ended ({row['phase']})", hint="cancel it first")
+            for query in ("task_delete_events", "task_delete_runs", "task_delete_memory", "task_delete"):
+                yield from run(query, key=info.key)
+
+        await self._db.write(body)
+
+    async def _tell(self, namespace: str, name: str, fact: TaskEvent, done: str) -> None:
+        ref = await self.ref(namespace, name)
+        now = self._clock()
+        try:
+            tickets = await self._db.write(tell, ref, fact, now)
+        except IllegalEvent as wrong:
+            phase = (await self.get(namespace, name)).phase
+            raise Conflict(f"task {name} cannot be {done} (state: {phase})") from wrong
+        await self._transport.publish(tickets)
+        await self._end_idle_runs(namespace, name)
+
+    async def _end_idle_runs(self, namespace: str, name: str) -> None:
+        """Runs that were told to stop and that nobody holds have nobody to stop them: it is done here."""
+        if self._wake is None:
+            return
+        for row in await self._db.read("task_runs_to_stop", namespace=namespace, name=name):
+            try:
+                await self._wake(row["run_id"])
+            except FoliotError as error:  # a worker was faster, or will find it
+                log.debug("run %s is left to a worker: %s", row["run_id"], error.message)
+
+    # --- timers --------------------------------------------------------------------------------------------------
+
+    async def timers(self, now: float) -> float | None:
+        """Deal with tasks whose time has come; when to look again, if there are more timers."""
+        for row in await self._db.read("task_timers", now=now, count=TIMERS_AT_ONCE):
+            found = await self._db.read("task_by_key", key=row["key"])
+            if found:
+                await self._overdue(await self.ref(found[0]["namespace"], found[0]["name"]), now)
+        following = await self._db.read("task_next_timer")
+        return following[0]["at"] if following else None
+
+    async def _overdue(self, task: TaskRef, now: float) -> None:
+        command = task.command
+
+        def body() -> Tx[list[Ticket]]:
+            row = yield from rows.lock(task.key)
+            if row["phase"] in ENDED or row["timer_at"] is None or row["timer_at"] > now:
+                return []
+            deadline = deadline_of(command, row["created_at"])
+            fact: TaskEvent = TimerWentOff()
+            if deadline is not None and deadline <= now:
+                fact = TaskCancelRequested("timer", f"it took longer than {command.timeout:g} s")
+            elif row["phase"] == "queued" and command.expires_at is not None and command.expires_at <= now:
+                fact = TaskCancelRequested("timer", "expired: nobody began it in time")
+            return (yield from tell_locked(task, row, fact, now))
+
+        try:
+            await self._transport.publish(await self._db.write(body))
+            await self._end_idle_runs(task.namespace, task.name)
+        except (FoliotError, IllegalEvent) as error:
+            log.warning("the timer of task %s could not be dealt with: %s", task.id, error)
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    async def ref(self, namespace: str, name: str) -> TaskRef:
+        """What a transaction about the task needs. Raises `NotFound`."""
+        info = await self.get(namespace, name)
+        content = (await self._db.read("task_content", namespace=namespace, name=name))[0]
+        pinned = await self._bundles.get(content["plan"])
+        command = _commands.decode(content["command"])
+        return TaskRef(info.key, info.uid, info.namespace, info.name, info.priority, info.lane, command, pinned)
+
+    async def events(self, namespace: str, name: str, *, after: int = 0, limit: int = 500) -> list[TaskRecord]:
+        """See `Tasks`. Raises `NotFound`."""
+        await self.get(namespace, name)
+        found = await self._db.read("task_event_read", namespace=namespace, name=name, after=after, count=limit)
+        return [TaskRecord(row["seq"], row["at"], decode_fact(row["data"])) for row in found]
