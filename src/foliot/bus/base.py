@@ -11,13 +11,17 @@ which is how work that was committed and never published is found.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 
 class Ticket(Struct, frozen=True, omit_defaults=True):
-    """One run that became due. `id` names this becoming-due: publishing it twice delivers it once where possible."""
+    """One run that became due. `id` names this becoming-due: publishing it twice delivers it once where possible.
+
+    `agent` is who is to work, `task` the name of its task. The fields behind `due_at` describe the message that the
+    run answers, for those who read the stream of a bus; no worker needs them.
+    """
 
     id: str
     run_id: str
@@ -27,6 +31,13 @@ class Ticket(Struct, frozen=True, omit_defaults=True):
     message_id: str = ""
     attempt: int = 1
     due_at: float = 0.0
+    system: str = ""
+    sender: str = ""
+    branch: str = ""
+    parent_branch: str = ""
+    parent_id: str = ""
+    kind: Literal["task_start", "task_handoff"] = "task_handoff"
+    payload: str = ""
 
 
 class Delivery(Protocol):
@@ -34,7 +45,8 @@ class Delivery(Protocol):
 
     @property
     def ticket(self) -> Ticket | None:
-        """None from a transport that only rings: something is due."""
+        """None from a transport that only rings: something is due. Look until the database gives nothing more, because
+        one ring may stand for many tickets."""
         ...
 
     async def done(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from foliot.store.transaction import Row, Tx
 
@@ -35,8 +35,35 @@ class Database(Protocol):
         """Return when something may have been committed by any process, or after `timeout` seconds."""
         ...
 
+    def version(self) -> object | None:
+        """Equal to what it was before only if nothing was committed in between, by any process.
+
+        None where that cannot be told without asking over a network.
+        """
+        ...
+
     async def close(self) -> None:
         """Finish the writes that were accepted, then let go of every thread, connection and file."""
+        ...
+
+
+@runtime_checkable
+class Notices(Protocol):
+    """A database that also carries short messages between the processes that have it open. They are hints: they are
+    kept nowhere, and lost with the connection."""
+
+    def post(self, channel: str, payload: str, *, urgent: bool = False) -> None:
+        """Send soon, together with others, or at once when `urgent`. Never waits and never raises.
+
+        A payload is text of at most 7,999 bytes without NUL. Notices of one process keep their order.
+        """
+        ...
+
+    def listen(self, channel: str, heard: Callable[[str | None], None]) -> Callable[[], None]:
+        """Call `heard` with each payload of any process, this one included, on the event loop; returns how to stop.
+
+        With None when some may have been missed: when listening begins, and after a lost connection.
+        """
         ...
 
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from foliot.errors import Unavailable, UsageError
 from foliot.store import schema
 from foliot.store.postgres_driver import Connection, DriverErrors, Pool, Retryable, connect, make_pool
 from foliot.store.postgres_errors import explain, is_lost, place
-from foliot.store.postgres_signal import CHANNEL, ChangeSignal
+from foliot.store.postgres_notices import SEND, Notice, Noticeboard
+from foliot.store.postgres_signal import ChangeSignal
 from foliot.store.queries import load_for_postgres
 from foliot.store.transaction import Params, Row, Statement, Tx
 
@@ -53,7 +54,8 @@ class PostgresDatabase:
         self._pool = pool
         self._pending: deque[_Job] = deque()
         self._writers: set[asyncio.Task[None]] = set()
-        self._signal = ChangeSignal(lambda: connect(url), self._notify)
+        self._board = Noticeboard(lambda: connect(url), self._send)
+        self._signal = ChangeSignal(self._board)
         self._closed = False
 
     @classmethod
@@ -96,13 +98,27 @@ class PostgresDatabase:
         self._check_open()
         await self._signal.wait(timeout)
 
+    def version(self) -> None:
+        return None  # a notice of a change may come later than the change
+
+    def post(self, channel: str, payload: str, *, urgent: bool = False) -> None:
+        """One of `Notices`."""
+        if not self._closed:
+            self._board.post(channel, payload, urgent=urgent)
+
+    def listen(self, channel: str, heard: Callable[[str | None], None]) -> Callable[[], None]:
+        """One of `Notices`."""
+        self._check_open()
+        return self._board.listen(channel, heard)
+
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         while self._writers:
             await asyncio.wait(set(self._writers))
-        await self._signal.close()
+        self._signal.wake()
+        await self._board.close()
         try:
             await asyncio.wait_for(self._pool.close(), 10)
         except TimeoutError:
@@ -218,9 +234,9 @@ class PostgresDatabase:
         except StopIteration as end:
             return end.value
 
-    async def _notify(self) -> None:
+    async def _send(self, notices: Sequence[Notice]) -> None:
         async with self._pool.acquire(timeout=5) as connection:
-            await connection.execute(f"NOTIFY {CHANNEL}")
+            await connection.execute(SEND, [each.channel for each in notices], [each.payload for each in notices])
 
 
 async def _execute(connection: Connection, statement: Statement) -> Any:
