@@ -41,6 +41,9 @@ class SqlResourceStore:
         self._load_keyring = keyring
         self._ring: secrets.Sealer | None = None
         self._now = now
+        self._revision_at: tuple[object, int] | None = None
+        self._asking: asyncio.Task[int] | None = None
+        self._next: asyncio.Task[int] | None = None
 
     async def get(self, key: Key) -> Document:
         return secrets.masked(await self._stored(key))
@@ -84,7 +87,31 @@ class SqlResourceStore:
         return follow(self._database, filter, after)
 
     async def revision(self) -> int:
+        version = self._database.version()
+        if version is None:
+            return await self._ask_together()
+        known = self._revision_at
+        if known is not None and known[0] == version:
+            return known[1]
+        # The version was looked at first: a commit since then makes the next look differ, and this is read again.
+        revision = await self._read_revision()
+        self._revision_at = version, revision
+        return revision
+
+    async def _read_revision(self) -> int:
         return (await self._database.read("feed_bounds"))[0]["revision"]
+
+    async def _ask_together(self) -> int:
+        """One round trip for all who ask while another one is under way; never one that began before they asked."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._ask_after(self._asking))
+        return await asyncio.shield(self._next)
+
+    async def _ask_after(self, earlier: asyncio.Task[int] | None) -> int:
+        if earlier is not None:
+            await asyncio.wait({earlier})
+        self._asking, self._next = self._next, None
+        return await self._read_revision()
 
     async def reveal(self, key: Key) -> dict[str, bytes]:
         document = await self._stored(key)

@@ -97,6 +97,13 @@ class SqliteDatabase:
                 return
             await self._nap(loop, min(left, _LOOK_EVERY))
 
+    def version(self) -> tuple[int, int]:
+        connection = self._readers.get(threading.get_ident()) or self._connect_reader()
+        if self._process != os.getpid():
+            self._refuse()
+        # Numbers of different connections mean nothing to each other.
+        return id(connection), self._fresh_version(connection)
+
     async def close(self) -> None:
         with self._lock:
             self._closed = True
