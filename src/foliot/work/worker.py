@@ -1,0 +1,326 @@
+"""The worker: a process that takes runs from the queue and does them, as many at a time as it has places.
+
+It waits until the transport rings or it is time to look by itself, claims what the database gives it, and lets the
+performer do each run as a task of its own. What it does not do: decide who gets what (store/claims.py), drive a run
+(the performer), renew leases (the engine's keeper does, for everything that the process drives).
+
+What it costs the database when there is nothing to do: a look every 5 s (one query), a look for timers of tasks every
+5 s, a heartbeat and a look for dead neighbours every 10 s: 0.6 queries a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from foliot.bus.base import Delivery, Transport
+from foliot.engine.worker import is_gone
+from foliot.errors import FoliotError
+from foliot.store.base import Database
+from foliot.store.claims import Claims, claim
+from foliot.store.placement import Offer
+from foliot.store.runs import Lease
+from foliot.store.workers import HEARTBEAT, Phase, beat, bury, register
+from foliot.work.base import Performer
+from foliot.work.pace import Pace
+
+log = logging.getLogger(__name__)
+
+# Does what is due of tasks although nothing happened to them, and says when it must be called next, if it knows.
+Timers: TypeAlias = Callable[[float], Awaitable[float | None]]
+
+LOOK_FOR_TIMERS = 5.0
+# A ticket for a run that this worker may not take goes to another one after this long.
+PASS_ON = 1.0
+
+
+class Worker:
+    """`await worker.run()` works until `drain` is called. Whoever opened the database and the transport closes them."""
+
+    def __init__(
+        self,
+        db: Database,
+        transport: Transport,
+        performer: Performer,
+        offer: Offer,
+        *,
+        timers: Timers | None = None,
+        clock: Callable[[], float] = time.time,
+        lease_seconds: float = 30.0,
+        grace: float = 30.0,
+        heartbeat: float = HEARTBEAT,
+        pace: Pace | None = None,
+        is_gone: Callable[[str | None], bool] = is_gone,
+        once: bool = False,
+    ) -> None:
+        """`grace` is how long runs may go on after `drain`. With `once` it ends when there is nothing to take."""
+        self.offer = offer
+        self._db = db
+        self._transport = transport
+        self._performer = performer
+        self._timers = timers
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._grace = grace
+        self._heartbeat = heartbeat
+        self._pace = pace or Pace(random.random)
+        self._is_gone = is_gone
+        self._once = once
+        self._at_work: dict[asyncio.Task[None], Delivery | None] = {}
+        self._receiving: asyncio.Task[Sequence[Delivery]] | None = None
+        self._silent = False
+        self._changed = asyncio.Event()
+        self._look_at = 0.0
+        self._cursor = ""
+        self._phase: Phase = "ready"
+        self._hurry = asyncio.Event()
+        self._troubled = False
+
+    @property
+    def current(self) -> int:
+        """How many runs it is doing."""
+        return len(self._at_work)
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    def drain(self) -> None:
+        """Take no more, let what is at work go on for the grace period, then hand it back. Twice: hand back at once."""
+        if self._phase == "ready":
+            self._phase = "draining"
+        else:
+            self._hurry.set()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Work until drained. When this is cancelled, what is at work is handed back at once."""
+        keeping: list[asyncio.Task[None]] = []
+        try:
+            await self._register()
+            keeping = [asyncio.create_task(self._keep_beating())]
+            if self._timers is not None:
+                keeping.append(asyncio.create_task(self._keep_time(self._timers)))
+            while self._phase == "ready":
+                deliveries = await self._listen()
+                if self._phase == "ready":
+                    await self._look(deliveries)
+                else:
+                    await _each(delivery.again(delay=0.0) for delivery in deliveries)
+            await self._say(self._phase)
+            await self._finish_in_grace()
+        finally:
+            await self._stop(keeping)
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> Sequence[Delivery]:
+        """Until there may be something to take and a place for it; or until it is drained."""
+        loop = asyncio.get_running_loop()
+        while self._phase == "ready":
+            free = self.offer.capacity - len(self._at_work)
+            left = self._look_at - loop.time()
+            if free > 0 and left <= 0:
+                return self._heard()
+            if free > 0 and self._receiving is None and not self._silent:
+                self._receiving = asyncio.create_task(self._transport.receive(want=free, timeout=left))
+            changed = asyncio.create_task(self._changed.wait())
+            waits: set[asyncio.Task[object]] = {changed}  # type: ignore[arg-type]  # Task is invariant; only its end matters
+            if free > 0 and self._receiving is not None:
+                waits.add(self._receiving)  # type: ignore[arg-type]  # as above
+            try:
+                await asyncio.wait(waits, timeout=left if free > 0 else None, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            self._changed.clear()
+            if free > 0 and (deliveries := self._heard()):
+                return deliveries
+        return self._heard()
+
+    def _heard(self) -> Sequence[Delivery]:
+        """What the transport has delivered. One that had nothing to say is left alone until the next look."""
+        if self._receiving is None or not self._receiving.done():
+            return ()
+        done, self._receiving = self._receiving, None
+        try:
+            deliveries = done.result()
+        except Exception:
+            log.exception("the transport failed; the worker goes on looking by itself")
+            deliveries = ()
+        if deliveries:
+            self._pace.rung()
+        else:
+            self._silent = True
+        return deliveries
+
+    # --- taking --------------------------------------------------------------------------------------------------
+
+    async def _look(self, deliveries: Sequence[Delivery]) -> None:
+        self._silent = False
+        now = self._clock()
+        want = self.offer.capacity - len(self._at_work)
+        try:
+            claims = await claim(
+                self._db, self.offer, want=want, now=now, until=now + self._lease_seconds, after=self._cursor
+            )
+        except Exception as error:
+            wait = self._pace.failed()
+            self._trouble("look at the queue", error)
+            await _each(delivery.again(delay=wait) for delivery in deliveries)
+        else:
+            self._well()
+            await self._settle(claims, deliveries)
+            self._cursor = claims.cursor
+            wait = self._pace.found(claims, now)
+            if self._once and not claims.leases and not claims.more and not self._at_work:
+                self.drain()
+        self._look_at = asyncio.get_running_loop().time() + wait
+
+    async def _settle(self, claims: Claims, deliveries: Sequence[Delivery]) -> None:
+        """Start what was claimed. A ticket stays with its run; one for another is forgotten, or passed on."""
+        tickets = {delivery.ticket.run_id: delivery for delivery in deliveries if delivery.ticket is not None}
+        kept: set[int] = set()
+        for run_id in claims.recovered:
+            log.info("run %s is taken over: the lease of its worker ran out", run_id)
+        for lease in claims.leases:
+            delivery = tickets.get(lease.run_id)
+            kept.add(id(delivery))
+            self._start(lease, delivery)
+        rest = [delivery for delivery in deliveries if id(delivery) not in kept]
+        if claims.refused.get("placement"):
+            await _each(delivery.again(delay=PASS_ON) for delivery in rest)
+        else:
+            await _each(delivery.done() for delivery in rest)
+
+    def _start(self, lease: Lease, delivery: Delivery | None) -> None:
+        task = asyncio.create_task(self._perform(lease, delivery), name=f"run {lease.run_id}")
+        self._at_work[task] = delivery
+        task.add_done_callback(self._ended)
+
+    async def _perform(self, lease: Lease, delivery: Delivery | None) -> None:
+        try:
+            await self._performer.perform(lease)
+        except asyncio.CancelledError:
+            if delivery is not None:
+                await delivery.again(delay=0.0)
+            raise
+        except Exception:
+            # Nobody renews its lease any more: another attempt begins when that is over, here or elsewhere.
+            log.exception("run %s could not be done; it is taken up again when its lease is over", lease.run_id)
+            if delivery is not None:
+                await delivery.again(delay=self._lease_seconds)
+        else:
+            if delivery is not None:
+                await delivery.done()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._at_work[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a delivery could not be settled: %s", error)
+        if self._once:
+            self._look_at = 0.0
+        self._changed.set()
+
+    # --- being known ---------------------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        while self._phase == "ready":
+            try:
+                freed = await register(self._db, self.offer, now=self._clock(), is_gone=self._is_gone)
+            except FoliotError as error:
+                self._trouble("register", error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), self._pace.failed())
+                self._changed.clear()
+            else:
+                self._well()
+                log.info("worker %s is ready; %d runs of dead processes are free again", self.offer.name, freed)
+                return
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat)
+            await _each(delivery.extend() for delivery in list(self._at_work.values()) if delivery is not None)
+            if not await self._say(self._phase) and self._phase == "ready":
+                log.warning("another process took the name %s: this one finishes and ends", self.offer.name)
+                self.drain()
+            try:
+                if await bury(self._db, self.offer, now=self._clock(), is_gone=self._is_gone):
+                    self._look_at = 0.0
+                    self._changed.set()
+            except FoliotError as error:
+                self._trouble("look for dead neighbours", error)
+
+    async def _keep_time(self, timers: Timers) -> None:
+        while True:
+            now = self._clock()
+            wait = LOOK_FOR_TIMERS
+            try:
+                due = await timers(now)
+            except Exception as error:
+                self._trouble("look for timers", error)
+            else:
+                if due is not None:
+                    wait = min(max(due - self._clock(), 0.05), LOOK_FOR_TIMERS)
+            await asyncio.sleep(wait)
+
+    async def _say(self, phase: Phase) -> bool:
+        """A sign of life. False when another process has the name now."""
+        try:
+            return await beat(self._db, self.offer, now=self._clock(), current=len(self._at_work), phase=phase)
+        except FoliotError as error:
+            self._trouble("send a heartbeat", error)
+            return True
+
+    def _trouble(self, what: str, error: Exception) -> None:
+        """Say once that the store does not answer, not at every try."""
+        if not isinstance(error, FoliotError):
+            log.exception("worker %s could not %s", self.offer.name, what, exc_info=error)
+        elif not self._troubled:
+            self._troubled = True
+            log.warning("worker %s could not %s, and goes on trying: %s", self.offer.name, what, error)
+
+    def _well(self) -> None:
+        if self._troubled:
+            self._troubled = False
+            log.warning("worker %s: the store answers again", self.offer.name)
+
+    # --- ending --------------------------------------------------------------------------------------------------
+
+    async def _finish_in_grace(self) -> None:
+        """Let what is at work end, or wait by itself, for as long as the grace period lasts."""
+        hurry = asyncio.create_task(self._hurry.wait())
+        deadline = asyncio.get_running_loop().time() + self._grace
+        while self._at_work and not hurry.done():
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                log.info("worker %s hands back %d runs", self.offer.name, len(self._at_work))
+                break
+            await asyncio.wait({*self._at_work, hurry}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+
+    async def _stop(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+        """Hand back what is still at work, and say good-bye."""
+        self._phase = "stopped"
+        heard = self._heard()
+        stopped: list[asyncio.Task[object]] = [*self._at_work, *keeping]  # type: ignore[list-item]  # Task is invariant
+        if self._receiving is not None:
+            stopped.append(self._receiving)  # type: ignore[arg-type]  # as above
+        for task in stopped:
+            task.cancel()
+        await asyncio.gather(*stopped, return_exceptions=True)
+        await _each(delivery.again(delay=0.0) for delivery in heard)
+        await self._say("stopped")
+        log.info("worker %s has stopped", self.offer.name)
+
+
+async def _each(settling: Iterable[Awaitable[None]]) -> None:
+    """All of them. A delivery that cannot be settled comes again, which is harmless."""
+    for outcome in await asyncio.gather(*settling, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            log.debug("a delivery could not be settled: %s", outcome)
