@@ -66,6 +66,11 @@ def canonical(expression: str) -> str:
     return " ".join(words)
 
 
+def field_values(expression: str) -> list[set[int]]:
+    """The values that each of the five fields of a canonical expression lets through; Sunday may be 0 and 7."""
+    return [_values(field, word) for field, word in zip(_FIELDS, expression.split(), strict=True)]
+
+
 def _values(field: _Field, word: str) -> set[int]:
     values: set[int] = set()
     for part in word.split(","):
