@@ -53,7 +53,9 @@ def test_forward_tells_the_next_agent_what_went_wrong():
 
 
 def test_conditions_do_not_matter_when_there_is_no_answer():
-    graph = {"a": [edge("b", {"x": "1"}, "forward"), edge("c", "otherwise", "skip"), edge("d", "size(x) > 1", "forward")]}
+    graph = {
+        "a": [edge("b", {"x": "1"}, "forward"), edge("c", "otherwise", "skip"), edge("d", "size(x) > 1", "forward")]
+    }
     play = Play(plan(graph))
     play.fail("a")
     assert play.running == ["b", "d"]
@@ -180,12 +182,10 @@ def test_skip_to_a_join_makes_the_agent_absent_and_the_join_decides(
 ):
     play = fan_in("skip", on_failure={"d": on_failure})
     for who in order:
-        if who == "b" and "b" in play.running:
+        if who == "b":
             play.ok("b")
-        elif who == "c":
+        else:
             play.fail("c", "no c")
-    if "b" in play.running:
-        play.stopped("b")
     if runs:
         play.ok("d")
     assert isinstance(play.end, ended)
@@ -212,8 +212,7 @@ def test_a_join_to_which_nobody_comes_does_not_start_and_is_closed_all_the_same(
     play = Play(plan(graph, on_failure={"d": on_failure}))
     play.ok("a")
     play.fail("b")
-    if play.end is None:
-        play.fail("c") if "c" in play.running and play.state.ending is None else play.stopped("c")
+    play.fail("c")
     assert isinstance(play.end, ended)
     assert len(play.of(t.JoinClosed)) == 1
     assert "d" not in play.ran
@@ -293,9 +292,7 @@ def test_joins_that_wait_for_each_other_do_not_wait_for_ever():
 
 def test_joins_that_wait_for_each_other_and_take_a_part_start_the_first():
     graph = {"a": ["j", "k"], "j": ["k"], "k": ["j"]}
-    play = Play(
-        plan(graph, entries=["a"], max_turns=4, on_failure={"j": "continue_partial", "k": "continue_partial"})
-    )
+    play = Play(plan(graph, entries=["a"], max_turns=4, on_failure={"j": "continue_partial", "k": "continue_partial"}))
     play.ok("a")
     assert play.running == ["j"]
     play.all_ok()
@@ -305,9 +302,7 @@ def test_joins_that_wait_for_each_other_and_take_a_part_start_the_first():
 def test_a_strict_join_is_not_given_up_while_others_can_go_on_with_a_part():
     """`s` stands first in the graph and needs `j`, which hangs on `k`, which hangs on `j`."""
     graph = {"s": ["z"], "a": ["s", "j", "k"], "j": ["k", "s"], "k": ["j"]}
-    play = Play(
-        plan(graph, entries=["a"], max_turns=4, on_failure={"j": "continue_partial", "k": "continue_partial"})
-    )
+    play = Play(plan(graph, entries=["a"], max_turns=4, on_failure={"j": "continue_partial", "k": "continue_partial"}))
     play.ok("a")
     assert play.running == ["j"]
     play.ok("j")

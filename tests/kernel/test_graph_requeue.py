@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foliot.kernel import task_events as t
-from foliot.kernel.errors import IllegalEvent, UnknownEvent
+from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
 from foliot.kernel.graph import GraphState, decode_state, encode_state, explain, new_state
 from tests.kernel.graph_play import Play, edge, plan
 
@@ -235,10 +235,18 @@ def test_a_running_task_says_who_works_and_which_join_waits_for_whom():
     play.ok("b")
     running, waiting = explain(play.plan, play.state)
     assert (running.kind, running.node, running.message_id) == ("running", "c", play.find("c").id)
-    assert running.text == "c is at work on the message of a"
+    assert running.text == "c is at work on what a sent"
     assert (waiting.kind, waiting.node, waiting.missing, waiting.came) == ("join", "d", ("c",), ("b",))
     assert waiting.since == play.now
     assert waiting.text == "d waits for c (round 1: 1 of 2 have arrived)"
+
+
+def test_a_running_agent_is_named_with_what_it_works_on():
+    play = Play(plan(FAN_IN))
+    assert [reason.text for reason in explain(play.plan, play.state)] == ["a is at work on the task"]
+    for agent in ("a", "b", "c"):
+        play.ok(agent)
+    assert [reason.text for reason in explain(play.plan, play.state)] == ["d is at work on what b, c sent"]
 
 
 def test_a_task_that_ends_says_what_it_waits_for():
@@ -282,5 +290,7 @@ def test_what_is_no_state_is_refused():
     for data in (b"", b"\xff", b"[]"):
         with pytest.raises(UnknownEvent, match="not the state"):
             decode_state(data)
+    with pytest.raises(Unencodable):
+        encode_state(GraphState(text="\ud800"))
     with pytest.raises(UnknownEvent, match="version 99"):
         decode_state(encode_state(GraphState(v=99)))

@@ -139,7 +139,7 @@ def round_for(state: GraphState, node: str, sender: str, laps: dict[str, int]) -
     The ancestry keeps the rounds of a loop apart, whoever was left out of an earlier one.
     """
     rounds = state.joins.get(node, {})
-    number = laps.get(node, 0) + 1
+    number = max(laps.get(node, 0), state.floors.get(node, 0)) + 1
     while number in rounds and sender in rounds[number].seen:
         number += 1
     return number

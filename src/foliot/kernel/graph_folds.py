@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from foliot.kernel import task_events as t
 from foliot.kernel.envelopes import fired, id_key, laps_behind, round_for
 from foliot.kernel.errors import IllegalEvent
-from foliot.kernel.graph_state import Dropped, Ending, GraphState, Handoff, Lost, Output, Round, Running
+from foliot.kernel.graph_state import Dropped, Ending, GraphState, Handoff, Lost, Output, Round, Running, round_of
 from foliot.kernel.joins import tolerates
 from foliot.kernel.plan import Plan
 
@@ -65,6 +65,7 @@ def _sent(plan: Plan, state: GraphState, fact: t.MessageSent, at: float) -> None
         state.running[message.id] = Running(message, at)
     else:
         _arrive(state, message, at)
+    _forget_rounds(plan, state, message.to)
     _forget_ids(state)
 
 
@@ -91,6 +92,7 @@ def _take_round(state: GraphState, message: t.Envelope) -> None:
     round.done = "started"
     round.partial = False
     round.waiting = []
+    round.absent = {}
 
 
 def _take_handoff(state: GraphState, message: t.Envelope) -> None:
@@ -103,15 +105,26 @@ def _take_handoff(state: GraphState, message: t.Envelope) -> None:
 
 
 def _arrive(state: GraphState, message: t.Envelope, at: float) -> None:
-    rounds = state.joins.setdefault(message.to, {})
-    round = rounds.get(message.round)
-    if round is None:
-        round = rounds[message.round] = Round(since=at)
+    round = round_of(state, message.to, message.round, at)
     round.seen.append(message.sender)
     if round.done:
         state.dropped.append(Dropped(message, "late", f"round {message.round} has {round.done}"))
     else:
         round.waiting.append(message)
+
+
+def _forget_rounds(plan: Plan, state: GraphState, node: str) -> None:
+    """Rounds that are over and to which nobody can come any more, from the first one on."""
+    rounds, join = state.joins.get(node), plan.nodes[node].join
+    if not rounds or join is None:
+        return
+    floor = state.floors.get(node, 0) + 1
+    while (round := rounds.get(floor)) is not None and round.done in ("started", "closed") and not round.partial:
+        if not all(agent in round.seen for agent in join.expected):
+            break
+        del rounds[floor]
+        state.floors[node] = floor
+        floor += 1
 
 
 def _forget_ids(state: GraphState) -> None:
@@ -192,10 +205,7 @@ def _absent(
     if plan.nodes[to].join is None:
         return None
     number = round_for(state, to, message.to, laps_behind(plan, message))
-    rounds = state.joins.setdefault(to, {})
-    round = rounds.get(number)
-    if round is None:
-        round = rounds[number] = Round(since=at)
+    round = round_of(state, to, number, at)
     round.seen.append(message.to)
     round.absent[message.to] = error
     return to, number
@@ -240,6 +250,8 @@ def _join_closed(plan: Plan, state: GraphState, fact: t.JoinClosed, at: float) -
     round = state.joins.get(fact.node, {}).get(fact.round)
     if round is None or round.done:
         raise IllegalEvent(f"round {fact.round} of the join of {fact.node!r} is closed, and it does not wait")
+    if fact.reason == "cannot_fill" and fact.then != "deadletter":
+        round.seen += [agent for agent in fact.missing if agent not in round.seen]
     match fact.then:
         case "continue_partial":
             round.done, round.partial = "closed", True
@@ -251,6 +263,8 @@ def _join_closed(plan: Plan, state: GraphState, fact: t.JoinClosed, at: float) -
             reason = "turn_limit" if by_limit else "skipped"
             state.dropped += [Dropped(message, reason, detail) for message in round.waiting]
             round.waiting = []
+            round.absent = {}
+            _forget_rounds(plan, state, fact.node)
         case "deadletter":
             round.done = "given_up"
             text = f"round {fact.round} of the join of {fact.node} was given up: {_why_closed(fact, round)}"
@@ -296,9 +310,9 @@ def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) ->
         if _is_settled(plan, state, entry):
             continue
         for node, number in entry.missed:
-            round = state.joins[node][number]
-            round.seen.remove(entry.message.to)
-            round.absent.pop(entry.message.to, None)
+            if (round := state.joins[node].get(number)) is not None:
+                round.seen.remove(entry.message.to)
+                round.absent.pop(entry.message.to, None)
         payload = fact.payloads.get(entry.message.id)
         state.resend.append(entry.message if payload is None else replace(entry.message, payload=payload))
     for rounds in state.joins.values():
@@ -312,7 +326,8 @@ def _is_settled(plan: Plan, state: GraphState, lost: Lost) -> bool:
     """Whether the graph has gone on without this message for good: every join that missed it is over."""
     if not lost.tolerated or any(plan.nodes[edge.to].join is None for edge in plan.nodes[lost.message.to].edges):
         return False
-    return all(state.joins[node][number].done in ("started", "closed") for node, number in lost.missed)
+    rounds = [state.joins[node].get(number) for node, number in lost.missed]
+    return all(round is None or round.done in ("started", "closed") for round in rounds)
 
 
 def _task_ended(plan: Plan, state: GraphState, fact: t.TaskEnd, at: float) -> None:

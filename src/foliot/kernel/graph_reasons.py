@@ -66,10 +66,16 @@ def _by(who: str) -> str:
 def _running(state: GraphState) -> Iterator[Reason]:
     for running in state.running.values():
         message = running.message
-        text = f"{message.to} is at work on the message of {message.sender}"
+        text = f"{message.to} is at work on {_what(message)}"
         if state.ending is not None:
             text = f"{message.to} has been told to stop and has not confirmed it"
         yield Reason("running", text, message.to, message.id, since=running.since, round=message.round)
+
+
+def _what(message: t.Envelope) -> str:
+    if message.sources:
+        return f"what {', '.join(source.agent for source in message.sources)} sent"
+    return "the task" if message.kind == "task_start" else f"what {message.sender} sent"
 
 
 def _waiting(plan: Plan, state: GraphState) -> Iterator[Reason]:

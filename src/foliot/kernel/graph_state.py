@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from foliot.kernel.budget import Spent
-from foliot.kernel.errors import UnknownEvent
+from foliot.kernel.errors import Unencodable, UnknownEvent
 from foliot.kernel.messages import Number
 from foliot.kernel.task_events import Envelope, TaskEnd
 
@@ -97,7 +97,10 @@ class Ending(Struct, frozen=True, omit_defaults=True):
 
 
 class GraphState(Struct, omit_defaults=True):
-    """See the module. `sent` counts the ids given to (sender, receiver) by hop, `messages` all of this attempt."""
+    """See the module. `sent` counts the ids given to (sender, receiver) by hop, `messages` all of this attempt.
+
+    `floors` are, by node, the rounds up to which all are over and forgotten.
+    """
 
     v: int = VERSION
     accepted: bool = False
@@ -109,6 +112,7 @@ class GraphState(Struct, omit_defaults=True):
     dropped: list[Dropped] = []
     running: dict[str, Running] = {}
     joins: dict[str, dict[int, Round]] = {}
+    floors: dict[str, int] = {}
     lost: dict[str, Lost] = {}
     outputs: list[Output] = []
     limited: list[str] = []  # where the turn limit has cut a branch
@@ -124,6 +128,11 @@ def new_state() -> GraphState:
     return GraphState()
 
 
+def round_of(state: GraphState, node: str, number: int, at: float) -> Round:
+    """This round of the node's join, opened if it was not."""
+    return state.joins.setdefault(node, {}).setdefault(number, Round(since=at))
+
+
 def open_rounds(state: GraphState, node: str) -> list[int]:
     """The rounds of this node's join that wait, oldest first."""
     return sorted(number for number, round in state.joins.get(node, {}).items() if not round.done)
@@ -134,7 +143,11 @@ _decoder = msgspec.msgpack.Decoder(GraphState)
 
 
 def encode_state(state: GraphState) -> bytes:
-    return _encoder.encode(state)
+    """Raises `Unencodable`, as the facts behind the state would."""
+    try:
+        return _encoder.encode(state)
+    except UnicodeEncodeError as error:
+        raise Unencodable(f"the state of a task cannot be written: {error}") from error
 
 
 def decode_state(data: bytes) -> GraphState:

@@ -3,7 +3,8 @@
 Every change of a state in the store is compare-and-set, and asks these tables first. A state that is not on the right
 of any other is where a life begins; one with nothing on its right is where it ends.
 
-A task ends once, and a bad end can be undone by a requeue: it is queued again, as a new attempt of the same task.
+A task ends once, and a bad end can be undone by a requeue: it is queued again, as a new attempt of the same task. What
+follows within the same move starts from there (all that was missing may be done already, and then it succeeds).
 Whether it is archived is not a state but a mark, because an archived task keeps the state it ended in: `may_archive`.
 """
 

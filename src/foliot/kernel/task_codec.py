@@ -1,4 +1,4 @@
-"""Facts about tasks as bytes, and back, for ever. The rules are those of codec.py: canonical JSON that names its type."""
+"""Facts about tasks as bytes, and back, for ever: canonical JSON that names its own type, by the rules of codec.py."""
 
 from __future__ import annotations
 
