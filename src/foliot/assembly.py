@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,6 +28,17 @@ from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.registry import GLOBAL, Registry
 from foliot.tools.rules import Rules
+from foliot.tools.versions import split_request
+
+
+class _Prepared(NamedTuple):
+    """What runs of one agent begin with, and all that it depends on."""
+
+    agent: Agent
+    rules: Rules
+    given: tuple[Registry, int]
+    spec: RunSpec
+    pipeline: Pipeline
 
 
 class Assembly:
@@ -50,6 +62,7 @@ class Assembly:
         self.given = Registry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
         self._agent_tools: dict[tuple[str, str], Registry] = {}
+        self._prepared: dict[tuple[str, str], _Prepared] = {}
         # Grows whenever a Python object becomes known that was not known before.
         self.generation = 0
         # Who runs agents that other agents call. Set by whoever puts a runtime together; without it there are none.
@@ -57,8 +70,9 @@ class Assembly:
 
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, so that its runs can be resumed by id alone."""
-        if self._agents.get((agent.namespace, agent.name)) is not agent:
-            self.generation += 1
+        if self._agents.get((agent.namespace, agent.name)) is agent:
+            return
+        self.generation += 1
         self._agents[agent.namespace, agent.name] = agent
         self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self.given)
         if agent.gateway is not None:
@@ -81,6 +95,37 @@ class Assembly:
         if self.resources is None:
             raise UsageError(f"there is no agent {agent!r} in this runtime", hint="give an Agent object")
         return Agent.from_document(await self.resources.get(Key("Agent", namespace, name)))
+
+    async def prepare(self, agent: Agent) -> tuple[RunSpec, Pipeline]:
+        """What a run of this agent is pinned to, and its tools. Raises as `freeze` and `pipeline`.
+
+        Both are kept for as long as they would come out the same: the agent is the same object, its tools are Python
+        objects that have not been replaced, and nothing that is declared has changed since.
+        """
+        place = agent.namespace, agent.name
+        rules = await self._parts.rules.rules(agent.namespace)
+        given = self._agent_tools.get(place, self.given)
+        known = self._prepared.get(place)
+        if (
+            known is not None
+            and known.agent is agent
+            and known.rules is rules
+            and known.given == (given, given.changes)
+        ):
+            return known.spec, known.pipeline
+        spec = await self.freeze(agent)
+        pipeline = await self.pipeline(spec)
+        if self._is_fixed(agent, given):
+            self._prepared[place] = _Prepared(agent, rules, (given, given.changes), spec, pipeline)
+        return spec, pipeline
+
+    def _is_fixed(self, agent: Agent, given: Registry) -> bool:
+        """Whether nothing but rules can change what `agent` runs with: tools and endpoints that are looked up can."""
+        names = [split_request(request)[0] for request in agent.document["spec"].get("tools", [])]
+        refs = [agent.model_ref, *agent.document["spec"].get("fallbacks", ())]
+        return all(name in given for name in names) and all(
+            self._models.is_fixed(qualified(ref, agent.namespace)) for ref in refs
+        )
 
     async def freeze(self, agent: Agent) -> RunSpec:
         """What a run of this agent is pinned to from now on. Raises `NotFound`, `InvalidInput`."""

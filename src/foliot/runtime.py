@@ -30,6 +30,7 @@ from foliot.engine.live import Hub, Live, Reader
 from foliot.engine.replay import Replay, replay
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
+from foliot.engine.summary import phase_of
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
 from foliot.kernel.messages import Message, Text, ToolResult
@@ -377,14 +378,14 @@ class Runtime:
     async def _start(
         self, agent: Agent, input: Input, run_id: str | None, labels: Mapping[str, str] | None, *, stream: bool
     ) -> Driver:
-        spec = await self._assembly.freeze(agent)
+        spec, tools = await self._assembly.prepare(agent)
         return await self.runs.start(
             spec,
             _messages(input),
             run_id=run_id,
             labels=labels,
             definitions={f"Agent/{agent.name}": agent.digest},
-            tools=await self._assembly.pipeline(spec),
+            tools=tools,
             stream=stream,
         )
 
@@ -401,8 +402,10 @@ class Runtime:
                 state = await self._as_left(state.run_id)
             else:
                 state = await self.runs.drive(driver)
-        info = await self.runs.journal.get(state.run_id)
-        result = result_of(state, info.phase, agent.output_type if agent else None)
+        # How a run ended is in its state; where one stands that waits may have changed since it was let go.
+        ended = state.ended
+        phase = phase_of(ended) if ended is not None else (await self.runs.journal.get(state.run_id)).phase
+        result = result_of(state, phase, agent.output_type if agent else None)
         return result.check() if check else result
 
     async def _sleep(self, run_id: str, until: float) -> None:

@@ -53,6 +53,10 @@ class RunModels:
         """Answer requests for `ref` with this gateway."""
         self._direct[ref] = gateway
 
+    def is_fixed(self, ref: str) -> bool:
+        """Whether `ref` means the same model for as long as this process lives: it is looked up nowhere."""
+        return ref in self._direct or ":" in ref
+
     async def model_of(self, ref: str) -> str:
         """The model that the endpoint asks when nobody names one. Raises `NotFound`."""
         return ref if ref in self._direct else (await self._resolve(ref)).gateway.model

@@ -61,6 +61,7 @@ class Runs:
         self._approvals = approvals
         # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
         self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
+        self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
         self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
 
     async def start(
@@ -84,8 +85,8 @@ class Runs:
         """
         now = self._clock()
         run_id = run_id or new_run_id(now)
-        frozen = encode_spec(spec)
-        content = {digest(frozen): frozen}
+        name, frozen = self._encoded(spec)
+        content = {name: frozen}
         before = None
         if history:
             told = msgspec.json.encode(tuple(history))
@@ -94,7 +95,7 @@ class Runs:
         state = State(spec, run_id, history)
         created = RunCreated(
             agent=spec.agent,
-            spec=digest(frozen),
+            spec=name,
             input=tuple(input),
             namespace=spec.namespace,
             definitions=dict(definitions or {}),
@@ -124,6 +125,15 @@ class Runs:
         for seq, event in enumerate(facts, 1):
             self._watcher.recorded(run_id, seq, now, event)
         return self._driver(lease, state, tools, stream, claim=False)
+
+    def _encoded(self, spec: RunSpec) -> tuple[str, bytes]:
+        """The digest and the bytes of a spec. Thousands of runs begin with the same object, so the last is kept."""
+        kept, found = self._last_spec
+        if kept is not spec:
+            frozen = encode_spec(spec)
+            found = digest(frozen), frozen
+            self._last_spec = spec, found
+        return found
 
     async def take(self, run_id: str, *, tools: Toolbox | None = None, stream: bool = False) -> Driver:
         """Take up a run that waits, or whose holder died.

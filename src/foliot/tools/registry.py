@@ -40,7 +40,13 @@ class Registry:
     def __init__(self, tools: Iterable[Tool] = (), *, parent: Registry | None = None) -> None:
         self._parent = parent
         self._tools: dict[str, dict[Version, Tool]] = {}
+        self._changes = 0
         self.register(*tools)
+
+    @property
+    def changes(self) -> int:
+        """Grows with every change here or below: as long as it is the same, so is everything that can be resolved."""
+        return self._changes + (self._parent.changes if self._parent is not None else 0)
 
     def register(self, *tools: Tool) -> None:
         """Add all of them, or none. The same object again is no collision.
@@ -62,6 +68,7 @@ class Registry:
             seen[key] = tool
         for (name, version), tool in seen.items():
             self._tools.setdefault(name, {})[version] = tool
+        self._changes += 1
 
     def unregister(self, name: str, version: str) -> None:
         """Raises `NotFound`."""
@@ -70,6 +77,7 @@ class Registry:
             raise NotFound(f'tool "{name}" version "{version}" is not registered here')
         if not versions:
             del self._tools[name]
+        self._changes += 1
 
     def resolve(self, request: str) -> Tool:
         """The highest version that `name@constraint` allows. Raises `NotFound` with the versions that there are."""
