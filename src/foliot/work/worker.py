@@ -15,19 +15,18 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TypeAlias
 
 from foliot.bus.base import Delivery, Transport
 from foliot.engine.worker import is_gone
-from foliot.errors import FoliotError
 from foliot.store.base import Database
 from foliot.store.claims import Claims, claim
 from foliot.store.placement import Offer
 from foliot.store.runs import Lease
-from foliot.store.workers import HEARTBEAT, Phase, beat, bury, register
+from foliot.store.workers import HEARTBEAT, Phase
 from foliot.work.base import Performer
 from foliot.work.pace import Pace
+from foliot.work.presence import Complaints, Presence, sleep_unless
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +68,6 @@ class Worker:
         self._grace = grace
         self._heartbeat = heartbeat
         self._pace = pace or Pace(random.random)
-        self._is_gone = is_gone
         self._once = once
         self._at_work: dict[asyncio.Task[None], Delivery | None] = {}
         self._receiving: asyncio.Task[Sequence[Delivery]] | None = None
@@ -79,7 +77,8 @@ class Worker:
         self._cursor = ""
         self._phase: Phase = "ready"
         self._hurry = asyncio.Event()
-        self._troubled = False
+        self._complaints = Complaints(offer.name)
+        self._presence = Presence(db, offer, self._complaints, clock=clock, is_gone=is_gone)
 
     @property
     def current(self) -> int:
@@ -112,7 +111,7 @@ class Worker:
                     await self._look(deliveries)
                 else:
                     await _each(delivery.again(delay=0.0) for delivery in deliveries)
-            await self._say(self._phase)
+            await self._presence.say(self._phase, len(self._at_work))
             await self._finish_in_grace()
         finally:
             await self._stop(keeping)
@@ -170,10 +169,10 @@ class Worker:
             )
         except Exception as error:
             wait = self._pace.failed()
-            self._trouble("look at the queue", error)
+            self._complaints.trouble("look at the queue", error)
             await _each(delivery.again(delay=wait) for delivery in deliveries)
         else:
-            self._well()
+            self._complaints.well()
             await self._settle(claims, deliveries)
             self._cursor = claims.cursor
             wait = self._pace.found(claims, now)
@@ -226,69 +225,35 @@ class Worker:
             self._look_at = 0.0
         self._changed.set()
 
-    # --- being known ---------------------------------------------------------------------------------------------
+    # --- what goes on beside -------------------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        while self._phase == "ready":
-            try:
-                freed = await register(self._db, self.offer, now=self._clock(), is_gone=self._is_gone)
-            except FoliotError as error:
-                self._trouble("register", error)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self._pace.failed())
-                self._changed.clear()
-            else:
-                self._well()
-                log.info("worker %s is ready; %d runs of dead processes are free again", self.offer.name, freed)
-                return
+        while self._phase == "ready" and not await self._presence.begin():
+            await sleep_unless(self._changed, self._pace.failed())
+            self._changed.clear()
 
     async def _keep_beating(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat)
             await _each(delivery.extend() for delivery in list(self._at_work.values()) if delivery is not None)
-            if not await self._say(self._phase) and self._phase == "ready":
+            if not await self._presence.say(self._phase, len(self._at_work)) and self._phase == "ready":
                 log.warning("another process took the name %s: this one finishes and ends", self.offer.name)
                 self.drain()
-            try:
-                if await bury(self._db, self.offer, now=self._clock(), is_gone=self._is_gone):
-                    self._look_at = 0.0
-                    self._changed.set()
-            except FoliotError as error:
-                self._trouble("look for dead neighbours", error)
+            if await self._presence.bury():
+                self._look_at = 0.0
+                self._changed.set()
 
     async def _keep_time(self, timers: Timers) -> None:
         while True:
-            now = self._clock()
             wait = LOOK_FOR_TIMERS
             try:
-                due = await timers(now)
+                due = await timers(self._clock())
             except Exception as error:
-                self._trouble("look for timers", error)
+                self._complaints.trouble("look for timers", error)
             else:
                 if due is not None:
                     wait = min(max(due - self._clock(), 0.05), LOOK_FOR_TIMERS)
             await asyncio.sleep(wait)
-
-    async def _say(self, phase: Phase) -> bool:
-        """A sign of life. False when another process has the name now."""
-        try:
-            return await beat(self._db, self.offer, now=self._clock(), current=len(self._at_work), phase=phase)
-        except FoliotError as error:
-            self._trouble("send a heartbeat", error)
-            return True
-
-    def _trouble(self, what: str, error: Exception) -> None:
-        """Say once that the store does not answer, not at every try."""
-        if not isinstance(error, FoliotError):
-            log.exception("worker %s could not %s", self.offer.name, what, exc_info=error)
-        elif not self._troubled:
-            self._troubled = True
-            log.warning("worker %s could not %s, and goes on trying: %s", self.offer.name, what, error)
-
-    def _well(self) -> None:
-        if self._troubled:
-            self._troubled = False
-            log.warning("worker %s: the store answers again", self.offer.name)
 
     # --- ending --------------------------------------------------------------------------------------------------
 
@@ -315,7 +280,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*stopped, return_exceptions=True)
         await _each(delivery.again(delay=0.0) for delivery in heard)
-        await self._say("stopped")
+        await self._presence.say("stopped", 0)
         log.info("worker %s has stopped", self.offer.name)
 
 
