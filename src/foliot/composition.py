@@ -15,6 +15,7 @@ from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.service import ApprovalService
 from foliot.engine.backends import Backends
 from foliot.engine.base import Clock, Settlement, Watcher
+from foliot.engine.budgets.opening import RunBudgets, open_budgets
 from foliot.engine.endpoints import RunModels, stored_secrets
 from foliot.engine.governance import governed
 from foliot.engine.records.opening import open_audit
@@ -51,6 +52,7 @@ class Parts:
     resources: ResourceStore | None = None
     approvals: ApprovalService | None = None
     audit: AuditTrail | None = None
+    budgets: RunBudgets | None = None
 
     @cached_property
     def tasking(self) -> Tasking:
@@ -73,6 +75,8 @@ class Parts:
             await self.tasking.close()
         await self.runs.close()
         await self.assembly.close()
+        if self.budgets is not None:
+            await self.budgets.close()
         if self.audit is not None:
             await self.audit.close()
         if self.database is not None:
@@ -150,6 +154,13 @@ def _assembled(
         workspace=workspace or (settings.workspace if settings else None),
         namespace=settings.namespace if settings else "default",
     )
+    budgets = (
+        open_budgets(
+            database, resources, journal, quote=models.quote, clock=clock, told=audit.budget if audit else None
+        )
+        if database is not None and resources is not None
+        else None
+    )
     runs = Runs(
         journal=journal,
         models=models,
@@ -158,6 +169,7 @@ def _assembled(
         clock=clock,
         lease_seconds=lease_seconds,
         approvals=approvals,
+        budgets=budgets,
     )
     governance = governed(
         resources,
@@ -167,10 +179,11 @@ def _assembled(
         store_blob=journal.put_blob,
         secrets=secrets,
         recorders=() if audit is None else (audit,),
+        budgets=budgets.calls if budgets is not None else None,
     )
     assembly = Assembly(models, resources, tools, backends, clock, governance)
     assembly.delegate = Delegator(runs, assembly, clock=clock, pause=pause)
-    parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit)
+    parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets)
     if database is not None:
         runs.settlements = parts.settlement
     return parts

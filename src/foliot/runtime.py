@@ -23,6 +23,7 @@ from foliot.assembly import Assembly
 from foliot.composition import Parts, compose
 from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.service import ApprovalService, Decision
+from foliot.engine.budgets.waking import is_short
 from foliot.engine.driver import Driver
 from foliot.engine.fork import branch
 from foliot.engine.ids import new_run_id
@@ -330,14 +331,11 @@ class Runtime:
     async def _may_go_on(self, info: RunInfo, state: State) -> bool:
         if info.phase != "waiting":
             return self.runs.is_left_alone(info)
-        waiting = state.waiting
-        if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
-            return True
         approvals = self._open().approvals
         if approvals is not None:
             await approvals.attend(state, self.runs.worker)
         decided = [] if approvals is None else await approvals.answers(state)
-        return bool(decided or await self.runs.journal.signals([info.id]))
+        return bool(decided) or await self.runs.may_go_on(state)
 
     async def _pause(self) -> None:
         """Until something may have happened in the store."""
@@ -392,7 +390,7 @@ class Runtime:
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
         state = await self.runs.drive(driver)
-        while state.ended is None and state.waiting is not None and state.waiting.owner == "timer":
+        while state.ended is None and state.waiting is not None and is_short(state.waiting, self._clock()):
             assert state.waiting.until is not None, "a timer knows when it goes off"
             try:
                 await self._sleep(state.run_id, state.waiting.until)

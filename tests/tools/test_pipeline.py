@@ -198,11 +198,18 @@ def everything_declared() -> ToolDefinition:
         retry=Retry(3),
         rate_limit=RateLimit(requests=10),
         attempt_timeout=1.0,
+        price=1000,
     )
 
 
 class NoBudgets:
-    async def check(self, call: Invocation, definition: ToolDefinition) -> str | None:
+    async def look(self, call: Invocation, definition: ToolDefinition) -> None:
+        return None
+
+    async def reserve(self, call: Invocation, definition: ToolDefinition) -> None:
+        return None
+
+    def payment(self, call: Invocation) -> None:
         return None
 
 
@@ -224,9 +231,10 @@ def test_the_order_of_everything_is_pinned() -> None:
         "Conditions",
         "Preconditions",
     ]
-    assert names(gates_for(tool, parts)) == ["Secrets", "Budget", "RateGate", "Approval"]
+    assert names(gates_for(tool, parts)) == ["Secrets", "BudgetGate", "RateGate", "Approval", "BudgetHold"]
     # Here the start of the call is made durable.
     assert names(stages_for(tool.definition, parts)) == [
+        "Pay",
         "RateStage",
         "Deadline",
         "Retries",

@@ -14,6 +14,7 @@ from foliot.kernel.budget import Limits
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.spec import Contract, RunSpec, ToolRule
 from foliot.resources.durations import seconds
+from foliot.resources.money import micros_of_text
 from foliot.tools import search
 from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
 from foliot.tools.registry import lock
@@ -110,6 +111,7 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
         retry=_retry(runtime["retry"]),
         rate_limit=_rate_limit(spec.get("rate_limit")),
         auth=_auth(spec.get("auth")),
+        price=micros_of_text(spec["price_usd"]) if "price_usd" in spec else 0,
         options={name: spec[name] for name in _BACKEND_OPTIONS if name in spec},
     )
 

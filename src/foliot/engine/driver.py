@@ -22,6 +22,7 @@ from typing import Any
 
 from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Clock, Models, Settlement, Watcher
+from foliot.engine.budgets.purse import Purse
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
 from foliot.engine.intake import admit_calls, check_output, give_up_compacting
 from foliot.engine.summary import phase_of, summary_of
@@ -65,6 +66,7 @@ class Driver:
         watcher: Watcher,
         clock: Clock,
         parking: Parking | None = None,
+        purse: Purse | None = None,
         settlement: Settlement | None = None,
         stream: bool = False,
         claim: bool = True,
@@ -79,6 +81,7 @@ class Driver:
         self._watcher = watcher
         self._clock = clock
         self._parking = parking
+        self._purse = purse
         self._settlement = settlement
         self._stream = stream
         self._claim = claim
@@ -102,11 +105,15 @@ class Driver:
             waiting = self.state.waiting
             if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
                 self._record(RunResumed("timer"))
+            elif waiting is not None and waiting.reason == "budget":
+                self._record(RunResumed("budget"))  # whoever takes it up wants it to look again
             while not await self._advance():
                 pass
             return self.state
         finally:
             await self._stop_effects()
+            if self._purse is not None:
+                self._purse.close()
 
     def deliver(self, signal: Signal) -> None:
         """Something from outside the run: an input, a decision, a cancellation. Taken in at the next opportunity."""
@@ -244,7 +251,8 @@ class Driver:
         if not await self._may_act():
             return
         heard = partial(self._watcher.streamed, self.lease.run_id, action.step) if self._stream else None
-        fact = await ask_model(self._models, self.state.spec, action, on_delta=heard, clock=self._clock)
+        ask = partial(ask_model, self._models, self.state.spec, action, on_delta=heard, clock=self._clock)
+        fact = await ask() if self._purse is None else await self._purse.ask(action, ask)
         self._asking = None
         self._post(fact)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from foliot.engine.definition import ENDPOINT
 from foliot.errors import NotFound, SecretError
-from foliot.kernel.messages import ModelRequest, ModelResponse
+from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.models.base import Gateway, ModelError, OnDelta
 from foliot.models.config import GatewayConfig
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
 from foliot.models.from_resource import endpoint_config
-from foliot.models.router import Router
+from foliot.models.pricing import Pricing
+from foliot.models.router import UNBOUNDED_OUTPUT, Router
+from foliot.models.tokens import estimate_request
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
@@ -62,8 +66,7 @@ class RunModels:
         return ref if ref in self._direct else (await self._resolve(ref)).gateway.model
 
     async def ask(self, spec: RunSpec, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
-        first = str(spec.extra.get(ENDPOINT, spec.model))
-        refs = (first, *(qualified(ref, spec.namespace) for ref in spec.fallbacks))
+        refs = self._refs(spec)
         for position, ref in enumerate(refs):
             try:
                 gateway = self._direct.get(ref)
@@ -74,6 +77,27 @@ class RunModels:
                 if position + 1 == len(refs) or error.kind not in FALL_BACK_ON:
                     raise
         raise AssertionError("there is always a first reference")
+
+    async def quote(self, spec: RunSpec, request: ModelRequest) -> Usage:
+        """See `budgets.purse.Quote`. A gateway object has the prices of its attribute `pricing`, if it has one."""
+        most = Usage(source="estimated")
+        costs: list[float | None] = []
+        for position, ref in enumerate(self._refs(spec)):
+            gateway = self._direct.get(ref)
+            try:
+                quotes = [_quoted(gateway, request)] if gateway is not None else await self._router.quote(ref, request)
+            except ModelError:
+                if position == 0:
+                    raise
+                continue  # it will not answer either
+            most = max((most, *quotes), key=lambda usage: usage.total_tokens)
+            costs += [usage.cost_usd for usage in quotes]
+        known = [cost for cost in costs if cost is not None]
+        return replace(most, cost_usd=max(known) if len(known) == len(costs) and known else None)
+
+    def _refs(self, spec: RunSpec) -> tuple[str, ...]:
+        first = str(spec.extra.get(ENDPOINT, spec.model))
+        return (first, *(qualified(ref, spec.namespace) for ref in spec.fallbacks))
 
     async def close(self) -> None:
         await self._router.close()
@@ -116,6 +140,12 @@ class RunModels:
         except ToolSecretMissing as error:
             name = document["metadata"]["name"]
             raise SecretError(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
+
+
+def _quoted(gateway: Gateway, request: ModelRequest) -> Usage:
+    usage = Usage(estimate_request(request), request.settings.max_output_tokens or UNBOUNDED_OUTPUT, source="estimated")
+    pricing = getattr(gateway, "pricing", None)
+    return replace(usage, cost_usd=pricing.cost(usage)) if isinstance(pricing, Pricing) else usage
 
 
 def stored_secrets(store: ResourceStore | None, environ: Mapping[str, str]) -> Secrets:

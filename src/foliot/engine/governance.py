@@ -12,6 +12,7 @@ from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import Access, FixedRules, Rules
 from foliot.tools.secrets import Secrets
 from foliot.tools.stages.allow_list import Profile
+from foliot.tools.stages.budget import Budgets
 from foliot.tools.stages.record import Recorder
 from foliot.tools.stages.truncate import StoreBlob
 
@@ -25,6 +26,7 @@ def governed(
     store_blob: StoreBlob | None = None,
     secrets: Secrets | None = None,
     recorders: Iterable[Recorder] = (),
+    budgets: Budgets | None = None,
 ) -> Parts:
     """What pipelines need: the rules of the store, or without a store none but the default."""
     return Parts(
@@ -36,6 +38,7 @@ def governed(
         masker=secrets.masker if secrets else None,
         store_blob=store_blob,
         recorders=tuple(recorders),
+        budgets=budgets,
         clock=clock,
     )
 

@@ -7,12 +7,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from foliot.engine.budgets.calls import shortage_of
 from foliot.engine.definition import LOCK
 from foliot.engine.effects import failed
 from foliot.engine.turns import whose_turn
 from foliot.kernel.actions import CallIntent, CallTools, CheckOutput, Compact
 from foliot.kernel.events import (
     ApprovalRequested,
+    BudgetExceeded,
     ModelFailed,
     OutputAccepted,
     OutputRejected,
@@ -23,8 +25,8 @@ from foliot.kernel.messages import ToolFailure, ToolResult
 from foliot.kernel.state import State
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox
 
-Answered: TypeAlias = ToolFinished | ApprovalRequested | QuestionAsked
-"""What becomes of a call that does not act now: its result, or what a person has to say first."""
+Answered: TypeAlias = ToolFinished | ApprovalRequested | QuestionAsked | BudgetExceeded
+"""What becomes of a call that does not act now: its result, what a person has to say first, or what it waits for."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 MOST_PROBLEMS_TOLD = 8
 
@@ -42,7 +44,7 @@ async def admit_calls(
     for intent in turns.ready:
         outcome = await tools.admit(_invocation(state, intent))
         if isinstance(outcome, ToolResult):
-            refused.append(ToolFinished(outcome))
+            refused.append(shortage_of(intent.call_id, outcome.error) or ToolFinished(outcome))
         elif isinstance(outcome, Parked):
             refused.append(_parked(intent, outcome))
         else:

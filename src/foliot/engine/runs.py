@@ -12,6 +12,7 @@ import msgspec
 
 from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
+from foliot.engine.budgets.opening import RunBudgets
 from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
@@ -45,6 +46,7 @@ class Runs:
         lease_seconds: float = 30.0,
         is_gone: Callable[[str | None], bool] = is_gone,
         approvals: Approvals | None = None,
+        budgets: RunBudgets | None = None,
     ) -> None:
         """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
 
@@ -59,6 +61,7 @@ class Runs:
         self._lease_seconds = lease_seconds
         self._is_gone = is_gone
         self._approvals = approvals
+        self._budgets = budgets
         # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
         self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
@@ -216,6 +219,15 @@ class Runs:
         """What was said before the run, in full."""
         return await read_history(self.journal, created)
 
+    async def may_go_on(self, state: State) -> bool:
+        """Whether there is something for a waiting run to do: its time has come, somebody signalled, a budget grew."""
+        waiting = state.waiting
+        if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
+            return True
+        if await self.journal.signals([state.run_id]):
+            return True
+        return self._budgets is not None and await self._budgets.may_go_on(state)
+
     def is_left_alone(self, info: RunInfo) -> bool:
         """Whether nobody drives this run although it neither waits nor has ended."""
         if info.phase == "pending":
@@ -247,6 +259,7 @@ class Runs:
             journal=self.journal,
             models=self._models,
             tools=tools,
+            purse=self._budgets.purse(state) if self._budgets is not None else None,
             parking=Parking(self._approvals, state, tools) if self._approvals is not None else None,
             settlement=settlement,
             watcher=self._watcher,

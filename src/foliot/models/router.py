@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from foliot.errors import FoliotError
-from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, RestartDelta
+from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, RestartDelta, Usage
 from foliot.models.base import Gateway, ModelError, ModelOverloaded, ModelRequestError, OnDelta
 from foliot.models.endpoints import EndpointConfig, GatewayCache, OpenGateway
 from foliot.models.limits import LimiterPool
@@ -34,6 +34,8 @@ from foliot.models.tokens import TokenCounter, estimate_request
 
 Resolve: TypeAlias = Callable[[str], EndpointConfig | Awaitable[EndpointConfig]]
 _LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
+# What an answer without a limit of its own is expected to take at most; few are longer.
+UNBOUNDED_OUTPUT: Final = 4096
 _UNPRICED: Final = frozenset({"scripted"})
 _GO_BETWEENS: Final = frozenset({"pydantic-ai"})  # their answers name the provider that was asked in the end
 
@@ -112,6 +114,29 @@ class Router:
                 if watch is not None:
                     watch.restart(f"{name} failed ({error.kind}); asking {after}")
         raise AssertionError("a chain is never empty")
+
+    async def quote(self, ref: str, request: ModelRequest) -> list[Usage]:
+        """What the request is expected to take at most, at the endpoint and at each of its fallbacks.
+
+        An endpoint that cannot be found is left out: it will not answer either. The cost is None where no price is
+        known. Raises `ModelError` when the first one cannot be found.
+        """
+        first = await self._find(ref)
+        quotes = [await self._quote(first, request)]
+        for name in dict.fromkeys(first.fallbacks):
+            try:
+                endpoint = await self._find(name)
+            except ModelError:
+                continue
+            quotes.append(await self._quote(endpoint, _for_fallback(request, endpoint)))
+        return quotes
+
+    async def _quote(self, endpoint: EndpointConfig, request: ModelRequest) -> Usage:
+        provider = self._registry.find(endpoint.gateway.provider).name
+        model = request.model or endpoint.gateway.model
+        tokens = self.tokens.estimate(request, model=f"{provider}:{model}")
+        usage = Usage(tokens, request.settings.max_output_tokens or UNBOUNDED_OUTPUT, source="estimated")
+        return replace(usage, cost_usd=await self._cost(endpoint, provider, provider, model, usage))
 
     async def close(self) -> None:
         """Close every gateway. Calls still in progress fail."""
@@ -200,13 +225,8 @@ class Router:
             key = _counted_as(entry, request.model or endpoint.gateway.model)
             self.tokens.observe(key, estimated=estimate_request(request), counted=usage.input_tokens)
         if usage.cost_usd is None:
-            cost: float | None = None
-            if endpoint.pricing is not None:
-                cost = endpoint.pricing.cost(usage)
-            elif entry.provider not in _UNPRICED:
-                await self._prices.load()
-                seller = response.provider if entry.provider in _GO_BETWEENS else entry.provider
-                cost = self._prices.cost(seller, model, usage, base_url=endpoint.gateway.base_url)
+            seller = response.provider if entry.provider in _GO_BETWEENS else entry.provider
+            cost = await self._cost(endpoint, entry.provider, seller, model, usage)
             if cost is not None:
                 usage = replace(usage, cost_usd=cost)
         return replace(
@@ -216,6 +236,16 @@ class Router:
             provider=response.provider or entry.provider,
             endpoint=endpoint.name,
         )
+
+    async def _cost(
+        self, endpoint: EndpointConfig, provider: str, seller: str, model: str, usage: Usage
+    ) -> float | None:
+        if endpoint.pricing is not None:
+            return endpoint.pricing.cost(usage)
+        if provider in _UNPRICED:
+            return None
+        await self._prices.load()
+        return self._prices.cost(seller, model, usage, base_url=endpoint.gateway.base_url)
 
 
 class _Watched:

@@ -112,6 +112,7 @@ class ToolDefinition:
     run one after another unless all of them only read. `record: required` refuses a call that cannot be recorded.
     `ends_run`: a result of this tool that is no failure is the answer of the run. `breaker: False` for a tool whose
     failures say nothing of its health, because each call goes to a place of its own (any file, any web address).
+    `price` is what each attempt costs, in millionths of a US dollar.
     """
 
     name: str
@@ -142,6 +143,7 @@ class ToolDefinition:
     auth: AuthSpec | None = None
     ends_run: bool = False
     breaker: bool = True
+    price: int = 0
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

@@ -44,7 +44,7 @@ from foliot.tools.stages.arguments import CheckArguments
 from foliot.tools.stages.asking import Asking, nobody_hears
 from foliot.tools.stages.attempt import Attempt
 from foliot.tools.stages.breaker import Breaker
-from foliot.tools.stages.budget import Budget
+from foliot.tools.stages.budget import BudgetGate, BudgetHold, Pay
 from foliot.tools.stages.classify import Classify
 from foliot.tools.stages.conditions import Conditions
 from foliot.tools.stages.deadline import Deadline
@@ -110,9 +110,10 @@ def gates_for(tool: Tool, parts: Parts) -> tuple[Gate, ...]:
     limit = definition.rate_limit
     gates: list[Gate | None] = [
         Secrets(definition, parts.has_secret) if any(need[:7] == "secret:" for need in definition.requires) else None,
-        Budget(definition, parts.budgets) if parts.budgets is not None else None,
+        BudgetGate(definition, parts.budgets) if definition.price and parts.budgets is not None else None,
         RateGate(definition, limit, parts.limiter) if limit is not None else None,
         Approval(parts.grants, parts.clock),
+        BudgetHold(definition, parts.budgets) if definition.price and parts.budgets is not None else None,
         Asking(cast("Asks", tool), parts.clock) if hasattr(tool, "question") else None,
     ]
     return tuple(gate for gate in gates if gate is not None)
@@ -122,6 +123,7 @@ def stages_for(definition: ToolDefinition, parts: Parts) -> tuple[Stage, ...]:
     """What stands around the backend, outermost first."""
     limit = definition.rate_limit
     stages: list[Stage | None] = [
+        Pay(parts.budgets) if definition.price and parts.budgets is not None else None,
         RateStage(definition, limit, parts.limiter) if limit is not None else None,
         Deadline(definition.timeout, parts.clock) if definition.timeout else None,
         Retries(definition, parts.clock, parts.sleep, parts.chance) if definition.retry.max_attempts > 1 else None,

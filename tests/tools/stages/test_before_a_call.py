@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from foliot.tools.base import (
-    Invocation,
-    ToolDefinition,
-    ToolDenied,
     ToolIsolationMissing,
     ToolPrecondition,
     ToolSecretMissing,
     ToolVersionMismatch,
 )
-from foliot.tools.stages.budget import Budget
 from foliot.tools.stages.isolation import Isolation
 from foliot.tools.stages.preconditions import Preconditions
 from foliot.tools.stages.resolve import Resolve
@@ -75,14 +71,3 @@ async def test_a_required_secret_is_asked_for_in_the_callers_namespace() -> None
     with pytest.raises(ToolSecretMissing):
         await Secrets(definition("f", requires=("secret:here",)), None)(call("f"), rules(), ())
     assert asked == [("default", "here"), ("default", "gone")]
-
-
-async def test_a_budget_that_is_spent_refuses() -> None:
-    class Spent:
-        async def check(self, call: Invocation, definition: ToolDefinition) -> str | None:
-            return "the month's 10 USD are spent" if call.tool == "dear" else None
-
-    await Budget(definition("cheap"), Spent())(call("cheap"), rules(), ())
-    with pytest.raises(ToolDenied, match="10 USD") as caught:
-        await Budget(definition("dear"), Spent())(call("dear"), rules(), ())
-    assert caught.value.details["layer"] == "budget"

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from foliot.engine.approval.redaction import shown
+from foliot.engine.budgets.declared import Payer
 from foliot.kernel.messages import Media, ToolResult, Usage
 from foliot.store.base import Document
 from foliot.tools.base import ToolDefinition
@@ -101,6 +102,32 @@ def decision_entry(document: Document, outcome: str, by: str, at: float) -> dict
             "standing": bool(spec.get("standing")),
             "expires_at": status.get("expires_at"),
             **{name: digest for name, digest in digests.items() if digest},
+        },
+    }
+
+
+def budget_entry(
+    payer: Payer, run_id: str, act: str, outcome: str, budget: str, message: str, at: float
+) -> dict[str, Any]:
+    """The record of a budget that had no room (`paused`, `stopped`), or of which much is spent (`warned`)."""
+    kind, _, rest = act.partition("/")
+    name = rest.rpartition("/")[0]
+    return {
+        "at": at,
+        "moment": "budget",
+        "outcome": outcome,
+        "namespace": _text(payer.namespace),
+        "agent": _text(payer.agents[0] if payer.agents else ""),
+        "tool": "",
+        "run_id": _text(run_id),
+        "call_id": _text(name) if kind == "call" else "",
+        "act": _text(act),
+        "caller": {"user": _text(payer.user), "root": _text(payer.root)},
+        "decision": {
+            "asks": [],
+            "layer": "budget",
+            "rule": _text(f"Budget/{budget}"),
+            "message": _text(message, LONGEST_MESSAGE),
         },
     }
 

@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from foliot.engine.records.entry import decision_entry, entry_of
+from foliot.engine.budgets.declared import Payer
+from foliot.engine.records.entry import budget_entry, decision_entry, entry_of
 from foliot.errors import FoliotError, Unavailable
 from foliot.store.audit import AuditRecord
 from foliot.store.base import Document
+from foliot.store.budgets import Act
 from foliot.tools.masking import Masker
 from foliot.tools.spending import spent
 from foliot.tools.stages.record import CallRecord, snapshot
@@ -96,6 +98,14 @@ class AuditTrail:
             self._drop(1, "the log is closed")
         else:
             self._enqueue(_Pending(partial(decision_entry, document, outcome, by, at)))
+
+    def budget(self, payer: Payer, act: Act, outcome: str, budget: str, message: str) -> None:
+        """A budget had no room for an act, or much of it is spent. Never waits, never raises."""
+        if self._closed:
+            self._drop(1, "the log is closed")
+        else:
+            make = partial(budget_entry, payer, act.run_id, act.name, outcome, budget, message, time.time())
+            self._enqueue(_Pending(make))
 
     def _enqueue(self, pending: _Pending) -> None:
         self._queue.append(pending)

@@ -1,0 +1,125 @@
+"""Budgets as they are declared: to whom each applies, and in which account its spending is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from foliot.engine.budgets.windows import Span, Window, span_of
+from foliot.resources.money import micros_of_text
+from foliot.store.base import Document, Filter, ResourceStore
+from foliot.store.budgets import Account, Ceiling
+
+EACH: Final = "*"
+# How long what was read is believed without looking again: at most one look a second, however many steps there are.
+FRESH_FOR: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """On whose account something is spent. `agents` are the one at work and those that delegated to it, nearest first.
+
+    `root` is the run that all of them belong to: what is delegated is spent by whoever delegates.
+    """
+
+    namespace: str
+    root: str
+    agents: tuple[str, ...] = ()
+    user: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRule:
+    """One Budget. None is no limit."""
+
+    namespace: str
+    name: str
+    window: Window = "total"
+    time_zone: str = "UTC"
+    micros: int | None = None
+    tokens: int | None = None
+    agent: str = ""
+    user: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    warn: tuple[int, ...] = ()
+    on_exceeded: Literal["pause", "fail"] = "pause"
+    unpriced: Literal["refuse", "allow"] = "refuse"
+
+    def applies(self, payer: Payer) -> bool:
+        """A budget for each user does not apply where nobody knows the user, and the same for agents."""
+        if self.agent == EACH:
+            agent = bool(payer.agents)
+        else:
+            agent = not self.agent or self.agent in payer.agents
+        user = bool(payer.user) if self.user == EACH else not self.user or self.user == payer.user
+        return agent and user and all(payer.labels.get(key) == value for key, value in self.labels.items())
+
+    def span(self, now: float, root: str = "") -> Span:
+        return span_of(self.window, self.time_zone, now, root)
+
+    def ceilings(self, payer: Payer, now: float) -> list[Ceiling]:
+        """The accounts that this payer's spending goes to now, and what they may come to.
+
+        With a budget for each agent that is one for the agent at work and one for each that delegated to it.
+        """
+        period = self.span(now, payer.root).period
+        user = [f"user={payer.user}"] if self.user == EACH else []
+        payers = [",".join(user)]
+        if self.agent == EACH:
+            payers = [",".join((f"agent={agent}", *user)) for agent in dict.fromkeys(payer.agents)]
+        return [Ceiling(Account(self.namespace, self.name, period, each), self.micros, self.tokens) for each in payers]
+
+
+def budget_rule(document: Mapping[str, Any]) -> BudgetRule:
+    """The rule in a normalised Budget document."""
+    metadata, spec = document["metadata"], document["spec"]
+    scope, limit = spec.get("scope", {}), spec["limit"]
+    amount = limit.get("amount")
+    return BudgetRule(
+        namespace=metadata.get("namespace", "default"),
+        name=metadata["name"],
+        window=spec.get("window", "total"),
+        time_zone=spec.get("time_zone", "UTC"),
+        micros=None if amount is None else micros_of_text(amount),
+        tokens=limit.get("tokens"),
+        agent=scope.get("agent", ""),
+        user=scope.get("user", ""),
+        labels=scope.get("labels", {}),
+        warn=tuple(spec.get("warn", ())),
+        on_exceeded=spec.get("on_exceeded", "pause"),
+        unpriced=spec.get("unpriced", "refuse"),
+    )
+
+
+class DeclaredBudgets:
+    """The budgets of the resource store. A change of one holds from at most `FRESH_FOR` seconds later on."""
+
+    def __init__(self, store: ResourceStore, *, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: dict[str, tuple[float, int, tuple[BudgetRule, ...]]] = {}
+
+    async def of(self, namespace: str, *, anew: bool = False) -> tuple[BudgetRule, ...]:
+        """All budgets of a namespace, by name; mostly from memory. `anew` looks whether they changed this moment."""
+        now = self._clock()
+        known = self._known.get(namespace)
+        if known is not None and not anew and 0 <= now - known[0] < FRESH_FOR:
+            return known[2]
+        revision = await self._store.revision()
+        if known is not None and known[1] == revision:
+            rules = known[2]
+        else:
+            rules = tuple(budget_rule(document) for document in await self._all(namespace))
+        self._known[namespace] = (now, revision, rules)
+        return rules
+
+    async def _all(self, namespace: str) -> list[Document]:
+        filter = Filter("Budget", namespace)
+        page = await self._store.list(filter)
+        found = page.items
+        while page.cursor is not None:
+            page = await self._store.list(filter, cursor=page.cursor)
+            found = [*found, *page.items]
+        return found

@@ -1,0 +1,110 @@
+"""What one run spends: each question to a model is reserved for before, and settled after.
+
+fact = await purse.ask(action, ask)      # ask() is awaited only when there is room
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from foliot.engine.budgets.calls import CallBudgets
+from foliot.engine.budgets.declared import Payer
+from foliot.engine.budgets.lineage import payer_of, user_of
+from foliot.engine.budgets.service import BudgetService, Estimate, Hold
+from foliot.engine.budgets.shortage import Shortage
+from foliot.errors import FoliotError
+from foliot.kernel.actions import AskModel
+from foliot.kernel.events import BudgetExceeded, ModelFailed, ModelResponded, StepStarted
+from foliot.kernel.messages import ModelRequest, Usage
+from foliot.kernel.spec import RunSpec
+from foliot.kernel.state import State
+from foliot.resources.money import micros_of_cost
+from foliot.store.budgets import Act, Amount
+from foliot.store.runs import Journal
+
+log = logging.getLogger(__name__)
+
+Asked: TypeAlias = ModelResponded | ModelFailed
+
+
+class Quote(Protocol):
+    async def __call__(self, spec: RunSpec, request: ModelRequest) -> Usage:
+        """The most that a request is expected to take, over all models that may answer it. Raises `FoliotError`.
+
+        The cost is None when the price of any of them is not known.
+        """
+        ...
+
+
+class Purse:
+    """Made for each run that is driven; looks up who pays only when there are budgets."""
+
+    def __init__(
+        self, service: BudgetService, journal: Journal, quote: Quote, calls: CallBudgets, state: State
+    ) -> None:
+        self._service = service
+        self._journal = journal
+        self._quote = quote
+        self._calls = calls
+        self._state = state
+        self._payer: Payer | None = None
+
+    async def ask(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
+        """What came of asking; or why it was not asked. Raises only what `ask` raises."""
+        act = Act(self._state.run_id, f"step/{action.step}/{_attempt(action)}")
+        spec = self._state.spec
+
+        async def estimate() -> Estimate:
+            usage = await self._quote(spec, action.request)
+            return Estimate(_amount(usage) or Amount(0, usage.total_tokens), spec.model, usage.cost_usd is not None)
+
+        try:
+            hold = await self._service.reserve(spec.namespace, act, self.payer, estimate)
+        except FoliotError as error:
+            # Without knowing that there is room nothing is asked; the kernel tries again after a while.
+            message = f"the budgets of namespace {spec.namespace!r} cannot be checked: {error.message}"
+            return ModelFailed(action.step, "budget", message, retryable=True)
+        if isinstance(hold, Shortage):
+            return hold.fact()
+        return await ask() if hold is None else await self._paid(hold, ask)
+
+    def close(self) -> None:
+        """The run is let go. Returns at once."""
+        self._calls.forget(self._state.run_id)
+
+    async def payer(self) -> Payer:
+        if self._payer is None:
+            spec = self._state.spec
+            self._payer = await payer_of(
+                self._journal, self._state.run_id, namespace=spec.namespace, agent=spec.agent, user=user_of(spec)
+            )
+        return self._payer
+
+    async def _paid(self, hold: Hold, ask: Callable[[], Awaitable[Asked]]) -> Asked:
+        try:
+            fact = await ask()
+        except asyncio.CancelledError:
+            self._service.let_go(hold)
+            raise
+        if isinstance(fact, ModelResponded):
+            await self._service.settle(hold, _amount(fact.response.usage) or _unpriced(hold, fact.response.usage))
+        else:
+            await self._service.settle(hold, _amount(fact.usage) or Amount(0, fact.usage.total_tokens))
+        return fact
+
+
+def _attempt(action: AskModel) -> int:
+    return next((event.attempt for event in action.events if isinstance(event, StepStarted)), 1)
+
+
+def _amount(usage: Usage) -> Amount | None:
+    """What was used; None when its price is not known."""
+    return None if usage.cost_usd is None else Amount(micros_of_cost(usage.cost_usd), usage.total_tokens)
+
+
+def _unpriced(hold: Hold, usage: Usage) -> Amount:
+    """An answer without a price where one was expected: it cost what was reserved for it. Unknown is not free."""
+    return Amount(hold.estimate.amount.micros, usage.total_tokens)

@@ -1,0 +1,248 @@
+"""The budgets of one process: reserves before an act, settles after it, and keeps what is held while it lives.
+
+It fails closed: a budget that cannot be checked lets nothing begin. Where no budget applies, that is known from memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from foliot.engine.base import Clock
+from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
+from foliot.engine.budgets.shortage import Shortage, crossed, passing, unpriced, worst_of
+from foliot.engine.worker import identity, is_gone
+from foliot.errors import FoliotError
+from foliot.store.budgets import HOLD_SECONDS, Act, Amount, Balance, Ceiling, Short, SqlBudgetLedger, has_room
+
+log = logging.getLogger(__name__)
+
+CLOSE_WITHIN: Final = 5.0
+# How long an act waits in place for others to settle, when there would be room but for what they hold; and how often it
+# looks when they are in other processes. Afterwards its run is let go, and looks again after a while.
+PATIENCE: Final = 10.0
+LOOK_EVERY: Final = 0.5
+SWEEP_EVERY: Final = 3600.0
+
+
+class Told(Protocol):
+    """Hears of hard stops and of warnings. Must return at once and must not raise."""
+
+    def __call__(self, payer: Payer, act: Act, outcome: str, budget: str, message: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What an act may come to. `priced` is False when nobody knows its price; `what` is its name for people."""
+
+    amount: Amount
+    what: str
+    priced: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A reservation that was made, with all it takes to settle it."""
+
+    act: Act
+    payer: Payer
+    estimate: Estimate
+    accounts: dict[str, BudgetRule]
+
+
+class BudgetService:
+    """Belongs to one event loop; `close` it before the database."""
+
+    def __init__(
+        self,
+        ledger: SqlBudgetLedger,
+        declared: DeclaredBudgets,
+        *,
+        clock: Clock,
+        holder: str | None = None,
+        is_gone: Callable[[str | None], bool] = is_gone,
+        told: Told | None = None,
+        hold_seconds: float = HOLD_SECONDS,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.declared = declared
+        self.clock = clock
+        self._ledger = ledger
+        self._holder = holder or identity()
+        self._is_gone = is_gone
+        self._told = told
+        self._hold_seconds = hold_seconds
+        self._patience = patience
+        self._held = 0
+        self._keeping: asyncio.Task[None] | None = None
+        self._loose: set[asyncio.Task[Any]] = set()
+        self._swept_at = clock()
+        self._freed = asyncio.Event()
+
+    async def reserve(
+        self,
+        namespace: str,
+        act: Act,
+        payer: Callable[[], Awaitable[Payer]],
+        estimate: Callable[[], Awaitable[Estimate]],
+    ) -> Hold | Shortage | None:
+        """Room for the act in every budget that applies to the payer; None when none does. Raises `FoliotError`.
+
+        `payer` and `estimate` are asked only where there are budgets.
+        """
+        rules = await self.declared.of(namespace)
+        if not rules:
+            return None
+        who = await payer()
+        rules = [rule for rule in rules if rule.applies(who)]
+        if not rules:
+            return None
+        wanted = await estimate()
+        now = self.clock()
+        if (short := self._unpriced(rules, wanted)) is None:
+            accounts = {ceiling.account.key: (rule, ceiling) for rule in rules for ceiling in rule.ceilings(who, now)}
+            without = await self._hold(act, [ceiling for _, ceiling in accounts.values()], wanted.amount)
+            now = self.clock()
+            if not without:
+                self._keep()
+                return Hold(act, who, wanted, {key: rule for key, (rule, _) in accounts.items()})
+            found = [(accounts[each.ceiling.account.key][0], each) for each in without]
+            short = worst_of(found, wanted.amount, now)
+        if self._told is not None:
+            self._told(who, act, "paused" if short.then == "pause" else "stopped", short.budget, short.message)
+        return short
+
+    async def look(self, namespace: str, payer: Callable[[], Awaitable[Payer]], wanted: Estimate) -> Shortage | None:
+        """Whether there is room now. Takes nothing, and what others hold for a while does not count."""
+        rules = await self.declared.of(namespace)
+        if not rules:
+            return None
+        who, now = await payer(), self.clock()
+        ceilings = [(rule, each) for rule in rules if rule.applies(who) for each in rule.ceilings(who, now)]
+        balances = await self._ledger.balances([each.account for _, each in ceilings])
+        found = [
+            (rule, Short(each, balances[each.account]))
+            for rule, each in ceilings
+            if not has_room(each, Balance(balances[each.account].spent), wanted.amount)
+        ]
+        return worst_of(found, wanted.amount, now) if found else None
+
+    def settle_later(self, hold: Hold, actual: Amount) -> None:
+        """`settle` without waiting, for whoever is being stopped."""
+        self._later(self.settle(hold, actual))
+
+    async def settle(self, hold: Hold, actual: Amount | None) -> None:
+        """The act is over. `actual` is None when its cost is not known: then it cost what was reserved.
+
+        Never raises: what cannot be written now is tried again while the process lives.
+        """
+        self._held -= 1
+        amount = hold.estimate.amount if actual is None else actual
+        try:
+            moved = await self._ledger.settle(hold.act, amount, now=self.clock())
+        except FoliotError as error:
+            log.warning("what %s cost cannot be settled yet: %s", hold.act.name, error)
+            self._later(self._settle_again(hold, amount))
+            return
+        self._freed.set()
+        for key, (before, after) in moved.items():
+            rule = hold.accounts.get(key)
+            if rule is None or (percent := crossed(rule, before, after)) is None:
+                continue
+            message = f"{percent} % of budget {rule.name!r} are spent"
+            log.warning("%s (namespace %s)", message, rule.namespace)
+            if self._told is not None:
+                self._told(hold.payer, hold.act, "warned", rule.name, message)
+
+    def let_go(self, hold: Hold) -> None:
+        """The act did not happen, or nobody will know what it cost. Returns at once, for whoever is being stopped."""
+        self._held -= 1
+        self._later(self._release(hold.act))
+
+    async def close(self) -> None:
+        """Finish what is on its way, for a few seconds at most. What is still held then is given back by others."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._loose:
+            _, late = await asyncio.wait(self._loose, timeout=CLOSE_WITHIN)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    # --- how it is done ------------------------------------------------------------------------------------------
+
+    def _unpriced(self, rules: list[BudgetRule], wanted: Estimate) -> Shortage | None:
+        if wanted.priced:
+            return None
+        strict = (rule for rule in rules if rule.micros is not None and rule.unpriced == "refuse")
+        rule = next(strict, None)
+        return None if rule is None else unpriced(rule, wanted.what)
+
+    async def _hold(self, act: Act, ceilings: list[Ceiling], amount: Amount) -> list[Short]:
+        short = await self._reserve(act, ceilings, amount)
+        if not short:
+            return []
+        # Before anybody waits: has a process died on this machine that still holds something?
+        gone = [holder for holder in await self._ledger.holders() if self._is_gone(holder)]
+        if gone and await self._ledger.give_back(gone, now=self.clock()):
+            short = await self._reserve(act, ceilings, amount)
+        give_up = time.monotonic() + self._patience
+        while short and passing(short, amount) and (left := give_up - time.monotonic()) > 0:
+            self._freed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._freed.wait(), min(left, LOOK_EVERY))
+            short = await self._reserve(act, ceilings, amount)
+        return short
+
+    async def _reserve(self, act: Act, ceilings: list[Ceiling], amount: Amount) -> list[Short]:
+        now = self.clock()
+        return await self._ledger.reserve(
+            act, ceilings, amount, holder=self._holder, now=now, until=now + self._hold_seconds
+        )
+
+    def _keep(self) -> None:
+        """While something is held, keep it from being taken for a dead process's."""
+        self._held += 1
+        if self._keeping is None or self._keeping.done():
+            self._keeping = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        while self._held > 0:
+            await asyncio.sleep(self._hold_seconds / 3)
+            now = self.clock()
+            try:
+                if self._held > 0:
+                    await self._ledger.renew(self._holder, until=now + self._hold_seconds)
+                if now - self._swept_at >= SWEEP_EVERY:
+                    self._swept_at = now
+                    await self._ledger.sweep(now=now)
+            except FoliotError as error:
+                log.warning("reservations could not be renewed: %s", error)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._loose.add(task)
+        task.add_done_callback(self._loose.discard)
+
+    async def _settle_again(self, hold: Hold, amount: Amount) -> None:
+        pause = 0.5
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._ledger.settle(hold.act, amount, now=self.clock())
+                return
+            except FoliotError:
+                pause = min(2 * pause, 30.0)
+
+    async def _release(self, act: Act) -> None:
+        try:
+            await self._ledger.release(act, now=self.clock())
+            self._freed.set()
+        except FoliotError as error:
+            log.warning("what was reserved for %s is given back when it runs out: %s", act.name, error)
