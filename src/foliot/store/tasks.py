@@ -51,6 +51,7 @@ class TaskChange(NamedTuple):
     graph: bytes
     summary: dict[str, Any]
     timer_at: float | None
+    started_at: float | None
     ended_at: float | None
     facts: Sequence[tuple[str, bytes]]
 
@@ -106,6 +107,7 @@ def change(row: Row, change: TaskChange, now: float) -> Tx[None]:
         graph=change.graph,
         summary=_json(change.summary),
         timer_at=change.timer_at,
+        started_at=change.started_at,
         ended_at=change.ended_at,
         now=now,
     )

@@ -29,7 +29,6 @@ from foliot.kernel.task_events import (
     TaskDeadLettered,
     TaskEvent,
     TaskFailed,
-    TaskRequeued,
     TaskSucceeded,
 )
 from foliot.store import queue, tasks
@@ -59,29 +58,30 @@ class TaskRef(Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-def tell(task: TaskRef, fact: TaskEvent, now: float) -> Tx[list[Ticket]]:
-    """Record a fact and what follows; tickets for the runs that became due. Raises `Conflict`, `IllegalEvent`."""
+def tell(task: TaskRef, fact: TaskEvent, now: float, started: float | None = None) -> Tx[list[Ticket]]:
+    """Record a fact and what follows; tickets for the runs that became due. Raises `Conflict`, `IllegalEvent`.
+
+    `started` is when work on the task began, if whoever tells knows.
+    """
     row = yield from tasks.lock(task.key)
-    return (yield from tell_locked(task, row, fact, now))
+    return (yield from tell_locked(task, row, fact, now, started))
 
 
-def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float) -> Tx[list[Ticket]]:
+def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float, started: float | None = None) -> Tx[list[Ticket]]:
     """As `tell`, when the caller has locked the row already."""
     plan = task.pinned.plan_for(task.id)
     state = decode_state(row["graph"])
     moves = advance(plan, state, fact, now)
     ended = moves.ended is not None
-    reached = phase(state)
-    if reached == "running" and row["phase"] == "queued" and not isinstance(fact, TaskRequeued):
-        reached = "queued"  # no worker has taken any of it yet
     yield from tasks.change(
         row,
         tasks.TaskChange(
-            phase=reached,
+            phase=phase(state),
             attempt=state.attempt,
             graph=encode_state(state),
             summary=summary_of(msgspec.json.decode(row["summary"]), moves),
             timer_at=None if ended else earliest(moves.timer, deadline_of(task.command, row["created_at"])),
+            started_at=started,
             ended_at=now if ended else None,
             facts=[(fact_type(each), encode_fact(each)) for each in moves.facts],
         ),

@@ -19,10 +19,12 @@ from foliot.work.base import TaskInfo
 NEWEST = 2**62
 FOREVER = 1e15
 MOST = 200
+STORED_LIVE = {"queued", "running"}
+LIVE = {*STORED_LIVE, "waiting"}
 
 
 class TaskList:
-    """Reads tasks. A running task whose runs all wait for somebody is shown as waiting."""
+    """Reads tasks. Whether one is queued, running or waiting is read off its runs, and not written anywhere."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -66,8 +68,8 @@ class TaskList:
             raise InvalidInput(f"there is no task phase {unknown[0]!r}", hint=f"the phases are {', '.join(TASKS)}")
         wanted: set[str] = set(phases) or set(TASKS)
         count = MOST if limit > MOST else limit if limit > 0 else 50
-        # Waiting is not stored: it is a running task, told apart by its runs.
-        stored = wanted | {"running"} if "waiting" in wanted else wanted
+        # Which of these a task is in shows only when one looks at its runs.
+        stored = wanted | STORED_LIVE if wanted & LIVE else wanted
         shown: list[TaskInfo] = []
         before = NEWEST if cursor is None else _place(cursor)
         while True:
@@ -100,24 +102,24 @@ class TaskList:
         return [{**row, "summary": msgspec.json.decode(row["summary"])} for row in found]
 
     async def _shown(self, found: Sequence[Row]) -> list[TaskInfo]:
-        live = [str(row["key"]) for row in found if row["phase"] == "running"]
-        waiting: dict[str, Any] = {}
-        if live:
-            waiting = {
-                row["task"]: msgspec.json.decode(row["summary"]).get("waiting")
-                for row in await self._db.read("task_waiting", tasks=_array(live))
-            }
-        return [_info(row, waiting) for row in found]
+        unfinished = [str(row["key"]) for row in found if row["phase"] in STORED_LIVE]
+        live: dict[int, Row] = {}
+        if unfinished:
+            live = {row["task"]: row for row in await self._db.read("task_live", tasks=_array(unfinished))}
+        return [_info(row, live.get(row["key"])) for row in found]
 
 
-def _info(row: Row, waiting: dict[str, Any]) -> TaskInfo:
+def _info(row: Row, live: Row | None) -> TaskInfo:
+    """What is stored, corrected by how the runs are: taken by a worker or not yet, waiting for somebody or not."""
     fields = dict(row)
     fields["labels"] = msgspec.json.decode(fields["labels"])
     fields["summary"] = msgspec.json.decode(fields["summary"])
-    key = str(fields["key"])
-    if fields["phase"] == "running" and key in waiting:
-        fields["phase"] = "waiting"
-        fields["summary"]["waiting"] = waiting[key]
+    if live is not None:
+        if live["begun"]:
+            fields["phase"] = "running"
+        if live["waiting"] == live["runs"]:
+            fields["phase"] = "waiting"
+            fields["summary"]["waiting"] = msgspec.json.decode(live["summary"]).get("waiting")
     return TaskInfo(**fields)
 
 

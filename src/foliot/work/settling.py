@@ -41,10 +41,10 @@ class TaskSettlement:
         """Tell the task of a run that has ended; one that waits, or will be tried again, is no news to it."""
         if state.ended is None:
             return None
-        return partial(self._tell, self._fact(state, state.ended), self._clock())
+        return partial(self._tell, self._fact(state, state.ended), self._clock(), state.started_at)
 
-    def _tell(self, fact: MessageEnded, now: float) -> Tx[None]:
-        self._tickets = yield from tell(self._task, fact, now)
+    def _tell(self, fact: MessageEnded, now: float, started: float | None) -> Tx[None]:
+        self._tickets = yield from tell(self._task, fact, now, started)
 
     async def settled(self) -> None:
         """Tell workers of the runs that this one's end made due."""

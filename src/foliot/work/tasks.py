@@ -23,7 +23,7 @@ from foliot.kernel.task_events import TaskAccepted, TaskCancelRequested, TaskEve
 from foliot.store import tasks as rows
 from foliot.store.base import Database
 from foliot.store.tasks import ENDED, NewTask
-from foliot.store.transaction import Row, Tx, many, run
+from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.advancing import TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
 from foliot.work.base import PRIORITIES, Accepted, Command, Definitions, TaskInfo, TaskRecord
 from foliot.work.bundle import Bundles
@@ -249,7 +249,7 @@ class TaskService(TaskList):
             fact: TaskEvent = TimerWentOff()
             if deadline is not None and deadline <= now:
                 fact = TaskCancelRequested("timer", f"it took longer than {command.timeout:g} s")
-            elif row["phase"] == "queued" and command.expires_at is not None and command.expires_at <= now:
+            elif (yield from _has_expired(row, command, now)):
                 fact = TaskCancelRequested("timer", "expired: nobody began it in time")
             return (yield from tell_locked(task, row, fact, now))
 
@@ -274,3 +274,10 @@ class TaskService(TaskList):
         await self.get(namespace, name)
         found = await self._db.read("task_event_read", namespace=namespace, name=name, after=after, count=limit)
         return [TaskRecord(row["seq"], row["at"], decode_fact(row["data"])) for row in found]
+
+
+def _has_expired(row: Row, command: Command, now: float) -> Tx[bool]:
+    """Whether the time to begin is over, and nobody has begun."""
+    if row["phase"] != "queued" or command.expires_at is None or command.expires_at > now:
+        return False
+    return (yield from one("task_begun", key=row["key"])) is None

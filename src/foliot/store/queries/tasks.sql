@@ -52,12 +52,8 @@ SELECT key, uid, namespace, name, phase, revision, attempt, priority, lane, labe
 -- name: task_change
 UPDATE task
    SET phase = :phase, revision = :revision, attempt = :attempt, graph = :graph, summary = :summary,
-       timer_at = :timer_at, updated_at = :now, ended_at = :ended_at
+       timer_at = :timer_at, updated_at = :now, ended_at = :ended_at, started_at = COALESCE(started_at, :started_at)
  WHERE key = :key AND revision = :expected;
-
--- name: task_begin
--- The first of its runs was taken by a worker.
-UPDATE task SET phase = 'running', started_at = :now, updated_at = :now WHERE key = :key AND phase = 'queued';
 
 -- name: task_archive
 UPDATE task SET archived_at = :now WHERE key = :key AND archived_at IS NULL;
@@ -98,13 +94,16 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.p
   FROM task_run AS m JOIN task AS t ON t.key = m.task
  WHERE m.run_id = :run_id;
 
--- name: task_waiting
--- Of these tasks (a JSON array of keys as text): those whose live runs all wait for somebody.
-SELECT CAST(q.task AS TEXT) AS task, MIN(r.summary) AS summary
+-- name: task_live
+-- Of these tasks (a JSON array of keys as text): how their live runs are. `begun` counts those that were ever taken.
+SELECT q.task AS task, COUNT(*) AS runs, SUM(CASE WHEN r.phase = 'waiting' THEN 1 ELSE 0 END) AS waiting,
+       SUM(CASE WHEN r.epoch > 0 THEN 1 ELSE 0 END) AS begun, MIN(r.summary) AS summary
   FROM json_each(:tasks) AS wanted JOIN queue AS q ON q.task = CAST(wanted.value AS BIGINT)
   JOIN run AS r ON r.key = q.run
- GROUP BY q.task
-HAVING SUM(CASE WHEN r.phase = 'waiting' THEN 0 ELSE 1 END) = 0;
+ GROUP BY q.task;
+
+-- name: task_begun
+SELECT 1 AS begun FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.task = :key AND r.epoch > 0 LIMIT 1;
 
 -- name: task_delete
 DELETE FROM task WHERE key = :key;

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from foliot.engine.runs import Runs, user_message
 from foliot.errors import FoliotError
@@ -13,24 +14,22 @@ from foliot.testing.simulator.world import World, at_once
 LOOK_EVERY = 1.0
 
 
-class Process:
-    """One life of one worker. `dead`: none of its callbacks runs any more. `backlog`: it is paused."""
+class Mortal:
+    """One life of one process. `dead`: none of its callbacks runs any more. `backlog`: it is paused."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
         self.dead = False
         self.backlog: list[asyncio.Handle] | None = None
-        self.runs: Runs | None = None
-        self._driving: dict[str, asyncio.Task[None]] = {}
         self._main: asyncio.Task[None] | None = None
+        self._when_gone: Callable[[], None] = lambda: None
 
-    def launch(self, runs: Runs, when_gone: Callable[[Process], None]) -> None:
+    def live(self, work: Coroutine[Any, Any, None], when_gone: Callable[[], None]) -> None:
         """Begin to work. `when_gone` is called, from outside, when this life is over."""
-        self.runs = runs
         self._when_gone = when_gone
         self.world.alive.add(self.name)
-        self._main = self.world.loop.create_task(self._serve(runs), context=context_of(self))
+        self._main = self.world.loop.create_task(work, context=context_of(self))
         self._main.add_done_callback(lambda _: self._gone("has stopped"), context=self.world.outside)
 
     # --- what can befall it
@@ -72,9 +71,24 @@ class Process:
             self.world.note(self.name, "", text)
         self.dead = True
         self.world.alive.discard(self.name)
-        self._when_gone(self)
+        self._when_gone()
 
-    # --- its work
+    def is_gone(self, worker: str | None) -> bool:
+        return worker is None or worker not in self.world.alive
+
+
+class Process(Mortal):
+    """One life of one worker that looks for runs by itself."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.runs: Runs | None = None
+        self._driving: dict[str, asyncio.Task[None]] = {}
+
+    def launch(self, runs: Runs, when_gone: Callable[[Process], None]) -> None:
+        """Begin to work. `when_gone` is called, from outside, when this life is over."""
+        self.runs = runs
+        self.live(self._serve(runs), lambda: when_gone(self))
 
     async def _serve(self, runs: Runs) -> None:
         try:
@@ -122,6 +136,3 @@ class Process:
                 world.history.problems.append(f"{run_id}: {self.name} raised {error!r}")
         finally:
             self._driving.pop(run_id, None)
-
-    def is_gone(self, worker: str | None) -> bool:
-        return worker is None or worker not in self.world.alive
