@@ -313,7 +313,7 @@ class Runtime:
         return await self._wake(run_id, await self.questions.answer(run_id, call_id, text, by=by))
 
     async def attend(self, run_id: str, *, stream: bool = False, check: bool = True) -> RunResult:
-        """Stay with a run that waits for an approval or an answer, and go on with it here as soon as there is one.
+        """Stay with a run that waits for an approval, an answer or a budget; go on here as soon as there is one.
 
         Returns when it has ended, wherever that was, or waits for something else, another approval for example.
         """
@@ -422,7 +422,7 @@ class Runtime:
 
 
 def _asks(state: State) -> bool:
-    return state.waiting is not None and state.waiting.reason in ("approval", "input")
+    return state.waiting is not None and state.waiting.reason in ("approval", "input", "budget")
 
 
 def _messages(input: Input) -> tuple[Message, ...]:

@@ -1,0 +1,399 @@
+"""Declared budgets on real runs: what is reserved, spent, paused, woken and rolled up over delegation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot.agent import Agent
+from foliot.engine.budgets.declared import BudgetRule, Payer, budget_rule
+from foliot.engine.budgets.waking import paused_runs, wake_paused
+from foliot.engine.budgets.windows import span_of
+from foliot.kernel.events import BudgetExceeded, RunFailed, RunResumed, StepStarted
+from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, Usage
+from foliot.models.base import ModelOverloaded
+from foliot.models.pricing import Pricing
+from foliot.resources.validate import validate_document
+from foliot.results import RunFailedError
+from foliot.runtime import Runtime
+from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.store.base import Delete, Key, Put, ResourceStore
+from foliot.store.budgets import Account, Amount, Balance, SqlBudgetLedger
+from foliot.tools.function import tool
+
+NOON = 1_794_830_400.0  # 2026-11-16 12:00 UTC
+MIDNIGHT = NOON + 12 * 3600
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Model:
+    """Answers from a list; every answer costs a cent. `asked` are the questions it really got."""
+
+    pricing: Pricing | None = Pricing(input=0.0, output=10.0)  # a question may cost max_output_tokens * 10 millionths
+
+    def __init__(self, *answers: str | ToolCall | Exception, cost: float | None = 0.01) -> None:
+        self.answers = list(answers)
+        self.cost = cost
+        self.asked = 0
+
+    async def respond(self, request: ModelRequest, *, on_delta: Any = None) -> ModelResponse:
+        self.asked += 1
+        answer = self.answers.pop(0) if self.answers else "done"
+        if isinstance(answer, Exception):
+            raise answer
+        part = Text(answer) if isinstance(answer, str) else answer
+        return ModelResponse(Message("assistant", (part,)), Usage(100, 50, cost_usd=self.cost))
+
+    async def close(self) -> None:
+        pass
+
+
+class Unpriced(Model):
+    pricing = None
+
+
+def agent(model: Model, name: str = "clerk", **spec: Any) -> Agent:
+    """One that asks for 2,000 tokens at most, so that two cents are reserved for each question."""
+    return Agent(name, model=model, model_settings={"max_output_tokens": 2000}, **spec)
+
+
+def budget(name: str = "team", **spec: Any) -> dict[str, Any]:
+    document, problems = validate_document({"kind": "Budget", "metadata": {"name": name}, "spec": spec})
+    assert document is not None, problems
+    return document
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path, clock: Clock) -> AsyncIterator[Runtime]:
+    async with Runtime(tmp_path / "foliot.db", clock=clock) as opened:
+        yield opened
+
+
+def store_of(runtime: Runtime) -> ResourceStore:
+    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    assert parts.resources is not None
+    return parts.resources
+
+
+async def declare(runtime: Runtime, clock: Clock, *documents: dict[str, Any]) -> None:
+    await store_of(runtime).write([Put(document) for document in documents])
+    clock.now += 2  # a change is known within a second
+
+
+def ledger_of(runtime: Runtime) -> SqlBudgetLedger:
+    database = runtime._open().database  # pyright: ignore[reportPrivateUsage]
+    assert database is not None
+    return SqlBudgetLedger(database)
+
+
+async def balances(runtime: Runtime) -> dict[tuple[str, str, str], Balance]:
+    found = await ledger_of(runtime).list("default")
+    return {(each.account.budget, each.account.payer, each.account.period): each.balance for each in found}
+
+
+async def facts(runtime: Runtime, run_id: str, kind: type) -> list[Any]:
+    return [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, kind)]
+
+
+# --- spending ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_run_costs_is_counted_in_every_budget_that_applies(runtime: Runtime, clock: Clock) -> None:
+    await declare(
+        runtime,
+        clock,
+        budget("team", limit={"amount": 1, "tokens": 100_000}),
+        budget("day", window="day", limit={"amount": 1}),
+        budget("other", scope={"agent": "somebody-else"}, limit={"amount": 1}),
+    )
+    await runtime.run(agent(Model("one")), "go")
+    assert await balances(runtime) == {
+        ("team", "", "total"): Balance(Amount(10_000, 150)),
+        ("day", "", "2026-11-16"): Balance(Amount(10_000, 150)),
+    }
+
+
+async def test_without_room_nothing_is_asked_and_the_run_waits_for_the_next_day(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(window="day", limit={"amount": "0.025"}))
+    model = Model("one", "two")
+    first = await runtime.run(agent(model), "go")
+    assert first.succeeded
+    second = await runtime.run(agent(model), "go")
+    assert second.waiting is not None
+    assert (second.phase, second.waiting.reason, second.waiting.owner) == ("waiting", "budget", "budget")
+    assert second.waiting.until == MIDNIGHT + 1
+    assert second.waiting.message == (
+        "budget 'team' has no room: 0.01 of 0.025 USD are spent, and this may take 0.02; "
+        "it begins anew at 2026-11-17 00:00 UTC"
+    )
+    assert model.asked == 1
+    assert (await balances(runtime))["team", "", "2026-11-16"] == Balance(Amount(10_000, 150))
+
+    clock.now = MIDNIGHT + 2
+    third = await runtime.resume(second.run_id)
+    assert third.succeeded
+    assert (await balances(runtime))["team", "", "2026-11-17"] == Balance(Amount(10_000, 150))
+
+
+async def test_a_run_that_is_taken_up_too_early_waits_again(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": "0.005"}))
+    run = await runtime.run(agent(Model()), "go")
+    assert run.waiting is not None
+    assert run.waiting.until is None
+    assert run.waiting.message.endswith("and this may take 0.02, more than the whole limit")
+    again = await runtime.resume(run.run_id)
+    assert again.waiting == run.waiting
+    assert len(await facts(runtime, run.run_id, BudgetExceeded)) == 2
+
+
+async def test_a_raised_limit_wakes_the_runs_that_wait_for_it(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": "0.005"}))
+    run = await runtime.run(agent(Model()), "go")
+    assert [info.id for info in await paused_runs(runtime.runs.journal, "default")] == [run.run_id]
+    attending = asyncio.create_task(runtime.attend(run.run_id))
+    await declare(runtime, clock, budget(limit={"amount": "5"}))
+    assert (await asyncio.wait_for(attending, 20)).succeeded
+
+
+async def test_a_changed_budget_is_signalled_to_the_runs_that_wait(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": 1}))
+    run = await runtime.run(agent(Unpriced()), "go")
+    assert run.waiting is not None
+    assert "the price of python:default/clerk is not known" in run.waiting.message
+    assert await wake_paused(runtime.runs.journal, "elsewhere", clock=clock) == 0
+    await declare(runtime, clock, budget(limit={"amount": 1}, unpriced="allow"))
+    assert await wake_paused(runtime.runs.journal, "default", clock=clock) == 1
+    (signal,) = await runtime.runs.journal.signals([run.run_id])
+    assert signal.type == "run.resumed"
+    assert (await runtime.resume(run.run_id)).succeeded
+    assert [event.reason for event in await facts(runtime, run.run_id, RunResumed)] == ["budget"]
+    assert await runtime.runs.journal.signals([run.run_id]) == []
+
+
+async def test_a_budget_that_is_deleted_is_in_nobodys_way(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": "0.005"}))
+    run = await runtime.run(agent(Model()), "go")
+    await store_of(runtime).write([Delete(Key("Budget", "default", "team"))])
+    assert (await asyncio.wait_for(runtime.attend(run.run_id), 20)).succeeded
+
+
+async def test_a_budget_that_fails_ends_the_run_with_a_typed_error(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": "0.005"}, on_exceeded="fail"))
+    model = Model()
+    with pytest.raises(RunFailedError) as caught:
+        await runtime.run(agent(model), "go")
+    (ended,) = await facts(runtime, caught.value.result.run_id, RunFailed)
+    assert (ended.code, ended.reason) == ("budget_exceeded", "cost_usd")
+    assert model.asked == 0
+
+
+async def test_of_several_budgets_all_must_have_room(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget("wide", limit={"amount": 1}), budget("tight", limit={"tokens": 100}))
+    run = await runtime.run(agent(Model()), "go")
+    assert run.waiting is not None
+    assert run.waiting.message.startswith("budget 'tight' has no room: 0 of 100 tokens are spent, and this may take ")
+    assert {key[0]: each for key, each in (await balances(runtime)).items()} == {
+        "wide": Balance(),
+        "tight": Balance(),
+    }
+
+
+async def test_a_model_that_fails_costs_nothing(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": 1}))
+    with pytest.raises(RunFailedError):
+        await runtime.run(agent(Model(ModelOverloaded("no", retryable=False))), "go")
+    assert (await balances(runtime))["team", "", "total"] == Balance()
+
+
+async def test_an_answer_without_a_price_costs_what_was_reserved_for_it(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": 1}))
+    await runtime.run(agent(Model("one", cost=None)), "go")
+    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(20_000, 150))
+
+
+async def test_where_others_hold_what_is_missing_a_run_waits_in_place_until_they_settle(
+    runtime: Runtime, clock: Clock
+) -> None:
+    """Room for three questions at a time, which cost half of it: ten runs, one after another, and none is paused."""
+    await declare(runtime, clock, budget(limit={"amount": "0.12"}))
+    model = Model()
+    results = await asyncio.gather(*(runtime.run(agent(model), "go") for _ in range(10)))
+    assert all(result.succeeded for result in results)
+    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(100_000, 1500))
+    assert [await facts(runtime, result.run_id, BudgetExceeded) for result in results] == [[]] * 10
+
+
+async def test_a_step_that_is_asked_again_after_a_failure_reserves_again(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": 1}))
+    model = Model(ModelOverloaded("later", retry_after=0.0), "done")
+    run = await runtime.run(agent(model), "go")
+    assert [event.attempt for event in await facts(runtime, run.run_id, StepStarted)] == [1, 2]
+    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(10_000, 150))
+
+
+async def test_hard_stops_and_warnings_are_in_the_audit_log(runtime: Runtime, clock: Clock, tmp_path: Path) -> None:
+    await declare(runtime, clock, budget(limit={"amount": "0.03"}, warn=[30, 60]))
+    model = Model("one", "two", "three")
+    first = await runtime.run(agent(model), "go")
+    second = await runtime.run(agent(model), "go")
+    third = await runtime.run(agent(model), "go")
+    assert (first.phase, second.phase, third.phase) == ("succeeded", "succeeded", "waiting")
+    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    assert parts.audit is not None
+    assert parts.database is not None
+    await parts.audit.flush()
+    found = await SqlAuditLog(parts.database).find(AuditFilter(moment="budget"))
+    assert [(each.body["outcome"], each.body["run_id"], each.body["decision"]["rule"]) for each in found] == [
+        ("paused", third.run_id, "Budget/team"),
+        ("warned", second.run_id, "Budget/team"),
+        ("warned", first.run_id, "Budget/team"),
+    ]
+    assert found[1].body["decision"]["message"] == "60 % of budget 'team' are spent"
+
+
+# --- tools -------------------------------------------------------------------------------------------------------
+
+
+def priced_agent(model: Model, done: list[str]) -> Agent:
+    @tool(effect="idempotent")
+    async def search(query: str) -> str:
+        done.append(query)
+        return "found"
+
+    dear = search.with_definition(replace(search.definition, price=50_000))
+    return agent(model, tools=[dear])
+
+
+async def test_a_call_with_a_price_is_reserved_for_and_settled(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": 1}))
+    done: list[str] = []
+    await runtime.run(priced_agent(Model(ToolCall("c1", "search", '{"query": "a"}'), "done"), done), "go")
+    assert done == ["a"]
+    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(70_000, 300))
+
+
+async def test_a_call_without_room_waits_and_is_made_when_there_is(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": "0.05"}))
+    done: list[str] = []
+    model = Model(ToolCall("c1", "search", '{"query": "a"}'), "done")
+    run = await runtime.run(priced_agent(model, done), "go")
+    assert run.waiting is not None
+    assert (run.waiting.reason, run.waiting.calls, done, model.asked) == ("budget", ("c1",), [], 1)
+    await declare(runtime, clock, budget(limit={"amount": "1"}))
+    assert (await runtime.resume(run.run_id)).succeeded
+    assert (done, model.asked) == (["a"], 2)
+    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(70_000, 300))
+
+
+# --- delegation --------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_delegated_is_spent_by_the_run_that_delegates(runtime: Runtime, clock: Clock) -> None:
+    """One account for the whole tree, no cent of it counted twice."""
+    await declare(
+        runtime,
+        clock,
+        budget("each-run", window="run", limit={"amount": 1}),
+        budget("boss-only", scope={"agent": "boss"}, limit={"amount": 1}),
+        budget("each-agent", scope={"agent": "*"}, limit={"amount": 1}),
+        budget("by-label", scope={"labels": {"team": "a"}}, limit={"amount": 1}),
+    )
+    helper = agent(Model("helped"), "helper")
+    boss = agent(Model(ToolCall("c1", "agent:helper", '{"input": "help"}'), "done"), "boss", tools=[helper])
+    run = await runtime.run(boss, "go", labels={"team": "a"})
+    spent = {key: each.spent.micros for key, each in (await balances(runtime)).items()}
+    assert spent == {
+        ("each-run", "", f"run:{run.run_id}"): 30_000,
+        ("boss-only", "", "total"): 30_000,
+        ("each-agent", "agent=boss", "total"): 30_000,
+        ("each-agent", "agent=helper", "total"): 10_000,
+        ("by-label", "", "total"): 30_000,
+    }
+    assert run.usage.cost_usd == pytest.approx(0.03)
+
+
+async def test_a_child_without_room_waits_and_its_parent_with_it(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(scope={"agent": "helper"}, limit={"amount": "0.005"}))
+    helper = agent(Model("helped"), "helper")
+    boss = agent(Model(ToolCall("c1", "agent:helper", '{"input": "help"}'), "done"), "boss", tools=[helper])
+    running = asyncio.create_task(runtime.run(boss, "go"))
+
+    async def paused() -> bool:
+        return bool(await paused_runs(runtime.runs.journal, "default"))
+
+    for _ in range(1000):
+        if await paused():
+            break
+        await asyncio.sleep(0.01)
+    assert not running.done()
+    await declare(runtime, clock, budget(scope={"agent": "helper"}, limit={"amount": "1"}))
+    assert (await asyncio.wait_for(running, 20)).succeeded
+
+
+# --- what is declared --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "zone", "period", "until"),
+    [
+        ("day", "UTC", "2026-11-16", MIDNIGHT),
+        ("day", "Asia/Tokyo", "2026-11-16", NOON + 3 * 3600),
+        ("day", "Pacific/Kiritimati", "2026-11-17", NOON + 22 * 3600),
+        ("week", "UTC", "2026-W47", MIDNIGHT + 6 * 86400),
+        ("month", "UTC", "2026-11", MIDNIGHT + 14 * 86400),
+        ("total", "UTC", "total", None),
+        ("run", "UTC", "run:r1", None),
+    ],
+)
+def test_windows_begin_at_midnight_where_the_budget_says(window: Any, zone: str, period: str, until: Any) -> None:
+    assert span_of(window, zone, NOON, "r1") == (period, until)
+
+
+def test_a_day_on_which_clocks_change_has_its_own_length() -> None:
+    before = 1_793_484_000.0  # 2026-10-31 22:00 UTC
+    assert span_of("day", "America/New_York", before, "").until == 1_793_505_600.0  # midnight in New York, at UTC-4
+    assert span_of("day", "America/New_York", before + 43_200, "").until == 1_793_505_600.0 + 25 * 3600
+
+
+PAYER = Payer("default", "r1", ("helper", "boss"), "ann", {"team": "a"})
+
+
+@pytest.mark.parametrize(
+    ("scope", "applies"),
+    [
+        ({}, True),
+        ({"agent": "helper"}, True),
+        ({"agent": "boss"}, True),
+        ({"agent": "clerk"}, False),
+        ({"user": "ann"}, True),
+        ({"user": "bob"}, False),
+        ({"labels": {"team": "a"}}, True),
+        ({"labels": {"team": "a", "tier": "1"}}, False),
+        ({"agent": "helper", "user": "bob"}, False),
+    ],
+)
+def test_a_budget_applies_to_what_its_scope_names(scope: dict[str, Any], applies: bool) -> None:
+    assert budget_rule(budget(limit={"tokens": 1}, scope=scope)).applies(PAYER) is applies
+
+
+def test_a_budget_for_each_user_does_not_apply_where_nobody_knows_the_user() -> None:
+    rule = BudgetRule("default", "b", user="*", micros=1)
+    assert [each.account for each in rule.ceilings(PAYER, NOON)] == [Account("default", "b", "total", "user=ann")]
+    assert not rule.applies(replace(PAYER, user=""))
