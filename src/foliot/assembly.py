@@ -22,7 +22,7 @@ from foliot.errors import NotFound, UsageError
 from foliot.kernel.spec import RunSpec
 from foliot.store.base import Key, ResourceStore
 from foliot.tools import search
-from foliot.tools.backends.agent import AgentTool, Delegate
+from foliot.tools.backends.agent import Agents, AgentTool
 from foliot.tools.base import Tool
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
@@ -65,8 +65,16 @@ class Assembly:
         self._prepared: dict[tuple[str, str], _Prepared] = {}
         # Grows whenever a Python object becomes known that was not known before.
         self.generation = 0
-        # Who runs agents that other agents call. Set by whoever puts a runtime together; without it there are none.
-        self.delegate: Delegate | None = None
+        self._delegate: Agents | None = None
+
+    @property
+    def delegate(self) -> Agents | None:
+        """Who runs agents that other agents call. Set by whoever puts a runtime together; without it there are none."""
+        return self._delegate
+
+    @delegate.setter
+    def delegate(self, agents: Agents) -> None:
+        self._delegate = self.backends.agents = agents
 
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, so that its runs can be resumed by id alone."""
@@ -200,6 +208,11 @@ class Assembly:
             f"{name}@={locked[name][0]}" if name in locked and locked[name][0] in given.versions(name) else name
             for name in names
         ]
+
+    async def leave_children(self) -> None:
+        """Let go of agents that run beside those that started them."""
+        if self._delegate is not None:
+            await self._delegate.close()
 
     async def close(self) -> None:
         await self.backends.close()

@@ -73,6 +73,7 @@ class Parts:
         """In the order in which they need each other."""
         if "tasking" in self.__dict__:
             await self.tasking.close()
+        await self.assembly.leave_children()
         await self.runs.close()
         await self.assembly.close()
         if self.budgets is not None:

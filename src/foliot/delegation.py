@@ -9,31 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, cast
 
 from msgspec.structs import replace
 
 from foliot.assembly import Assembly
+from foliot.children import STOP_WITHIN, Children
+from foliot.engine.driver import Driver
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.budget import Limits, narrow, remaining
+from foliot.kernel.calls import parse_arguments
 from foliot.kernel.events import CancelRequested, RunCreated, RunSucceeded
-from foliot.kernel.state import State
+from foliot.kernel.spec import RunSpec
+from foliot.kernel.state import Call, State
 from foliot.resources.digest import definition_digest
-from foliot.store.runs import Held
+from foliot.store.runs import TERMINAL, Held
+from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, Delegated, Order
-from foliot.tools.base import ToolDenied, ToolError, ToolUnsupported
+from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.spending import spend
 
 MAX_DEPTH: Final = 5
-# How long a child that was told to end may take before its parent ends without it. Less than a driver waits.
-STOP_WITHIN: Final = 4.0
+# The built-in tools that start children, by every name they go by.
+SPAWNING: Final = frozenset({"spawn_agent", "spawn"})
+DELEGATING: Final = "delegate"
 
 
 class Delegator:
-    """A `Delegate` on the runs of this process. `pause` waits until something may have changed in the store."""
+    """`Agents` on the runs of this process. `pause` waits until something may have changed in the store."""
 
     def __init__(
         self,
@@ -49,6 +56,7 @@ class Delegator:
         self._clock = clock
         self._pause = pause
         self._max_depth = max_depth
+        self._children = Children(runs, clock=clock, pause=pause)
 
     async def __call__(self, order: Order) -> Delegated:
         """See `Delegate`. Raises `ToolDenied`, `ToolUnsupported`, `ToolError`."""
@@ -66,14 +74,60 @@ class Delegator:
             await self._account(order)
         return _delegated(state)
 
+    async def spawn(self, order: Order) -> str:
+        """See `Agents`. Raises as a call."""
+        try:
+            driver = None
+            if not await self._begun(order):
+                await self._guard(order)
+                with (
+                    self._children.starting(order.run_id, order.parent, order.call_id),
+                    contextlib.suppress(Conflict),  # another attempt of the same call was faster
+                ):
+                    driver = await self._start(order)
+                    self._children.keep(order.run_id, order.parent, partial(self._drive, order.run_id, driver))
+            phase = "running" if driver is not None else (await self._runs.journal.get(order.run_id)).phase
+        except ToolError:
+            raise
+        except FoliotError as error:
+            raise ToolError(f"agent {order.agent!r} cannot be run: {error.message}", retryable=False) from error
+        if phase not in TERMINAL:
+            self._children.keep(order.run_id, order.parent, partial(self._drive, order.run_id))
+        return phase
+
+    async def collect(self, parent: str, run_ids: Sequence[str], *, all: bool, seconds: float) -> dict[str, Delegated]:
+        """See `Agents`. Raises `ToolDenied`."""
+        under_way = [run_id for run_id in run_ids if not await self._child_has_ended(run_id, parent)]
+        waited = [self._children.keep(run_id, parent, partial(self._drive, run_id)) for run_id in under_way]
+        if all or len(waited) == len(run_ids):
+            await self._children.wait(waited, all=all, seconds=seconds)
+        found: dict[str, Delegated] = {}
+        for run_id in run_ids:
+            info, state = await self._runs.load(run_id)
+            if state.ended is not None:
+                spend(run_id, state.spent.usage())
+            found[run_id] = _delegated(state) if state.ended is not None else Delegated(run_id, info.phase)
+        return found
+
+    async def _child_has_ended(self, run_id: str, parent: str) -> bool:
+        facts = await self._runs.facts(run_id, limit=1)
+        created = facts[0][1] if facts else None
+        if not isinstance(created, RunCreated) or created.parent != parent:
+            raise ToolDenied(f"the run {run_id!r} was not started by this one", layer="delegation", rule="parent")
+        return (await self._runs.journal.get(run_id)).phase in TERMINAL
+
+    async def close(self) -> None:
+        """Let go of the children that run beside their parents; see `Children.close`."""
+        await self._children.close()
+
     # --- starting ------------------------------------------------------------------------------------------------
 
     async def _run(self, order: Order) -> State:
         if not await self._begun(order):
             await self._guard(order)
             with contextlib.suppress(Conflict):  # another attempt of the same call was faster: it is the same child
-                return await self._drive(order, await self._start(order))
-        return await self._drive(order, None)
+                return await self._drive(order.run_id, await self._start(order))
+        return await self._drive(order.run_id)
 
     async def _begun(self, order: Order) -> bool:
         """Whether the child is there. Raises `ToolError` when a run with its id is somebody else's."""
@@ -110,7 +164,8 @@ class Delegator:
             run_id = created.parent
         return chain
 
-    async def _start(self, order: Order) -> State:
+    async def _start(self, order: Order) -> Driver:
+        """Store the child, held by this process. Raises `Conflict` when it is there, `ToolError`."""
         where = f"{order.namespace}/{order.agent}"
         try:
             agent = self._assembly.known(order.namespace, order.agent) or await self._assembly.agent(where)
@@ -118,8 +173,8 @@ class Delegator:
             tools = await self._assembly.pipeline(spec)
         except (NotFound, UsageError) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
-        spec = replace(spec, limits=narrow(self._share(order), spec.limits))
-        driver = await self._runs.start(
+        spec = replace(_narrowed(spec, order), limits=narrow(self._share(order), spec.limits))
+        return await self._runs.start(
             spec,
             (user_message(order.input),),
             run_id=order.run_id,
@@ -128,20 +183,26 @@ class Delegator:
             depth=order.depth,
             tools=tools,
         )
-        return await self._runs.drive(driver)
 
     def _share(self, order: Order) -> Limits:
-        """What the parent has left, divided among the children that its step asks for."""
+        """What the parent has left, divided among the children that its step asks for.
+
+        What children beside it have spent or may still spend is not left, whether or not anybody has waited for them.
+        """
         parent = self._parent(order)
         if parent is None:
-            return Limits(max_steps=None)
+            return Limits(max_steps=order.max_steps)
         left = remaining(parent.spec.limits, parent.spent, now=self._clock(), deadline=parent.deadline)
-        open_calls = sum(call.phase != "done" and call.name.startswith(PREFIX) for call in parent.calls)
-        shares = max(1, open_calls)
+        shares = max(1, sum(_children_of(call) for call in parent.calls if call.phase != "done"))
+        unpaid = self._children.unpaid(parent)
+        steps, tokens, cost = left.max_steps, left.max_tokens, left.max_cost_usd
+        if order.max_steps is not None:
+            steps = order.max_steps if steps is None else min(steps, order.max_steps)
         return replace(
             left,
-            max_tokens=None if left.max_tokens is None else left.max_tokens // shares,
-            max_cost_usd=None if left.max_cost_usd is None else left.max_cost_usd / shares,
+            max_steps=steps,
+            max_tokens=None if tokens is None else max(0, tokens - unpaid.tokens) // shares,
+            max_cost_usd=None if cost is None else max(0.0, cost - unpaid.cost_usd) / shares,
         )
 
     def _parent(self, order: Order) -> State | None:
@@ -150,17 +211,21 @@ class Delegator:
 
     # --- until it ends -------------------------------------------------------------------------------------------
 
-    async def _drive(self, order: Order, state: State | None) -> State:
-        """Stay with the child: through waits for people and timers, and while another process drives it."""
+    async def _drive(self, run_id: str, driver: Driver | None = None) -> State:
+        """Stay with the child: through waits for people and timers, and while another process drives it.
+
+        `driver` has it in hand already.
+        """
+        state = await self._runs.drive(driver) if driver is not None else None
         while state is None or state.ended is None:
-            info, state = await self._runs.load(order.run_id)
+            info, state = await self._runs.load(run_id)
             if state.ended is not None:
                 break
             if info.phase == "waiting" and not await self._may_go_on(state):
                 await self._pause()
                 continue
             try:
-                driver = await self._runs.take(order.run_id, tools=await self._assembly.pipeline(state.spec))
+                driver = await self._runs.take(run_id, tools=await self._assembly.pipeline(state.spec))
                 state = await self._runs.drive(driver)
             except Held:
                 await self._pause()
@@ -169,10 +234,7 @@ class Delegator:
         return state
 
     async def _may_go_on(self, state: State) -> bool:
-        waiting = state.waiting
-        if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
-            return True
-        return bool(await self._runs.journal.signals([state.run_id]))
+        return await self._runs.may_go_on(state)
 
     async def _let_go(self, order: Order, task: asyncio.Task[State]) -> None:
         """The call was stopped: the child ends with its parent's run, and waits for it when only the process ends."""
@@ -200,6 +262,28 @@ class Delegator:
         with contextlib.suppress(FoliotError):  # never started: nothing was spent
             _, state = await self._runs.load(order.run_id)
             spend(order.run_id, state.spent.usage())
+
+
+def _narrowed(spec: RunSpec, order: Order) -> RunSpec:
+    """Only the tools that the order leaves to the child. Raises `ToolArgumentsInvalid` for one that it has not."""
+    if order.tools is None:
+        return spec
+    kept = frozenset(order.tools)
+    has = {rule.name for rule in spec.tools}
+    if missing := sorted(kept - has):
+        listed = ", ".join(sorted(has)) or "none"
+        raise ToolArgumentsInvalid(
+            f"agent {order.agent!r} has no tool {', '.join(missing)}; it has: {listed}", field="tools"
+        )
+    return replace(spec, tools=tuple(rule for rule in spec.tools if rule.name in kept or rule.name == search.NAME))
+
+
+def _children_of(call: Call) -> int:
+    """How many children an open call stands for."""
+    if call.name.startswith(PREFIX) or call.name in SPAWNING:
+        return 1
+    tasks = (parse_arguments(call.arguments)[0] or {}).get("tasks") if call.name == DELEGATING else None
+    return len(cast("list[object]", tasks)) if isinstance(tasks, list) else 0
 
 
 def _delegated(state: State) -> Delegated:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from foliot.errors import Conflict
 from foliot.kernel.messages import Media, Text, ToolResult
-from foliot.tools.base import Invocation, Parked, RateLimit, Retry, ToolDefinition, ToolDenied
+from foliot.tools.base import Invocation, Parked, Question, RateLimit, Retry, ToolDefinition, ToolDenied
 from foliot.tools.function import tool
 from foliot.tools.judge import Declared
 from foliot.tools.masking import Masker
@@ -211,6 +211,26 @@ class NoBudgets:
 
     def payment(self, call: Invocation) -> None:
         return None
+
+
+class Delegating(Declared):
+    """Names agents in its arguments, and asks a person."""
+
+    def callees(self, call: Invocation) -> list[tuple[str, str]]:
+        return []
+
+    def question(self, call: Invocation) -> Question:
+        return Question("?")
+
+
+def test_what_names_agents_or_asks_people_has_its_own_place_in_the_order() -> None:
+    tool = Delegating(everything_declared())
+    parts = Parts(budgets=NoBudgets())
+
+    layers = [type(each).__name__ for each in layers_for(tool, parts, lambda need: True)]
+    assert layers[-3:] == ["Conditions", "Callees", "Preconditions"]
+    gates = [type(each).__name__ for each in gates_for(tool, parts)]
+    assert gates[-1] == "Asking", "nobody is asked what may not be asked"
 
 
 def test_the_order_of_everything_is_pinned() -> None:

@@ -19,6 +19,7 @@ from foliot.tools.secrets import Secrets
 
 if TYPE_CHECKING:
     from foliot.store.runs import Journal
+    from foliot.tools.backends.agent import Agents
     from foliot.tools.backends.grpc_channels import GrpcChannels
     from foliot.tools.backends.web import Web
     from foliot.tools.mcp.connections import McpConnections
@@ -59,6 +60,8 @@ class Backends:
         self._grpc: GrpcChannels | None = None
         self._nats: NatsLink | None = None
         self._mcp: McpConnections | None = None
+        # Who runs agents for agents. Set by whoever puts a runtime together; without it there are none.
+        self.agents: Agents | None = None
 
     def tool(self, document: Document) -> Tool:
         """The tool that a normalised Tool document declares.
@@ -96,6 +99,7 @@ class Backends:
             workspace=self._workspace if namespace == self._namespace else None,
             outbound=lambda: self.web.client,
             journal=self._journal,
+            agents=self.agents,
         )
         return builtin_tool(name, around, definitions)
 

@@ -71,6 +71,15 @@ def check_tool_request(value: str) -> str:
     return value
 
 
+def check_tool_name(value: str) -> str:
+    """`name`, or `agent:name` for an agent that others call as a tool."""
+    if not is_name(value.removeprefix("agent:")):
+        raise refusal(
+            f'invalid {{field}} "{_short(value)}": expected {NAME_RULE}', expected=f"{NAME_RULE}; or agent:name"
+        )
+    return value
+
+
 def check_secret_ref(value: str) -> str:
     """`[namespace/]name[:key]`. A value pasted here by mistake may be the secret itself, so it is never repeated."""
     where, colon, key = value.partition(":")
@@ -242,6 +251,7 @@ _DURATION_SCHEMA: Final = {
 _WORD: Final = "[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*{_WORD}\\s*$", "maxLength": NAME_MAX}
 _REF_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}\\s*$"}
+_TOOL_NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*(agent:)?{_WORD}\\s*$"}
 _TOOL_SCHEMA: Final = {
     "type": "string",
     "pattern": f"^\\s*(agent:{_WORD}|{_WORD}(@[\\^~=]?[0-9][0-9A-Za-z.-]*)?)\\s*$",
@@ -268,6 +278,7 @@ WordList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), After
 """Duplicates are removed in any case, empty ones too; the first spelling stays."""
 ExactList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
 NameList: TypeAlias = Annotated[list[Name], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
+ToolName: TypeAlias = Annotated[str, AfterValidator(check_tool_name), WithJsonSchema(_TOOL_NAME_SCHEMA)]
 ToolRequest: TypeAlias = Annotated[str, AfterValidator(check_tool_request), WithJsonSchema(_TOOL_SCHEMA)]
 ToolList: TypeAlias = Annotated[list[ToolRequest], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
 RefList: TypeAlias = Annotated[list[Ref], BeforeValidator(one_is_a_list), AfterValidator(distinct_any_case)]

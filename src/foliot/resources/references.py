@@ -48,7 +48,7 @@ _FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     "McpServer": (("env.secretRef", "Secret", "secret"), _SECRET),
     "AgentPolicy": (("target_systems", "AgentSystem", "name"),),
     "Budget": (("scope.agent", "Agent", "name"),),
-    "ToolPermission": (("tool_ref", "Tool", "name"), ("target_agents", "Agent", "name")),
+    "ToolPermission": (("tool_ref", "Tool", "tool"), ("target_agents", "Agent", "name")),
     "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name")),
     "Task": (("system", "AgentSystem", "name"), ("agent", "Agent", "name")),
     "TaskSchedule": (("task_ref", "Task", "ref"),),

@@ -45,6 +45,7 @@ from foliot.tools.stages.asking import Asking, nobody_hears
 from foliot.tools.stages.attempt import Attempt
 from foliot.tools.stages.breaker import Breaker
 from foliot.tools.stages.budget import BudgetGate, BudgetHold, Pay
+from foliot.tools.stages.callees import Callees, Delegates
 from foliot.tools.stages.classify import Classify
 from foliot.tools.stages.conditions import Conditions
 from foliot.tools.stages.deadline import Deadline
@@ -99,6 +100,7 @@ def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple
         Permissions(definition),
         Policies(definition),
         Conditions(definition),
+        Callees(cast("Delegates", tool), parts.profile) if hasattr(tool, "callees") else None,
         Preconditions(definition, offers) if definition.requires or definition.requires_prior else None,
     ]
     return tuple(layer for layer in layers if layer is not None)

@@ -287,12 +287,19 @@ async def test_how_runs_are_doing_is_shown_without_what_they_said(runtime: Runti
 
 
 def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
+    from typing import cast
+
     from foliot.store.memory import MemoryJournal
+    from foliot.tools.backends.agent import Agents
     from foliot.tools.outbound.client import OutboundClient
     from foliot.tools.outbound.guard import Guard, Outbound
 
     made = builtin_tools(
-        sorted(NAMES), workspace=tmp_path, outbound=OutboundClient(Guard(Outbound())), journal=MemoryJournal()
+        sorted(NAMES),
+        workspace=tmp_path,
+        outbound=OutboundClient(Guard(Outbound())),
+        journal=MemoryJournal(),
+        agents=cast("Agents", object()),
     )
 
     assert sorted(each.definition.name for each in made) == sorted(NAMES)
@@ -309,11 +316,13 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
     }
     assert {name for name, effect in effects.items() if effect == "idempotent"} == {
         "decide", "submit_work", "emit_diagnosis", "write_todos", "scratchpad", "write", "write_file",
-        "submit", "ask", "ask_user",
+        "submit", "ask", "ask_user", "delegate", "spawn_agent", "spawn",
     }  # fmt: skip
     assert [builtin_definition(name) for name in sorted(NAMES)] == [each.definition for each in made]
     assert builtin_definition("nope") is None
     with pytest.raises(NotFound, match="no built-in tool 'nope'"):
         builtin_tools(["nope"])
+    with pytest.raises(InvalidInput, match="needs agents to delegate to"):
+        builtin_tools(["spawn"])
     with pytest.raises(InvalidInput, match="needs a journal"):
         builtin_tools(["read_result"])

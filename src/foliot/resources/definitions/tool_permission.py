@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from foliot.resources.base import Model, ReadyResource, Status, problem
-from foliot.resources.fields import ExactList, Name, RawText, Timeout, WordList, lowered
+from foliot.resources.fields import ExactList, RawText, Timeout, ToolName, WordList, lowered
 from foliot.resources.problems import Problem
 
 
@@ -40,7 +40,9 @@ class Condition(Model):
 class ToolPermissionSpec(Model):
     """Who may call the tool."""
 
-    tool_ref: Name = Field(default="", description="The Tool; the name of this resource when not given.")
+    tool_ref: ToolName = Field(
+        default="", description="The Tool, or agent:NAME; the name of this resource when not given."
+    )
     action: Annotated[str, BeforeValidator(lowered)] = Field(default="invoke", description="What is permitted.")
     required_permissions: WordList = Field(
         default_factory=list[str], description="Permissions that the agent's roles must hold."

@@ -10,11 +10,12 @@ the tool in front of it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from foliot.kernel.messages import Usage
 from foliot.tools.base import Invocation, OnOutput, ToolCancelled, ToolDefinition, ToolError
@@ -32,7 +33,10 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Order(Struct, frozen=True):
-    """One delegation. `run_id` is the child's; `deadline` is when the call ends, in seconds since 1970."""
+    """One delegation. `run_id` is the child's; `deadline` is when the call ends, in seconds since 1970.
+
+    `tools` and `max_steps` narrow what the child has anyway: only these of its tools, and no more steps.
+    """
 
     agent: str
     namespace: str
@@ -42,10 +46,12 @@ class Order(Struct, frozen=True):
     call_id: str
     depth: int
     deadline: float | None = None
+    tools: tuple[str, ...] | None = None
+    max_steps: int | None = None
 
 
 class Delegated(Struct, frozen=True):
-    """How a child ended. `value` is its structured answer, when it gives one."""
+    """How a child ended, or how it stands. `value` is its structured answer, when it gives one."""
 
     run_id: str
     phase: str
@@ -55,6 +61,10 @@ class Delegated(Struct, frozen=True):
     error: str = ""
     reason: str = ""
 
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("succeeded", "failed", "cancelled")
+
 
 class Delegate(Protocol):
     async def __call__(self, order: Order) -> Delegated:
@@ -63,6 +73,81 @@ class Delegate(Protocol):
         What the child has spent is accounted with `spending.spend`. Raises `ToolError` when it may not be started.
         """
         ...
+
+
+class Agents(Delegate, Protocol):
+    """Who runs agents for other agents, also beside them."""
+
+    async def spawn(self, order: Order) -> str:
+        """Start the child and return its phase at once; one that is there already is gone on with.
+
+        It ends with its parent's run at the latest. Raises as a `Delegate`.
+        """
+        ...
+
+    async def collect(self, parent: str, run_ids: Sequence[str], *, all: bool, seconds: float) -> dict[str, Delegated]:
+        """How the children of this run stand, when all of them (or any) have ended or the time is over.
+
+        What ended ones have spent is accounted with `spending.spend`. Raises `ToolDenied` for other runs.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of the children that run beside their parents: end those whose parents have ended."""
+        ...
+
+
+def order_for(
+    call: Invocation,
+    agent: str,
+    told: str,
+    *,
+    part: str = "",
+    tools: tuple[str, ...] | None = None,
+    max_steps: int | None = None,
+) -> Order:
+    """The delegation that this call asks for. `part` tells the children of one call from each other."""
+    return Order(
+        agent=agent,
+        namespace=call.namespace,
+        input=told,
+        run_id=child_run_id(call, part),
+        parent=call.run_id,
+        call_id=call.call_id,
+        depth=call.caller.depth + 1,
+        deadline=call.deadline,
+        tools=tools,
+        max_steps=max_steps,
+    )
+
+
+def answer_of(agent: str, done: Delegated) -> Any:
+    """The child's answer. Raises `ToolError` when it failed; that is not repeated, because it would fail again."""
+    if done.phase == "succeeded":
+        return done.output if done.value is None else done.value
+    made = ToolCancelled if done.phase == "cancelled" else ToolError
+    raise made(f"agent {agent!r} {failure_of(done)}", retryable=False, run_id=done.run_id, cause=done.reason)
+
+
+def failure_of(done: Delegated) -> str:
+    what = "was cancelled" if done.phase == "cancelled" else "failed"
+    return f"{what}: {done.error or done.reason or 'it gave no reason'}"
+
+
+def agent_definition(
+    agent: str, namespace: str = "default", description: str = "", input_schema: Mapping[str, Any] | None = None
+) -> ToolDefinition:
+    """The tool that an agent is to others, by which they may or may not call it."""
+    return ToolDefinition(
+        name=f"{PREFIX}{agent}",
+        description=description or f"Ask the agent {agent} to do something and wait for its answer.",
+        schema=INPUT_SCHEMA if input_schema is None else input_schema,
+        effect="idempotent",
+        timeout=None,  # the child's own limits and the caller's bound it
+        namespace=namespace,
+        type="agent",
+        category="orchestration",
+    )
 
 
 class AgentTool:
@@ -82,49 +167,20 @@ class AgentTool:
         self._agent = agent
         self._delegate = delegate
         self._takes_text = input_schema is None
-        self._definition = ToolDefinition(
-            name=f"{PREFIX}{agent}",
-            description=description or f"Ask the agent {agent} to do something and wait for its answer.",
-            schema=INPUT_SCHEMA if input_schema is None else input_schema,
-            effect="idempotent",
-            timeout=None,  # the child's own limits and the caller's bound it
-            namespace=namespace,
-            type="agent",
-            category="orchestration",
-        )
+        self._definition = agent_definition(agent, namespace, description, input_schema)
 
     @property
     def definition(self) -> ToolDefinition:
         return self._definition
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
-        """The child's answer. Raises `ToolError` when it failed; that is not repeated, because it would fail again."""
+        """See `answer_of`."""
         told = call.arguments["input"] if self._takes_text else _encode(call.arguments).decode()
-        done = await self._delegate(
-            Order(
-                agent=self._agent,
-                namespace=self._definition.namespace,
-                input=told,
-                run_id=child_run_id(call),
-                parent=call.run_id,
-                call_id=call.call_id,
-                depth=call.caller.depth + 1,
-                deadline=call.deadline,
-            )
-        )
-        if done.phase == "succeeded":
-            return done.output if done.value is None else done.value
-        what = f"agent {self._agent!r} {'was cancelled' if done.phase == 'cancelled' else 'failed'}"
-        made = ToolCancelled if done.phase == "cancelled" else ToolError
-        raise made(
-            f"{what}: {done.error or done.reason or 'it gave no reason'}",
-            retryable=False,
-            run_id=done.run_id,
-            cause=done.reason,
-        )
+        order = replace(order_for(call, self._agent, told), namespace=self._definition.namespace)
+        return answer_of(self._agent, await self._delegate(order))
 
 
-def child_run_id(call: Invocation) -> str:
+def child_run_id(call: Invocation, part: str = "") -> str:
     """The same for the same call of the same run, wherever and however often it is made."""
-    identity = "\0".join((call.namespace, call.run_id, call.call_id))
+    identity = "\0".join((call.namespace, call.run_id, call.call_id, *([part] if part else [])))
     return f"sub-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"

@@ -1,8 +1,8 @@
 """Which tools come with Foliot, and what each of them needs to be made.
 
 An agent names them in `tools:`; a Tool of the same name that is declared, or given in Python, is meant instead.
-`read_file`, `write_file`, `edit_file`, `submit` and `ask` are other names of `read`, `write`, `edit`, `submit_work` and
-`ask_user`.
+`read_file`, `write_file`, `edit_file`, `submit`, `ask` and `spawn` are other names of `read`, `write`, `edit`,
+`submit_work`, `ask_user` and `spawn_agent`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from functools import cached_property, partial
 from typing import Any, Final, TypeAlias, cast
 
 from foliot.errors import InvalidInput, NotFound
+from foliot.tools.backends.agent import Agents
 from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.answers import Decide, SubmitWork
 from foliot.tools.builtin.asking import AskUser
+from foliot.tools.builtin.delegation import Delegate, SpawnAgent, WaitAgents
 from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
 from foliot.tools.builtin.find import Glob, Grep
 from foliot.tools.builtin.findings import EmitDiagnosis
@@ -43,6 +45,7 @@ class Surroundings:
     journal: History | None = None
     actions: Sequence[str] = ()
     restricted_actions: Sequence[str] = ()
+    agents: Agents | None = None
 
     @cached_property
     def folder(self) -> Workspace:
@@ -62,6 +65,12 @@ class Surroundings:
             raise _lacks("a journal", "use it inside a runtime")
         return self.journal
 
+    @property
+    def delegates(self) -> Agents:
+        if self.agents is None:
+            raise _lacks("agents to delegate to", "use it inside a runtime")
+        return self.agents
+
 
 def _lacks(what: str, hint: str) -> InvalidInput:
     return InvalidInput(f"it needs {what}, and there is none here", hint=hint)
@@ -73,6 +82,9 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "decide": lambda around, _: Decide(around.actions, around.restricted_actions),
     "submit_work": lambda around, _: SubmitWork(),
     "ask_user": lambda around, _: AskUser(),
+    "delegate": lambda around, _: Delegate(around.delegates),
+    "spawn_agent": lambda around, _: SpawnAgent(around.delegates),
+    "wait_agents": lambda around, _: WaitAgents(around.delegates),
     "emit_diagnosis": lambda around, _: EmitDiagnosis(),
     "read_result": lambda around, _: ReadResult(around.history),
     "list_tools": lambda around, definitions: ListTools(definitions),
@@ -96,6 +108,7 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     "edit_file": "edit",
     "submit": "submit_work",
     "ask": "ask_user",
+    "spawn": "spawn_agent",
 }
 
 NAMES: Final = frozenset({*_MAKERS, *_OTHER_NAMES})
@@ -110,13 +123,14 @@ def builtin_tools(
     definitions: Definitions | None = None,
     actions: Sequence[str] = (),
     restricted_actions: Sequence[str] = (),
+    agents: Agents | None = None,
 ) -> list[Tool]:
     """These tools, in this order. `definitions` are what `list_tools` lists, by default the tools made here.
 
     Raises `NotFound` for a name that is none, `InvalidInput` for a tool that needs what was not given.
     """
     way_out = None if outbound is None else lambda: outbound
-    around = Surroundings(workspace, way_out, journal, actions, restricted_actions)
+    around = Surroundings(workspace, way_out, journal, actions, restricted_actions, agents)
     made: list[Tool] = []
     listed = definitions or partial(_definitions, made)
     made += [builtin_tool(name, around, listed) for name in names]
@@ -144,7 +158,7 @@ def builtin_definition(name: str) -> ToolDefinition | None:
     if name not in NAMES:
         return None
     # Tools keep what they are given until they are called, and these are never called.
-    anywhere = Surroundings(".", cast("Any", lambda: None), cast("Any", object()))
+    anywhere = Surroundings(".", cast("Any", lambda: None), cast("Any", object()), agents=cast("Any", object()))
     return builtin_tool(name, anywhere, lambda: ()).definition
 
 
