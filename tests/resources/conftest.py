@@ -40,7 +40,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "graph": {
             "triage": {
                 "edges": [
-                    {"to": "bug", "when": {"route": "bug"}, "labels": {"colour": "red"}},
+                    {"to": "bug", "when": {"route": "bug"}, "on_failure": "skip", "labels": {"colour": "red"}},
                     {"to": "feature", "when": "otherwise", "policy": {"maxCost": 1}},
                 ]
             },

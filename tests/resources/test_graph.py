@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.resources.graph import CYCLE, check_graph, find_cycle, is_cyclic
+from foliot.resources.graph import CYCLE, Graph, check_graph, find_cycle, is_cyclic
 from foliot.resources.problems import Problem
 from foliot.resources.validate import validate_document
 
@@ -142,7 +142,7 @@ def test_waiting_for_an_edge_with_a_condition_is_doubtful() -> None:
 def test_a_node_that_waits_for_its_own_follower_would_never_start() -> None:
     graph = {"a": {"next": "b"}, "b": {"next": "c"}, "c": {"next": "b"}}
     ((severity, _, message),) = found(["a", "b", "c"], graph, max_turns=5)
-    assert severity == "warning"
+    assert severity == "error"
     assert message == '"b" waits for c, which can only follow it'
     assert (
         found(
@@ -150,6 +150,61 @@ def test_a_node_that_waits_for_its_own_follower_would_never_start() -> None:
         )
         == []
     )
+
+
+def test_joins_that_wait_for_each_other_can_never_start() -> None:
+    graph = {"a": {"edges": ["j", "k"]}, "j": {"next": "k"}, "k": {"next": "j"}}
+    assert found(["a", "j", "k"], graph, max_turns=5) == [
+        ("error", "spec.graph.j", '"j" waits for k, which cannot start before it'),
+        ("error", "spec.graph.k", '"k" waits for j, which cannot start before it'),
+    ]
+    patient = {**graph, "j": {"next": "k", "join": {"on_failure": "continue_partial"}}}
+    assert found(["a", "j", "k"], patient, max_turns=5) == []
+
+
+def test_a_join_that_skips_and_can_never_start_is_only_doubtful() -> None:
+    graph = {"a": {"next": "b"}, "b": {"next": "b", "join": {"on_failure": "skip"}}}
+    assert found(["a", "b"], graph, max_turns=5) == [("warning", "spec.graph.b.join", '"b" waits for itself')]
+
+
+def test_a_join_that_waits_for_what_is_never_reached_can_never_start() -> None:
+    graph = {"a": {"next": "e"}, "c": {"next": "d"}, "d": {"edges": ["c", "e"]}}
+    problems = found(["a", "c", "d", "e"], graph, max_turns=5)
+    assert ("error", "spec.graph", '"e" waits for d, which is never reached') in problems
+
+
+def test_a_join_names_every_reason_why_it_can_never_start() -> None:
+    graph = {"a": {"next": "b"}, "b": {"next": "c"}, "c": {"next": "b"}, "x": {"next": "y"}, "y": {"edges": ["x", "b"]}}
+    messages = [
+        message for severity, _, message in found(["a", "b", "c", "x", "y"], graph, max_turns=5) if severity == "error"
+    ]
+    assert messages == ['"b" waits for c, which can only follow it; and for y, which is never reached']
+
+
+def test_an_entry_starts_although_its_join_waits_for_what_follows_it() -> None:
+    scouts = ["s1", "s2"]
+    graph = {"lead": {"edges": [*scouts, "end"]}, **{scout: {"next": "lead"} for scout in scouts}}
+    assert found(["lead", *scouts, "end"], graph, max_turns=4) == []
+
+
+def test_a_second_edge_to_the_same_agent_has_no_effect() -> None:
+    graph = {"a": {"next": "b", "edges": [{"to": "b", "when": {"x": "1"}}]}}
+    ((severity, field, message),) = found(["a", "b"], graph)
+    assert (severity, field) == ("warning", "spec.graph.a.edges[0].to")
+    assert message == 'a second edge "a" -> "b" has no effect'
+
+
+@pytest.mark.parametrize("how", ["fail", "skip", "forward", "FORWARD"])
+def test_an_edge_says_what_a_failure_does(how: str) -> None:
+    document = system(["a", "b"], {"a": {"edges": [{"to": "b", "onFailure": how}]}})
+    assert document["spec"]["graph"]["a"]["edges"][0]["on_failure"] == how.lower()
+    assert [route.on_failure for route in Graph.of(document).outgoing("a")] == [how.lower()]
+
+
+def test_an_edge_that_says_nothing_of_failures_stays_as_it_was_written() -> None:
+    document = system(["a", "b"], {"a": {"edges": ["b"]}})
+    assert document["spec"]["graph"]["a"]["edges"] == [{"to": "b"}]
+    assert [route.on_failure for route in Graph.of(document).outgoing("a")] == ["fail"]
 
 
 GRAPHS = st.dictionaries(st.integers(0, 7).map(str), st.lists(st.integers(0, 7).map(str), max_size=4), max_size=8)

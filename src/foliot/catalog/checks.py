@@ -1,7 +1,7 @@
 """Every check of documents that needs more than one manifest, or more than the words in it.
 
 References and graphs are the resources' own business; whether a provider exists and a script can be played only the
-models know, whether a condition can be evaluated only the tools.
+models know, whether a condition on a call can be evaluated only the tools, and one on an edge only the engine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from foliot.errors import FoliotError
 from foliot.resources.checks import check_references
+from foliot.resources.definitions.agent_system import OTHERWISE
 from foliot.resources.problems import Path, Problem
 from foliot.store.base import Document
 
@@ -29,6 +30,8 @@ def check_documents(documents: Sequence[Document], find: Find | None) -> list[tu
             problems.extend((index, problem) for problem in _check_endpoint(document))
         elif document["kind"] == "ToolPermission":
             problems.extend((index, problem) for problem in _check_conditions(document))
+        elif document["kind"] == "AgentSystem":
+            problems.extend((index, problem) for problem in _check_edges(document))
     return problems
 
 
@@ -72,6 +75,21 @@ def _check_conditions(document: Document) -> Iterator[Problem]:
             Expression(condition["when"])
         except FoliotError as error:
             yield Problem(("spec", "conditions", index, "when"), error.message, error.hint)
+
+
+def _check_edges(document: Document) -> Iterator[Problem]:
+    """An edge whose expression cannot be compiled would never fire."""
+    for name, node in document["spec"].get("graph", {}).items():
+        for index, edge in enumerate(node.get("edges", ())):
+            when = edge.get("when")
+            if not isinstance(when, str) or when == OTHERWISE:
+                continue
+            from foliot.engine.edge_conditions import EdgeCondition
+
+            try:
+                EdgeCondition(when)
+            except FoliotError as error:
+                yield Problem(("spec", "graph", name, "edges", index, "when"), error.message, error.hint)
 
 
 def _path(place: str) -> Path:

@@ -1,7 +1,10 @@
 """Checks of one AgentSystem's graph, made when it is applied and not when a task has already begun.
 
-    error     a node or an edge names no agent of the system; a quorum asks for more than can arrive
-    warning   a cycle without a turn limit; a node that nothing reaches; a join that waits for what may never come
+    error     a node or an edge names no agent of the system; a quorum asks for more than can arrive; a join that can
+              never start, because it waits for what comes behind it, for a join that waits for it, or for what is
+              never reached
+    warning   a cycle without a turn limit; a node that nothing reaches; a join that waits for what may never come; a
+              second edge to the same agent
 
 Where agents start: those that nothing leads to; in a graph that is all cycles, the first of `spec.agents`. Without a
 graph the agents follow each other in the order of `spec.agents`.
@@ -28,6 +31,7 @@ class Route:
     target: str
     path: Path
     when: Any = None
+    on_failure: str = "fail"
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,42 @@ class Graph:
     @cached_property
     def entries(self) -> list[str]:
         return [agent for agent in self.agents if not self.preceding[agent]] or list(self.agents[:1])
+
+    def outgoing(self, agent: str) -> list[Route]:
+        """The routes of an agent that count: of several to the same agent, the first."""
+        found: dict[str, Route] = {}
+        for route in self.routes:
+            if route.source == agent:
+                found.setdefault(route.target, route)
+        return list(found.values())
+
+    def join(self, agent: str) -> Mapping[str, Any] | None:
+        """The join of an agent with two or more before it, or with an explicit quorum; empty when all is default."""
+        declared: Mapping[str, Any] = self.nodes.get(agent, {}).get("join") or {}
+        expected = len(self.preceding[agent])
+        return declared if expected > 1 or (expected and declared.get("mode") == "quorum") else None
+
+    @cached_property
+    def startable(self) -> set[str]:
+        """The agents that can start in some task, if every condition held and nothing failed.
+
+        Grown from the entries: a join needs as many startable agents before it as it requires. What it leaves out can
+        never start, in any task.
+        """
+        found = set(self.entries)
+        grown = True
+        while grown:
+            grown = False
+            for agent in self.agents:
+                before = sum(source in found for source in self.preceding[agent])
+                join = self.join(agent)
+                enough = 1
+                if join is not None and join.get("on_failure") != "continue_partial":
+                    enough = needed(join, len(self.preceding[agent]))
+                if agent not in found and before >= enough:
+                    found.add(agent)
+                    grown = True
+        return found
 
     @cached_property
     def cycle(self) -> list[str] | None:
@@ -124,6 +164,7 @@ def check_graph(document: Mapping[str, Any]) -> list[Problem]:
     problems = [*_unknown(graph)]
     if graph.nodes:
         problems += _cycles(graph, document.get("spec", {}).get("max_turns"))
+        problems += _repeated(graph)
         problems += _unreached(graph)
         problems += _joins(graph)
     return problems
@@ -134,7 +175,7 @@ def _routes(name: str, node: Mapping[str, Any]) -> Iterator[Route]:
     if target := node.get("next"):
         yield Route(name, target, (*here, "next"))
     for index, edge in enumerate(node.get("edges", ())):
-        yield Route(name, edge["to"], (*here, "edges", index, "to"), edge.get("when"))
+        yield Route(name, edge["to"], (*here, "edges", index, "to"), edge.get("when"), edge.get("on_failure") or "fail")
 
 
 def _unknown(graph: Graph) -> Iterator[Problem]:
@@ -146,6 +187,15 @@ def _unknown(graph: Graph) -> Iterator[Problem]:
         if route.target not in graph.agents:
             message = f'graph edge "{route.source}" -> "{route.target}" points to unknown agent'
             yield Problem(route.path, message, _near(route.target, graph.agents))
+
+
+def _repeated(graph: Graph) -> Iterator[Problem]:
+    counted = {route.path for agent in graph.agents for route in graph.outgoing(agent)}
+    for route in graph.routes:
+        if route.path not in counted:
+            message = f'a second edge "{route.source}" -> "{route.target}" has no effect'
+            hint = "the first one counts; an expression can join two conditions with ||"
+            yield Problem(route.path, message, hint, severity="warning")
 
 
 def _cycles(graph: Graph, max_turns: int | None) -> Iterator[Problem]:
@@ -201,22 +251,43 @@ def _join_values(join: Mapping[str, Any], expected: int, place: Path) -> Iterato
 
 
 def _starving(graph: Graph, agent: str, join: Mapping[str, Any], place: Path) -> Iterator[Problem]:
-    """Joins that may wait for what never comes. One that goes on with a part, or without the node, cannot starve."""
-    if join.get("on_failure", "deadletter") != "deadletter":
-        return
+    """Joins that can never start, and joins that may wait for what never comes."""
+    on_failure = join.get("on_failure", "deadletter")
     sources = graph.preceding[agent]
-    needed = _needed(join, len(sources))
-    free = graph.reached(without=agent)
-    late = [source for source in sources if source not in free]
-    if agent not in graph.entries and len(sources) - len(late) < needed:
-        message = f'"{agent}" waits for {_names(late)}, which can only follow it'
-        yield Problem(place, message, "join with mode quorum and quorum_count 1 starts it", severity="warning")
-    elif needed == len(sources) and (pair := _alternatives(graph, agent)):
+    if agent not in graph.startable and any(source in graph.startable for source in sources):
+        lacking = [source for source in sources if source not in graph.startable]
+        message = f'"{agent}" waits for {_why_never(graph, agent, lacking)}'
+        hint = "it can never start; join with mode quorum and a smaller quorum_count, or take an edge away"
+        yield Problem(place, message, hint, severity="error" if on_failure == "deadletter" else "warning")
+        return
+    strict = on_failure == "deadletter" and needed(join, len(sources)) == len(sources)
+    if strict and (pair := _alternatives(graph, agent)):
         message = f'"{agent}" waits for all, but {pair}'
         yield Problem(place, message, "use join.mode quorum, or on_failure continue_partial", severity="warning")
 
 
-def _needed(join: Mapping[str, Any], expected: int) -> int:
+def _why_never(graph: Graph, agent: str, lacking: Sequence[str]) -> str:
+    """`c, which can only follow it`: each agent that cannot come first, by the reason why."""
+    reached, free = graph.reached(), graph.reached(without=agent)
+    reasons: dict[str, list[str]] = {}
+    for source in lacking:
+        if source == agent:
+            reasons.setdefault("itself", [])
+        elif source not in reached:
+            reasons.setdefault("never reached", []).append(source)
+        elif source not in free:
+            reasons.setdefault("can only follow it", []).append(source)
+        else:
+            reasons.setdefault("cannot start before it", []).append(source)
+    parts: list[str] = []
+    for why, names in reasons.items():
+        verb = ("are " if len(names) > 1 else "is ") if why == "never reached" else ""
+        parts.append(f"{_names(names)}, which {verb}{why}" if names else why)
+    return "; and for ".join(parts)
+
+
+def needed(join: Mapping[str, Any], expected: int) -> int:
+    """How many of `expected` agents must arrive: all, or for a quorum the larger of its count and its share."""
     if join.get("mode") != "quorum":
         return expected
     share = -(-expected * join.get("quorum_percent", 0) // 100)

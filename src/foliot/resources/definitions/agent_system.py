@@ -6,11 +6,16 @@
         edges:
           - {to: bug, when: {route: bug}}        # the agent answered with the route label `route=bug`
           - {to: feature, when: otherwise}       # no other conditional edge of this node fired
+      bug:
+        edges:
+          - {to: done, on_failure: forward}      # if `bug` fails, `done` is told what went wrong
       done:
         join: {mode: quorum, quorum_count: 2, timeout: 5m}
 
 An edge without `when` always fires. `when` is a map of route labels that must all be equal to what the agent gave, the
-word `otherwise`, or an expression in text. A join belongs to the node that receives.
+word `otherwise`, or an expression in text. When the agent fails, its edges fire by `on_failure` alone: `fail` ends the
+task unless a join can do without, `skip` delivers nothing, `forward` delivers what went wrong. A join belongs to the
+node that receives.
 """
 
 from __future__ import annotations
@@ -68,6 +73,10 @@ class Edge(Model):
     to: Name = Field(default="", validation_alias=AliasChoices("to", "next"), description="The agent that receives.")
     when: Condition | None = Field(
         default=None, description="When it fires: route labels, `otherwise`, or an expression. Always when not given."
+    )
+    on_failure: Annotated[Literal["fail", "skip", "forward"], BeforeValidator(lowered)] | None = Field(
+        default=None,
+        description="When the agent before it fails: `fail` the task (the default), `skip`, or `forward` the error.",
     )
     labels: StringMap = Field(default_factory=dict[str, str], description="For display.")
     policy: dict[str, Any] = Field(default_factory=dict[str, Any], description="For display.")
