@@ -163,23 +163,25 @@ def _take_level(lines: Sequence[Line], want: int, now: float, busy: Counter[str]
     """
     pending = {line.line: line for line in lines}
     picked = Counter({line.line: line.running for line in lines})
-    chosen: list[Row] = []
+    chosen: dict[int, Row] = {}
     while pending and len(chosen) < want:
         for name, count in share_out(pending.values(), want - len(chosen), busy, picked):
             line = pending[name]
             allowed = min(count, gate.room(line))
-            found = (yield from rows("queue_take", line=name, now=now, count=allowed)) if allowed else []
-            good = yield from _without_strays(found, now)
+            before = picked[name] - line.running  # stand at its head until the end of this transaction
+            found = (yield from rows("queue_take", line=name, now=now, count=before + allowed)) if allowed else []
+            fresh = [row for row in found if row["run"] not in chosen]
+            good = yield from _without_strays(fresh, now)
             if good:
                 yield from gate.passed(line, good)
-            if not allowed or (not found and picked[name] == line.running):
+            if not allowed or not (fresh or before):
                 gate.refuse(line)
-            if not allowed or len(found) < allowed:
+            if not allowed or len(fresh) < allowed:
                 del pending[name]
-            chosen += good
+            chosen.update((row["run"], row) for row in good)
             busy[line.namespace] += len(good)
             picked[name] += len(good)
-    return chosen
+    return list(chosen.values())
 
 
 def share_out(
