@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import AsyncExitStack
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from foliot.bus.local import LocalTransport
+from foliot.bus.nats import NatsTransport
+from foliot.bus.nats_link import NatsLink, NatsOptions
+from foliot.bus.nats_stream import StreamPlan
 from foliot.bus.postgres import PostgresTransport
 from foliot.bus.store import StoreTransport
 from foliot.store.journal import SqlJournal
@@ -60,6 +64,24 @@ class DatabasePlace:
         await transport.publish(tickets)
 
 
+class NatsPlace:
+    """Each transport on a connection of its own, all on one stream."""
+
+    names, exact = True, True
+
+    def __init__(self, url: str, stack: AsyncExitStack) -> None:
+        self._url = url
+        self._stack = stack
+
+    async def open(self, plan: StreamPlan | None = None):
+        transport = await NatsTransport.open(NatsLink(NatsOptions(self._url)), plan)
+        self._stack.push_async_callback(transport.close)
+        return transport
+
+    async def tell(self, transport, tickets) -> None:
+        await transport.publish(tickets)
+
+
 class TestLocal(TransportConformance):
     @pytest.fixture
     async def place(self):
@@ -85,3 +107,23 @@ class TestPostgres(TransportConformance):
     async def place(self, postgres_url):
         async with AsyncExitStack() as stack:
             yield DatabasePlace(postgres_url, PostgresTransport, stack, exact=True)
+
+
+class TestNats(TransportConformance):
+    @pytest.fixture
+    async def place(self, nats_url):
+        async with AsyncExitStack() as stack:
+            yield NatsPlace(nats_url, stack)
+
+    @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(history=histories)
+    def test_whatever_happens_each_ticket_comes_until_it_is_done(self, nats_url, history) -> None:
+        name = secrets.token_hex(4)
+
+        async def check() -> None:
+            async with AsyncExitStack() as stack:
+                plan = StreamPlan(stream=f"S{name}", prefix=f"p{name}")
+                transport = await NatsPlace(nats_url, stack).open(plan)
+                await check_history(transport, history, prefix=name)
+
+        asyncio.run(check())

@@ -1,0 +1,197 @@
+"""The connection to NATS: made in the background, and made again for ever.
+
+A server that is away is no error for anybody here: who sends keeps what it has for a while, who receives waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from foliot.errors import UsageError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+log = logging.getLogger(__name__)
+
+_RECONNECT_AFTER: Final = 0.2
+_RETRY_AFTER: Final = 1.0
+# Two pings without an answer end a connection: a server that is only frozen is found out after half a minute.
+_PING_EVERY: Final = 10
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class NatsOptions:
+    """Where NATS is and how to get in. `url` may name several servers, with commas, and a user and password or a token.
+
+    `credentials` is a file with a JWT and its seed, `nkey` one with a seed alone; `ca`, `cert` and `key` are for TLS.
+    """
+
+    url: str
+    name: str = "foliot"
+    credentials: Path | None = None
+    nkey: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"NatsOptions({self.place!r})"
+
+    @property
+    def servers(self) -> list[str]:
+        return [each.strip() for each in self.url.split(",") if each.strip()]
+
+    @property
+    def place(self) -> str:
+        """The addresses, without user, password and token."""
+        return ", ".join(each.partition("://")[2].rpartition("@")[2] for each in self.servers)
+
+    def check(self) -> None:
+        """Raises `UsageError` when a file or a package that these options need is not there."""
+        if find_spec("nats") is None:
+            raise UsageError(
+                "NATS needs the package nats-py, which is not installed", hint="pip install 'foliot[nats]'"
+            )
+        if (self.credentials or self.nkey) and find_spec("nkeys") is None:
+            raise UsageError("a NATS key needs the package nkeys, which is not installed", hint="pip install nkeys")
+        for file in (self.credentials, self.nkey, self.ca, self.cert, self.key):
+            if file is not None and not file.is_file():
+                raise UsageError(f"the file {file}, which NATS needs, does not exist")
+        if self.key is not None and self.cert is None:
+            raise UsageError("a TLS key for NATS needs its certificate too", hint="set both")
+
+    def arguments(self) -> dict[str, Any]:
+        """For the client's `connect`. Raises `UsageError` when a TLS file cannot be used."""
+        given: dict[str, Any] = {"servers": self.servers, "name": self.name}
+        if self.credentials is not None:
+            given["user_credentials"] = str(self.credentials)
+        elif self.nkey is not None:
+            given["nkeys_seed"] = str(self.nkey)
+        if self.ca is not None or self.cert is not None:
+            try:
+                context = ssl.create_default_context(cafile=self.ca)
+                if self.cert is not None:
+                    context.load_cert_chain(self.cert, self.key)
+            except (OSError, ssl.SSLError) as error:
+                raise UsageError(f"the TLS files for NATS cannot be used: {type(error).__name__}") from None
+            given["tls"] = context
+        return given
+
+
+class NatsLink:
+    """One connection. `start` it on the event loop that uses it."""
+
+    def __init__(self, options: NatsOptions) -> None:
+        self.options = options
+        self._client: Client | None = None
+        self._up = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._heard: list[Callable[[], None]] = []
+        self._complained = ""
+
+    def start(self) -> None:
+        """Begin to connect. Raises `UsageError` for options that can never work."""
+        self.options.check()
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep(self.options.arguments()))
+
+    def on_connect(self, heard: Callable[[], None]) -> None:
+        """Call `heard` whenever the connection is there, for the first time and again."""
+        self._heard.append(heard)
+
+    @property
+    def client(self) -> Client | None:
+        """The client, when it is connected now."""
+        return self._client if self._client is not None and self._client.is_connected else None
+
+    async def connected(self, *, timeout: float) -> Client | None:
+        """The client as soon as it is connected; None after `timeout` seconds."""
+        if (client := self.client) is None and timeout > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._up.wait()
+            client = self.client
+        return client
+
+    async def close(self) -> None:
+        """Send what waits, for a second at most, and let go."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        client, self._client = self._client, None
+        self._up.clear()
+        if client is not None and not client.is_closed:
+            from nats.errors import Error
+
+            with suppress(Error, TimeoutError, OSError):
+                if client.is_connected:
+                    await client.flush(timeout=1)
+            with suppress(Error, TimeoutError, OSError):
+                async with asyncio.timeout(2):
+                    await client.close()
+
+    async def _keep(self, arguments: dict[str, Any]) -> None:
+        """Connect; again when the client has given up, which it does when it is refused."""
+        from nats.aio.client import Client
+        from nats.errors import Error
+
+        while True:
+            client = Client()
+            self._gone.clear()
+            try:
+                await client.connect(
+                    **arguments,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=_RECONNECT_AFTER,  # pyright: ignore[reportArgumentType] - it only sleeps for it
+                    connect_timeout=2,
+                    ping_interval=_PING_EVERY,
+                    max_outstanding_pings=2,
+                    error_cb=self._trouble,
+                    disconnected_cb=self._disconnected,
+                    reconnected_cb=self._connected,
+                    closed_cb=self._closed,
+                )
+                self._client = client
+                await self._connected()
+                await self._gone.wait()
+            except asyncio.CancelledError:
+                if self._client is not client:
+                    await client.close()
+                raise
+            except (Error, OSError, TimeoutError, ValueError) as error:
+                await self._trouble(error)
+            await asyncio.sleep(_RETRY_AFTER)
+
+    async def _connected(self) -> None:
+        if self._complained:
+            log.warning("NATS at %s is there", self.options.place)
+        self._complained = ""
+        self._up.set()
+        for heard in self._heard:
+            heard()
+
+    async def _disconnected(self) -> None:
+        self._up.clear()
+
+    async def _closed(self) -> None:
+        self._up.clear()
+        self._gone.set()
+
+    async def _trouble(self, error: Exception) -> None:
+        """Told once for each kind, without the words of the client: they may hold the address with its password."""
+        kind = type(error).__name__
+        if self.client is None and kind != self._complained:
+            self._complained = kind
+            log.warning("NATS at %s cannot be reached (%s); trying on", self.options.place, kind)
