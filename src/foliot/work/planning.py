@@ -1,0 +1,113 @@
+"""From a declared system, or one agent, to the plan of a task: every default filled in, nothing left to look up.
+
+What cannot be a plan is refused here, with everything that is wrong with it: a graph that names strangers, a join that
+can never start, a cycle without a turn limit. It is the same judgement as when the system is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from foliot.errors import InvalidInput
+from foliot.kernel.plan import Edge, Join, Node, Plan, Retry
+from foliot.resources.durations import seconds
+from foliot.resources.graph import CYCLE, Graph, check_graph, needed
+from foliot.store.base import Document
+
+
+def compile_plan(
+    task_name: str,
+    namespace: str,
+    document: Document,
+    task_spec: Mapping[str, Any],
+    agents: Mapping[str, str],
+    definitions: Mapping[str, str],
+) -> Plan:
+    """The plan of a task addressed to `document`, an AgentSystem or an Agent.
+
+    `task_spec` may give `max_turns`, `retry` and `message_retry`, as a Task does. `agents` are the digests of the
+    frozen agents by name, `definitions` those of the resources behind them. Raises `InvalidInput`.
+    """
+    system = document["kind"] == "AgentSystem"
+    name: str = document["metadata"]["name"]
+    nodes, entries = _system(document) if system else ({name: Node()}, (name,))
+    if missing := [agent for agent in nodes if agent not in agents]:
+        raise InvalidInput(f"agent {missing[0]!r} is not there", hint="apply the agents of the system first")
+    turns = int(task_spec.get("max_turns") or (document.get("spec", {}).get("max_turns") if system else 0) or 0)
+    if system and not turns and (cycle := Graph.of(document).cycle) is not None:
+        raise InvalidInput(CYCLE, hint=f"{' -> '.join(cycle)}; or set spec.max_turns of the system")
+    return Plan(
+        task=f"{namespace}/{task_name}",
+        nodes=nodes,
+        entries=entries,
+        agents=dict(agents),
+        definitions=dict(definitions),
+        system=name if system else "",
+        max_turns=turns,
+        retry=retry_of(task_spec),
+    )
+
+
+def _system(document: Document) -> tuple[dict[str, Node], tuple[str, ...]]:
+    if wrong := [problem for problem in check_graph(document) if problem.severity == "error"]:
+        raise InvalidInput("; ".join(problem.message for problem in wrong), hint=wrong[0].hint)
+    graph = Graph.of(document)
+    if not graph.nodes:
+        followers = (*graph.agents[1:], None)
+        line = {
+            agent: Node(() if to is None else (Edge(to),)) for agent, to in zip(graph.agents, followers, strict=True)
+        }
+        return line, tuple(graph.agents[:1])
+    nodes = {agent: Node(_edges(graph, agent), _join(graph, agent)) for agent in graph.agents}
+    return nodes, tuple(graph.entries)
+
+
+def _edges(graph: Graph, agent: str) -> tuple[Edge, ...]:
+    # The reader has checked the words, so an unknown one is a fault of ours and not of whoever wrote the manifest.
+    return tuple(
+        Edge(route.target, route.when, route.on_failure)  # pyright: ignore[reportArgumentType] - text from the reader
+        for route in graph.outgoing(agent)
+    )
+
+
+def _join(graph: Graph, agent: str) -> Join | None:
+    declared = graph.join(agent)
+    if declared is None:
+        return None
+    expected = tuple(graph.preceding[agent])
+    timeout = declared.get("timeout")
+    return Join(
+        mode=declared.get("mode", "wait_for_all"),
+        expected=expected,
+        required=needed(declared, len(expected)),
+        on_failure=declared.get("on_failure", "deadletter"),
+        timeout=None if timeout is None else _seconds(timeout),
+    )
+
+
+def retry_of(task_spec: Mapping[str, Any]) -> Retry:
+    """When a message is tried again: `message_retry`, and what it does not say from `retry`.
+
+    Durations are texts such as `2s`, or numbers of seconds. Raises `InvalidInput`.
+    """
+    task: Mapping[str, Any] = task_spec.get("retry") or {}
+    message: Mapping[str, Any] = task_spec.get("message_retry") or {}
+    backoff = message.get("backoff", task.get("backoff"))
+    longest = message.get("max_backoff")
+    return Retry(
+        max_attempts=max(1, int(message.get("max_attempts") or task.get("max_attempts") or 1)),
+        backoff=0.0 if backoff is None else _seconds(backoff),
+        max_backoff=86_400.0 if longest is None else _seconds(longest),
+        jitter=message.get("jitter", "full"),
+        non_retryable=tuple(text.lower() for text in message.get("non_retryable", ())),
+    )
+
+
+def _seconds(value: str | float) -> float:
+    if isinstance(value, str):
+        try:
+            return seconds(value)
+        except ValueError as error:
+            raise InvalidInput(f"{value!r} is no duration: {error}") from None
+    return float(value)
