@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from foliot.testing.simulator.profiles import ANY, PROFILES
 from foliot.testing.simulator.simulation import simulate
@@ -15,27 +17,46 @@ CHUNK = 50
 MOST_FAILURES_SHOWN = 3
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+class Played(Protocol):
+    """What came of one seed; printed, it says how to replay it."""
+
+    @property
+    def ok(self) -> bool: ...
+
+    @property
+    def digest(self) -> str: ...
+
+
+Simulate: TypeAlias = Callable[[int, str], Played]
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    simulate: Simulate = simulate,
+    profiles: Iterable[str] = PROFILES,
+    prog: str = "python -m foliot.testing.simulator",
+) -> int:
     """The exit code: 0 when every promise was kept, 1 otherwise."""
-    options = _parser().parse_args(arguments)
+    options = _parser(prog, profiles).parse_args(arguments)
     if options.seed is not None:
-        return _play_one(options.seed, options.profile, options.verbose)
-    return _play_many(options.start, options.seeds, options.profile, options.jobs)
+        return _play_one(simulate, options.seed, options.profile, options.verbose)
+    return _play_many(simulate, options.start, options.seeds, options.profile, options.jobs)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m foliot.testing.simulator", description=__doc__)
+def _parser(prog: str, profiles: Iterable[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description="Play one seed and see it, or thousands.")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="play this seed")
     which.add_argument("--seeds", type=int, help="play that many, and stop at nothing but a broken promise")
     parser.add_argument("--start", type=int, default=0, help="the first of --seeds (default: 0)")
     parser.add_argument("--jobs", type=int, default=1, help="processes to use for --seeds (default: 1)")
-    parser.add_argument("--profile", choices=[ANY, *PROFILES], default=ANY, help="which kind of trouble (default: any)")
+    parser.add_argument("--profile", choices=[ANY, *profiles], default=ANY, help="which kind of trouble (default: any)")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the history even when all went well")
     return parser
 
 
-def _play_one(seed: int, profile: str, verbose: bool) -> int:
+def _play_one(simulate: Simulate, seed: int, profile: str, verbose: bool) -> int:
     report = simulate(seed, profile)
     if verbose or not report.ok:
         _say(str(report))
@@ -43,11 +64,11 @@ def _play_one(seed: int, profile: str, verbose: bool) -> int:
     return 0 if report.ok else 1
 
 
-def _play_many(start: int, count: int, profile: str, jobs: int) -> int:
+def _play_many(simulate: Simulate, start: int, count: int, profile: str, jobs: int) -> int:
     began = time.monotonic()
     chunks = [range(first, min(first + CHUNK, start + count)) for first in range(start, start + count, CHUNK)]
     failed = 0
-    for failures in _chunk_results(chunks, profile, jobs):
+    for failures in _chunk_results(partial(play_chunk, simulate), chunks, profile, jobs):
         for text in failures:
             failed += 1
             if failed <= MOST_FAILURES_SHOWN:
@@ -57,16 +78,18 @@ def _play_many(start: int, count: int, profile: str, jobs: int) -> int:
     return 1 if failed else 0
 
 
-def _chunk_results(chunks: list[range], profile: str, jobs: int) -> Iterator[list[str]]:
+def _chunk_results(
+    play: Callable[[range, str], list[str]], chunks: list[range], profile: str, jobs: int
+) -> Iterator[list[str]]:
     profiles = [profile] * len(chunks)
     if jobs <= 1:
-        yield from map(play_chunk, chunks, profiles)
+        yield from map(play, chunks, profiles)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(play_chunk, chunks, profiles)
+        yield from pool.map(play, chunks, profiles)
 
 
-def play_chunk(seeds: range, profile: str) -> list[str]:
+def play_chunk(simulate: Simulate, seeds: range, profile: str) -> list[str]:
     """The reports of those seeds that broke a promise."""
     return [str(report) for seed in seeds if not (report := simulate(seed, profile)).ok]
 

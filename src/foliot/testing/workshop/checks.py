@@ -1,0 +1,98 @@
+"""What must hold when a workshop has come to rest, whatever befell it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from foliot.kernel.codec import decode
+from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
+from foliot.kernel.graph import encode_state, fold
+from foliot.kernel.task_codec import decode_fact
+from foliot.kernel.task_events import (
+    MessageEnded,
+    MessageSent,
+    TaskCancelled,
+    TaskDeadLettered,
+    TaskEvent,
+    TaskFailed,
+    TaskRequeued,
+    TaskSucceeded,
+)
+from foliot.store.transaction import Row
+from foliot.testing.workshop.cast import RULES
+from foliot.testing.workshop.database import Truth
+from foliot.work.base import Command
+from foliot.work.bundle import unpack
+
+_ENDS = (TaskSucceeded, TaskFailed, TaskCancelled, TaskDeadLettered)
+_RUN_ENDS = (RunSucceeded, RunFailed, RunCancelled, RunDeadLettered)
+ONCE = {rule.name for rule in RULES if rule.effect == "once"}
+
+
+def task_problems(
+    truth: Truth, commands: Mapping[str, Command], expected: Mapping[str, str], cancelled: set[str]
+) -> Iterator[str]:
+    """Every task: there once, ended once, with the right output, and its state the fold of its facts."""
+    for name, command in commands.items():
+        found = truth.read("task_named", {"namespace": "default", "name": name})
+        if not found:
+            yield f"task {name} was lost"
+            continue
+        row = found[0]
+        events = [(each["at"], decode_fact(each["data"])) for each in _events(truth, name, row)]
+        facts = [fact for _, fact in events]
+        yield from _history_problems(name, row, facts)
+        lock = truth.read("task_lock", {"key": row["key"]})[0]
+        plan = unpack(lock["plan"], truth.read("blob_get", {"digest": lock["plan"]})[0]["data"]).plan_for(
+            f"default/{name}"
+        )
+        if encode_state(fold(plan, events)) != lock["graph"]:
+            yield f"task {name}: the stored state is not the fold of its facts"
+        match facts[-1]:
+            case TaskSucceeded(output=output) if output != expected[name]:
+                yield f"task {name} ({command.target}) gave {output!r} instead of {expected[name]!r}"
+            case TaskSucceeded():
+                pass
+            case TaskCancelled() if name in cancelled:
+                pass
+            case last:
+                yield f"task {name} is {row['phase']}: {last}"
+
+
+def _events(truth: Truth, name: str, row: Row) -> list[Row]:
+    return truth.read("task_event_read", {"namespace": "default", "name": name, "after": 0, "count": 10_000})
+
+
+def _history_problems(name: str, row: Row, facts: list[TaskEvent]) -> Iterator[str]:
+    if len(facts) != row["revision"]:
+        yield f"task {name}: {len(facts)} facts at revision {row['revision']}"
+    ends = sum(isinstance(fact, _ENDS) for fact in facts)
+    again = sum(isinstance(fact, TaskRequeued) for fact in facts)
+    if ends != 1 + again:
+        yield f"task {name} ended {ends} times with {again} requeues"
+    sent = Counter(fact.message.id for fact in facts if isinstance(fact, MessageSent) and fact.activates)
+    done = Counter(fact.message_id for fact in facts if isinstance(fact, MessageEnded))
+    for message_id, count in sent.items():
+        if count > 1 or done[message_id] != 1:
+            yield f"message {message_id}: sent {count} times, ended {done[message_id]} times"
+
+
+def run_problems(truth: Truth, commands: Mapping[str, Command]) -> Iterator[str]:
+    """Every run: of one message, ended once, gone from the queue."""
+    for name in commands:
+        runs = truth.read("task_runs", {"namespace": "default", "name": name})
+        for row in runs:
+            entries = truth.read("event_read", {"id": row["run_id"], "after": 0, "count": 10_000})
+            ends = sum(isinstance(decode(entry["data"]), _RUN_ENDS) for entry in entries)
+            if ends != 1:
+                yield f"run {row['run_id']} of {row['message']} ended {ends} times"
+            if row["due_at"] is not None or row["held"] is not None:
+                yield f"run {row['run_id']} has ended and is still in the queue"
+
+
+def effect_problems(acts: Mapping[str, int], tools: Mapping[str, str], rerun: set[str]) -> Iterator[str]:
+    """No `once` effect twice, unless a person said so."""
+    for key, count in acts.items():
+        if count > 1 and tools[key] in ONCE and key not in rerun:
+            yield f"{tools[key]} ({key}) took effect {count} times"

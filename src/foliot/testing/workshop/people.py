@@ -1,0 +1,92 @@
+"""Those who look after a workshop: they cancel, say what became of calls cut off, and requeue what was given up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from foliot.engine.signals import signal
+from foliot.errors import FoliotError
+from foliot.kernel.codec import decode
+from foliot.kernel.events import RunWaiting, UnknownDecided
+from foliot.kernel.messages import Text, ToolResult
+from foliot.testing.workshop.database import Truth
+from foliot.testing.workshop.process import Colleague
+
+
+class Caretaker:
+    """`ordered` are the tasks that somebody asked to cancel; `rerun` are calls that somebody said to run again."""
+
+    def __init__(self, desk: Colleague, truth: Truth) -> None:
+        self._desk = desk
+        self._truth = truth
+        self._said = 0
+        self.ordered: set[str] = set()
+        self.rerun: set[str] = set()
+
+    async def look_after(self) -> None:
+        world = self._desk.world
+        while True:
+            await asyncio.sleep(2.0)
+            for row in self._truth.read("task_list", _everything()):
+                if row["phase"] == "dead_lettered" and world.maybe(0.7):
+                    await self._try(self._desk.tasks.requeue(row["namespace"], row["name"], by="ann"))
+            for row in self._truth.read("run_list", _waiting()):
+                await self._answer(row["id"])
+
+    async def meddle(self, names: list[str]) -> None:
+        """Cancel some of the tasks, at any moment."""
+        desk, chance = self._desk, self._desk.world.chance
+        for _ in range(chance.randint(0, desk.profile.cancels) if desk.profile.cancels else 0):
+            await asyncio.sleep(chance.choice((0.0, 0.3, 1.0, 4.0)))
+            name = chance.choice(names)
+            if await self._try(desk.tasks.cancel("default", name, by="bob", reason="enough")):
+                self.ordered.add(name)
+
+    async def _answer(self, run_id: str) -> None:
+        world = self._desk.world
+        entries = await self._desk.journal.read(run_id)
+        waiting = next((decode(entry.data) for entry in reversed(entries) if entry.type == "run.waiting"), None)
+        if not isinstance(waiting, RunWaiting) or waiting.reason != "unknown_effect" or world.maybe(0.3):
+            return
+        for call_id in waiting.calls:
+            key = f"{run_id}/{call_id}"
+            if world.acts[key]:
+                fact = UnknownDecided(call_id, "happened", "ann", result=ToolResult(call_id, "", (Text("seen"),)))
+            else:
+                fact = UnknownDecided(call_id, "run", "ann")
+                self.rerun.add(key)
+            self._said += 1
+            told = signal(run_id, fact, world.now, signal_id=f"s{self._said}")
+            await self._try(self._desk.journal.signal(told))
+
+    async def _try(self, asking: asyncio.Future[object] | object) -> bool:
+        try:
+            await asking  # type: ignore[misc]  # any awaitable
+        except FoliotError as error:
+            self._desk.world.note(self._desk.name, "", f"is told  {error.code}")
+            return False
+        return True
+
+
+def _everything() -> dict[str, object]:
+    phases = msgspec.json.encode(["queued", "running", "succeeded", "failed", "cancelled", "dead_lettered"]).decode()
+    return {
+        "before": 2**62,
+        "namespace": "",
+        "target": "",
+        "lane": "",
+        "spawned_by": "",
+        "parent": "",
+        "after_time": 0.0,
+        "before_time": 1e15,
+        "archived": 1,
+        "phases": phases,
+        "labels": "[]",
+        "count": 100,
+    }
+
+
+def _waiting() -> dict[str, object]:
+    return {"before": "", "namespace": "", "agent": "", "phases": '["waiting"]', "count": 100}
