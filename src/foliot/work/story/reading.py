@@ -1,0 +1,136 @@
+"""Reading what the story of a task is told from: its events, its runs, the journals of those under way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from foliot.engine.base import Clock
+from foliot.engine.runs import Runs
+from foliot.engine.story.tracing import trace_of
+from foliot.store.base import Database
+from foliot.store.bounds import list_classes, list_limits
+from foliot.store.workers import list_workers
+from foliot.work.base import TaskRecord
+from foliot.work.story.happenings import (
+    Batch,
+    Happening,
+    Place,
+    RunHappening,
+    TaskHappening,
+    decode_cursor,
+    encode_cursor,
+)
+from foliot.work.story.telling import LiveRun, RunRow, TaskStory, live_run, tell_story
+from foliot.work.story.why import Surroundings, TaskExplanation, why
+from foliot.work.tasks import TaskService
+
+PAGE: Final = 500
+# Of a task with more runs under way, only so many are looked into: who asks wants to know why, not everything.
+LOOKED_INTO: Final = 40
+
+
+class Stories:
+    """Stories of the tasks of one store."""
+
+    def __init__(self, tasks: TaskService, runs: Runs, database: Database, *, clock: Clock) -> None:
+        self._tasks = tasks
+        self._runs = runs
+        self._db = database
+        self._clock = clock
+
+    async def of(self, namespace: str, name: str, *, looks: bool = True) -> TaskStory:
+        """The story of one task. `looks`: into the journals of its live runs as well. Raises `NotFound`."""
+        ref = await self._tasks.ref(namespace, name)
+        records = await self.records(namespace, name)
+        rows = await self.rows(namespace, name)
+        live: dict[str, LiveRun] = {}
+        if looks:
+            under_way = [row.run_id for row in rows if not row.ended][:LOOKED_INTO]
+            live = dict(zip(under_way, await asyncio.gather(*map(self.live, under_way)), strict=True))
+        info = await self._tasks.get(namespace, name)
+        return tell_story(info, ref.command, ref.pinned.plan_for(ref.id), records, rows, live, now=self._clock())
+
+    async def records(self, namespace: str, name: str, *, after: int = 0) -> list[TaskRecord]:
+        """Every fact behind `after`."""
+        found: list[TaskRecord] = []
+        while True:
+            page = await self._tasks.events(namespace, name, after=after, limit=PAGE)
+            found += page
+            if len(page) < PAGE:
+                return found
+            after = page[-1].seq
+
+    async def rows(self, namespace: str, name: str) -> list[RunRow]:
+        """The runs of a task, oldest first."""
+        return [_row(row) for row in await self._tasks.runs(namespace, name)]
+
+    async def live(self, run_id: str) -> LiveRun:
+        """What the journal of a run says."""
+        facts = await self._runs.facts(run_id)
+        return live_run(trace_of(run_id, facts), facts)
+
+    async def happenings(self, namespace: str, name: str, *, cursor: str | None = None) -> Batch:
+        """What has happened behind the cursor, to the task and to all its runs, in the order of time.
+
+        It returns at once; nothing new gives an empty batch. Raises `NotFound`, `InvalidInput` for a cursor that was
+        not given out here.
+        """
+        place = decode_cursor(cursor)
+        # In this order: the sending of every message whose run is listed is among the records, and a run that is
+        # listed as ended gives all it has.
+        rows = await self.rows(namespace, name)
+        records = await self.records(namespace, name, after=place.seq)
+        found: list[Happening] = [TaskHappening(record.at, record.seq, record.event) for record in records]
+        seen: dict[str, int] = {}
+        for row in rows[place.finished :]:
+            after = place.runs.get(row.run_id, 0)
+            entries = await self._runs.journal.read(row.run_id, after=after)
+            found += (RunHappening.of(row.agent, row.run_id, entry) for entry in entries)
+            seen[row.run_id] = entries[-1].seq if entries else after
+        found.sort(key=lambda each: each.at)
+        finished = next((number for number, row in enumerate(rows) if not row.ended), len(rows))
+        for row in rows[:finished]:
+            seen.pop(row.run_id, None)
+        upto = records[-1].seq if records else place.seq
+        return Batch(found, encode_cursor(Place(upto, finished, seen)))
+
+    async def why(self, namespace: str, name: str) -> TaskExplanation:
+        """Why the task is where it is. Raises `NotFound`."""
+        story = await self.of(namespace, name)
+        running: dict[tuple[str, str], int] = {}
+        limits = await list_limits(self._db)
+        for limit in limits:
+            space, _, rest = limit.name.partition("/")
+            names: dict[str, Any] = (
+                {"namespace": space} if limit.scope == "namespace" else {"namespace": space, "name": rest}
+            )
+            found = await self._db.read(f"limit_running_{limit.scope}", **names)
+            running[limit.scope, limit.name] = int(found[0]["running"])
+        ref = await self._tasks.ref(namespace, name)
+        around = Surroundings(
+            workers=await list_workers(self._db),
+            limits=limits,
+            running=running,
+            classes=await list_classes(self._db),
+            specs={agent: spec for agent, (_, _, spec) in ref.pinned.specs.items()},
+        )
+        return why(story, around, self._clock())
+
+
+def _row(row: dict[str, Any]) -> RunRow:
+    return RunRow(
+        message=row["message"],
+        run_id=row["run_id"],
+        agent=row["agent"],
+        phase=row["phase"],
+        worker=row["worker"],
+        lease_until=row["lease_until"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        summary=row["summary"],
+        due_at=row["due_at"],
+        held=bool(row["held"]),
+        requirements=row["requirements"] or "",
+        class_key=row["class"] or "",
+    )
