@@ -12,10 +12,13 @@ from foliot.engine.runs import Runs
 from foliot.kernel.spec import RunSpec
 from foliot.resources.digest import definition_digest
 from foliot.store.base import Database, Document, Key, ResourceStore
+from foliot.store.placement import Offer
 from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.work.bundle import Bundles
 from foliot.work.performing import TaskPerformer
+from foliot.work.story.reading import Stories
 from foliot.work.tasks import TaskService
+from foliot.work.worker import Worker
 
 LEASE_SECONDS: Final = 30.0
 
@@ -61,6 +64,7 @@ class Tasking:
         stream: bool = False,
     ) -> None:
         self.transport = transport
+        self.database = database
         bundles = Bundles(runs.journal)
         self.performer = TaskPerformer(
             database, runs, bundles, transport, toolbox=assembly.pipeline, clock=clock, stream=stream
@@ -73,8 +77,23 @@ class Tasking:
             clock=clock,
             wake=self._end_here,
         )
+        self.stories = Stories(self.tasks, runs, database, clock=clock)
         self._runs = runs
         self._clock = clock
+
+    def worker(self, offer: Offer, *, grace: float = LEASE_SECONDS, once: bool = False) -> Worker:
+        """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`."""
+        return Worker(
+            self.database,
+            self.transport,
+            self.performer,
+            offer,
+            timers=self.tasks.timers,
+            clock=self._clock,
+            lease_seconds=LEASE_SECONDS,
+            grace=grace,
+            once=once,
+        )
 
     async def ring(self, info: RunInfo) -> None:
         """Something was said to a run of a task: let a worker know that it can go on."""

@@ -32,7 +32,10 @@ _commands = msgspec.json.Decoder(Command)
 
 
 class TaskPerformer:
-    """A `Performer`. `toolbox` gives the tools that a run of a spec may call."""
+    """A `Performer`. `toolbox` gives the tools that a run of a spec may call.
+
+    `stream` lets whoever watches a run here see answers as they are written; it may be changed at any time.
+    """
 
     def __init__(
         self,
@@ -51,12 +54,12 @@ class TaskPerformer:
         self._transport = transport
         self._toolbox = toolbox
         self._clock = clock
-        self._stream = stream
+        self.stream = stream
 
     async def perform(self, lease: Lease) -> None:
         """See `Performer`. Cancelled, it gives the run back for others to go on with."""
         try:
-            driver = await self._runs.adopt(lease, tools=self._toolbox, stream=self._stream)
+            driver = await self._runs.adopt(lease, tools=self._toolbox, stream=self.stream)
             await self._runs.drive(driver)
         except LeaseLost as lost:
             log.info("%s", lost.message)

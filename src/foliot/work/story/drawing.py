@@ -131,7 +131,7 @@ def mermaid(plan: Plan, nodes: Sequence[NodeView], now: float) -> str:
     for name, each in _edges(plan):
         label = f'|"{_quoted(edge_label(each), chr(39))}"|' if edge_label(each) else ""
         lines.append(f"  {ids[name]} -->{label} {ids[each.to]}")
-    states = dict.fromkeys(node.state for node in nodes)
+    states: list[NodeState] = list(dict.fromkeys(node.state for node in nodes))
     lines += [f"  classDef {state} fill:{_FILL[state]}" for state in states]
     return "\n".join(lines)
 
