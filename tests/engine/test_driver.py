@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -27,8 +28,10 @@ from foliot.kernel.spec import Repairs
 from foliot.models.base import ModelOverloaded
 from foliot.store.memory import MemoryJournal
 from foliot.store.runs import LeaseLost, Signal
-from foliot.tools.base import Admitted, Invocation
+from foliot.tools.base import Admitted, Invocation, RateLimit, Retry, ToolUnreachable
 from foliot.tools.function import tool
+from foliot.tools.limiter import LocalLimiter
+from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 from tests.engine.kit import Engine, calls, in_turn, says
 
@@ -132,6 +135,68 @@ async def test_whoever_slept_past_its_lease_goes_on_when_nobody_took_the_run() -
     engine.runs = engine.process("w1")
 
     assert isinstance((await engine.run()).ended, RunSucceeded)
+    await engine.close()
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+async def test_a_machine_suspended_between_two_attempts_tries_again_only_if_the_run_is_still_its_own(
+    taken_over: bool,
+) -> None:
+    tried: list[int] = []
+
+    @tool(effect="idempotent")
+    async def flaky() -> str:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ToolUnreachable("connection reset")
+        return "through"
+
+    flaky = flaky.with_definition(replace(flaky.definition, timeout=None, retry=Retry(3, backoff=1.0)))
+    engine = Engine(in_turn(calls("flaky"), says("done")), [flaky])
+    other = engine.process("w2")
+
+    async def suspended(seconds: float) -> None:
+        engine.now += 100.0
+        if taken_over:
+            await other.take("r1")
+
+    engine.toolbox = Pipeline([flaky], Parts(clock=lambda: engine.now, sleep=suspended))
+    engine.runs = engine.process("w1")
+
+    if taken_over:
+        with pytest.raises(LeaseLost):
+            await engine.run()
+        assert len(tried) == 1, "the other process decides about the next attempt"
+    else:
+        assert isinstance((await engine.run()).ended, RunSucceeded)
+        assert len(tried) == 2
+    await engine.close()
+
+
+async def test_a_machine_suspended_while_it_waits_for_its_turn_does_not_act_in_anothers_place() -> None:
+    acted: list[int] = []
+
+    @tool(effect="once")
+    async def pay() -> str:
+        acted.append(1)
+        return "paid"
+
+    pay = pay.with_definition(replace(pay.definition, rate_limit=RateLimit(concurrency=1)))
+    engine = Engine(in_turn(calls("pay"), says("done")), [pay])
+    other = engine.process("w2")
+
+    class Sleepy(LocalLimiter):
+        async def enter(self, key: str, limit: RateLimit, *, within: float) -> None:
+            await super().enter(key, limit, within=within)
+            engine.now += 100.0
+            await other.take("r1")
+
+    engine.toolbox = Pipeline([pay], Parts(clock=lambda: engine.now, limiter=Sleepy()))
+    engine.runs = engine.process("w1")
+
+    with pytest.raises(LeaseLost):
+        await engine.run()
+    assert acted == []
     await engine.close()
 
 

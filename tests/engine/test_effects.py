@@ -122,7 +122,7 @@ async def test_a_toolbox_that_breaks_gives_a_failure_and_not_a_hang() -> None:
         async def admit(self, call):
             return self
 
-        async def run(self, *, on_output=None):
+        async def run(self, *, on_output=None, may_act=None):
             raise ZeroDivisionError("a bug in a backend")
 
     @tool(effect="read")

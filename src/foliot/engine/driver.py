@@ -281,7 +281,15 @@ class Driver:
         heard = partial(self._watcher.output, self.lease.run_id, intent.call_id) if self._stream else None
         definition = self._tools.definition(intent.name)
         ends_run = definition is not None and definition.ends_run
-        fact = await call_tool(intent, call, on_output=heard, deadline=deadline, clock=self._clock, ends_run=ends_run)
+        fact = await call_tool(
+            intent,
+            call,
+            on_output=heard,
+            deadline=deadline,
+            clock=self._clock,
+            ends_run=ends_run,
+            may_act=self._may_act,
+        )
         self._calling.pop(intent.call_id, None)
         self._post(fact)
 

@@ -16,7 +16,7 @@ from foliot.kernel.messages import Text, ToolFailure, ToolResult
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call
 from foliot.models.base import ModelError, OnDelta
-from foliot.tools.base import Admitted, OnOutput
+from foliot.tools.base import Admitted, MayAct, OnOutput
 from foliot.tools.search import offered
 from foliot.tools.spending import Spending, counted
 
@@ -66,6 +66,7 @@ async def call_tool(
     deadline: float | None,
     clock: Clock,
     ends_run: bool = False,
+    may_act: MayAct | None = None,
 ) -> ToolFinished:
     """`ends_run`: the tool was declared to give the answer of the run; a failure of it never does."""
     started = clock()
@@ -74,10 +75,10 @@ async def call_tool(
     try:
         with counted(spending):
             if deadline is None:
-                result = await call.run(on_output=on_output)
+                result = await call.run(on_output=on_output, may_act=may_act)
             else:
                 async with limit:
-                    result = await call.run(on_output=on_output)
+                    result = await call.run(on_output=on_output, may_act=may_act)
     except (Exception, asyncio.CancelledError) as error:
         if limit.expired():
             result = failed(intent.call_id, intent.name, _OUT_OF_TIME)

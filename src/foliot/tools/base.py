@@ -5,7 +5,7 @@ A tool failure is data (`ToolResult.error`) and goes back to the model. Only wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -17,6 +17,8 @@ from foliot.kernel.messages import ToolResult
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
 OnUnknown: TypeAlias = Literal["ask", "fail", "retry"]
 OnOutput: TypeAlias = Callable[[str], None]
+MayAct: TypeAlias = Callable[[], Awaitable[bool]]
+"""Whether whoever makes a call still has the right to, asked after a wait and before an act."""
 
 
 class Caller(Struct, frozen=True):
@@ -172,8 +174,11 @@ class Asks(Protocol):
 class Admitted(Protocol):
     """A call that passed every gate. Nothing has acted yet."""
 
-    async def run(self, *, on_output: OnOutput | None = None) -> ToolResult:
-        """Act. Exactly one result, whatever happens; raises only `asyncio.CancelledError`."""
+    async def run(self, *, on_output: OnOutput | None = None, may_act: MayAct | None = None) -> ToolResult:
+        """Act. Exactly one result, whatever happens; raises only `asyncio.CancelledError`.
+
+        `may_act` is asked before each further attempt, and after waiting for a turn: the answer no ends the call.
+        """
         ...
 
 

@@ -23,6 +23,7 @@ from foliot.tools.base import (
     ApprovalNeeded,
     Asks,
     Invocation,
+    MayAct,
     OnOutput,
     Parked,
     Tool,
@@ -327,12 +328,12 @@ class AdmittedCall:
         self.call = call
         self.arguments = arguments
 
-    async def run(self, *, on_output: OnOutput | None = None) -> ToolResult:
+    async def run(self, *, on_output: OnOutput | None = None, may_act: MayAct | None = None) -> ToolResult:
         call, parts = self.call, self._pipeline.parts
         ended = None
         if on_output is not None and parts.masker is not None:
             on_output, ended = masked_output(parts.masker, on_output)
-        running = Running(on_output)
+        running = Running(on_output, may_act)
         began = parts.clock()
         try:
             result = success_result(call, await self.entry.handler(call, running))

@@ -31,7 +31,7 @@ from foliot.models.base import (
 from foliot.testing.simulator.history import Asked
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.virtual_loop import OWNER
-from foliot.tools.base import Admitted, Invocation, OnOutput, Parked, ToolDefinition, ToolError
+from foliot.tools.base import Admitted, Invocation, MayAct, OnOutput, Parked, ToolDefinition, ToolError
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 
@@ -173,6 +173,6 @@ class NotedCall:
         self._call = call
         self._admitted = admitted
 
-    async def run(self, *, on_output: OnOutput | None = None) -> ToolResult:
+    async def run(self, *, on_output: OnOutput | None = None, may_act: MayAct | None = None) -> ToolResult:
         self._process.world.begin(self._process.name, self._call)
-        return await self._admitted.run(on_output=on_output)
+        return await self._admitted.run(on_output=on_output, may_act=may_act)

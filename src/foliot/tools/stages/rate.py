@@ -44,6 +44,7 @@ class RateStage:
     async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
         await self._limiter.enter(self._key, self._limit, within=self._longest)
         try:
+            await running.check_right()
             return await next(call, running)
         finally:
             await self._limiter.leave(self._key, self._limit)

@@ -60,6 +60,7 @@ class Retries:
                 running.failures.append(error)
             if wait:
                 await self._sleep(wait)
+            await running.check_right()
 
     def _wait_before_next(self, call: Invocation, error: ToolError, attempts: int) -> float | None:
         """Seconds until the next attempt; None when there is none."""
