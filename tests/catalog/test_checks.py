@@ -41,3 +41,27 @@ def test_a_script_that_cannot_be_played_is_an_error_at_its_place() -> None:
 def test_a_named_script_must_exist() -> None:
     assert findings(provider="scripted", script="echo") == []
     assert findings(provider="scripted", script="nonesuch")[0][0] == "error"
+
+
+def test_an_edge_whose_expression_cannot_be_compiled_is_an_error_at_its_place() -> None:
+    graph = {
+        "a": {
+            "edges": [
+                {"to": "b", "when": "value.score > 3.0 && output.contains('x')"},
+                {"to": "c", "when": "score > 3"},
+                {"to": "d", "when": "otherwise"},
+                {"to": "e", "when": {"route": "not > an expression"}},
+            ]
+        }
+    }
+    raw = {"kind": "AgentSystem", "metadata": {"name": "s"}, "spec": {"agents": list("abcde"), "graph": graph}}
+    document, problems = validate_document(raw)
+    assert document is not None, problems
+    found = [(problem.severity, problem.field, problem.message) for _, problem in check_documents([document], None)]
+    assert [each for each in found if each[0] == "error"] == [
+        (
+            "error",
+            "spec.graph.a.edges[1].when",
+            "not a CEL expression: column 1: undeclared reference to 'score'",
+        )
+    ]
