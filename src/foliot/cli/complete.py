@@ -34,6 +34,10 @@ def targets(context: click.Context, param: click.Parameter, incomplete: str) -> 
     return [f"{before}{comma}{kind.plural}" for kind in KINDS.values() if kind.plural.startswith(start.lower())]
 
 
+def budgets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return _names("budget", incomplete)
+
+
 def namespaces(context: click.Context, incomplete: str) -> list[str]:
     async def ask(client: Client) -> set[str]:
         page = await client.list(Filter(), limit=1000)

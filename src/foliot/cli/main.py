@@ -49,6 +49,7 @@ RUN: Final = {
 }
 OPERATE: Final = {
     "audit": Verb(f"{_AT}.audit:audit", "What was decided about every tool call; verify it", ("records", "metering")),
+    "budgets": Verb(f"{_AT}.budgets:budgets", "What may be spent, what was, and what is left", ("budget", "costs")),
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
     "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: list, call, test, serve", ("tool", "serve", "call")),

@@ -27,9 +27,17 @@ _LOOKED_AT: Final = 1000
 class LocalClient:
     """Implements `Client`. `close` is called once by `close()`; it should close the store's database."""
 
-    def __init__(self, store: ResourceStore, *, close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        store: ResourceStore,
+        *,
+        close: Callable[[], Awaitable[None]],
+        budgets_changed: Callable[[str], Awaitable[object]] | None = None,
+    ) -> None:
+        """`budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one."""
         self._store = store
         self._close = close
+        self._budgets_changed = budgets_changed
 
     async def get(self, kind: str, name: str, *, namespace: str) -> Document:
         key = Key(kind, namespace, name)
@@ -54,6 +62,8 @@ class LocalClient:
         result = await apply_documents(
             self._store, documents, dry_run=dry_run, prune=prune, prune_namespace=prune_namespace
         )
+        if not dry_run:
+            await self._written(*(step.document for step in result.steps if step.change is not None))
         return Applied([Outcome(step.action, step.document, step.before) for step in result.steps], result.warnings)
 
     async def replace(self, document: Document) -> Outcome:
@@ -64,6 +74,7 @@ class LocalClient:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
         (written,) = await self._store.write([Put(document, expect=version)])
+        await self._written(written.document)
         return Outcome(written.action, written.document, before)
 
     async def delete(self, kind: str, name: str, *, namespace: str, version: str | None = None) -> Document:
@@ -72,6 +83,7 @@ class LocalClient:
             (written,) = await self._store.write([Delete(key, expect=version or "present")])
         except NotFound:
             raise await self._not_found(key) from None
+        await self._written(written.document)
         return written.document
 
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
@@ -79,6 +91,12 @@ class LocalClient:
 
     async def rotate_key(self) -> Rotation:
         return await self._store.rotate_key()
+
+    async def _written(self, *documents: Document) -> None:
+        if self._budgets_changed is not None:
+            spaces = {document["metadata"]["namespace"] for document in documents if document["kind"] == "Budget"}
+            for namespace in sorted(spaces):
+                await self._budgets_changed(namespace)
 
     async def close(self) -> None:
         await self._close()

@@ -27,4 +27,13 @@ async def open_client(settings: Settings) -> Client:
         return load_keyring(settings)
 
     database = await open_database(settings.store)
-    return LocalClient(SqlResourceStore(database, keyring), close=database.close)
+
+    async def budgets_changed(namespace: str) -> None:
+        from time import time
+
+        from foliot.engine.budgets.waking import wake_paused
+        from foliot.store.journal import SqlJournal
+
+        await wake_paused(SqlJournal(database), namespace, clock=time)
+
+    return LocalClient(SqlResourceStore(database, keyring), close=database.close, budgets_changed=budgets_changed)

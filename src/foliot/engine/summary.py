@@ -40,6 +40,8 @@ def summary_of(state: State) -> dict[str, Any]:
         case None if state.waiting is not None:
             waiting = state.waiting
             summary["waiting"] = {"reason": waiting.reason, "owner": waiting.owner, "until": waiting.until}
+            if state.paused is not None:
+                summary["waiting"]["budget"] = state.paused.budget
         case None:
             pass
     return summary

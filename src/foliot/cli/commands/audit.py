@@ -22,7 +22,21 @@ if TYPE_CHECKING:
     from foliot.store.audit_chain import Head
 
 F = TypeVar("F", bound=Callable[..., Any])
-OUTCOMES: Final = ("allowed", "asked", "denied", "refused", "ok", "failed", "approved", "edited", "granted", "revoked")
+OUTCOMES: Final = (
+    "allowed",
+    "asked",
+    "denied",
+    "refused",
+    "ok",
+    "failed",
+    "approved",
+    "edited",
+    "granted",
+    "revoked",
+    "paused",
+    "stopped",
+    "warned",
+)
 
 
 @click.group()

@@ -29,6 +29,8 @@ def causes_of_failure(trace: Trace, ended: Terminal, limits: Limits) -> list[str
 
 
 def _budget(trace: Trace, failed: RunFailed, limits: Limits) -> list[str]:
+    if trace.short is not None and trace.short.budget:
+        return [f"Budget/{trace.short.budget} is shared: `foliot budgets show {trace.short.budget}` says who spent it"]
     match failed.reason:
         case "steps":
             last = trace.steps[-1] if trace.steps else None

@@ -111,6 +111,8 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
             return Explanation(f"It waits for an approval of {names}, since {ago} ago.", chain, next=hints)
         case "input" if any(call.question is not None for call in calls):
             return _asking(trace, [call for call in calls if call.question is not None], since, now)
+        case "budget":
+            return _paused(trace, waiting, since, now)
         case "model_retry":
             left = duration(max(0.0, (waiting.until or now) - now))
             failures = trace.steps[-1].failures if trace.steps else []
@@ -120,6 +122,31 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
         case _:
             what = "something to be said to it" if waiting.owner == "input" else waiting.owner
             return Explanation(f"It waits for {what}, since {ago} ago.", [waiting.message] if waiting.message else [])
+
+
+def _paused(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Explanation:
+    name = trace.short.budget if trace.short is not None else ""
+    ago = duration(max(0.0, now - since))
+    held = "the model was not asked" if not waiting.calls else f"{_called(trace, waiting)} was not started"
+    chain = [waiting.message, held]
+    if waiting.until is not None:
+        chain.append(f"it looks again in {duration(max(0.0, waiting.until - now))}, or when the limit is raised")
+    else:
+        chain.append("it goes on when the limit is raised")
+    space = "" if trace.namespace == "default" else f" -n {trace.namespace}"
+    return Explanation(
+        f"It waits for room in budget {name}, since {ago} ago.",
+        chain,
+        next=[
+            Hint(f"foliot budgets show {name}{space}", "who spent it, and what is reserved"),
+            Hint(f"foliot edit budget {name}{space}", "raises its limit; runs that wait look again"),
+            Hint(f"foliot resume {trace.run_id}", "looks again now"),
+        ],
+    )
+
+
+def _called(trace: Trace, waiting: RunWaiting) -> str:
+    return ", ".join(call.name for each in waiting.calls if (call := trace.call(each)) is not None) or "a call"
 
 
 def _asking(trace: Trace, calls: Sequence[CallTrace], since: float, now: float) -> Explanation:

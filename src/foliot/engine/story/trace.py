@@ -117,7 +117,10 @@ class StepTrace(Struct):
 
 
 class Trace(Struct):
-    """One run. `before` is what happened ahead of the first step; `ended` is the terminal event, if there is one."""
+    """One run. `before` is what happened ahead of the first step; `ended` is the terminal event, if there is one.
+
+    `short` is the last time that a budget had no room.
+    """
 
     run_id: str
     agent: str = ""
@@ -132,6 +135,7 @@ class Trace(Struct):
     steps: list[StepTrace] = field(default_factory=list[StepTrace])
     waiting: e.RunWaiting | None = None
     waiting_since: float | None = None
+    short: e.BudgetExceeded | None = None
     ended: e.Terminal | None = None
     waited: float = 0.0
     idle: float = 0.0

@@ -174,6 +174,11 @@ class _Building:
         last = step.asks[-1]
         return None if last.error or last.lost else last
 
+    def not_asked(self) -> None:
+        """The step had begun, and the question was held back."""
+        if self._asking() is not None:
+            self.trace.steps[-1].asks.pop()
+
     def _step(self, number: int, at: float) -> StepTrace:
         steps = self.trace.steps
         if not steps or steps[-1].number != number:
@@ -250,6 +255,9 @@ def _memory(building: _Building, at: float, event: e.MemoryWritten) -> None:
 
 
 def _budget(building: _Building, at: float, event: e.BudgetExceeded) -> None:
+    building.trace.short = event
+    if event.budget and event.call_id is None:
+        building.not_asked()
     building.mark("budget", at, event.message)
 
 

@@ -1,0 +1,213 @@
+"""`foliot budgets`: what may be spent, what was, and who waits for room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from foliot.cli import complete
+from foliot.cli.connect import connected, namespace, run
+from foliot.cli.invocation import current
+from foliot.cli.output import as_json, output_option
+from foliot.cli.tables import clean, table
+
+if TYPE_CHECKING:
+    from foliot.engine.budgets.declared import BudgetRule
+    from foliot.engine.budgets.report import Standing
+    from foliot.store.base import Database, Document
+
+BAR: Final = 10
+SHOWN: Final = 50
+
+
+@click.group(invoke_without_command=True)
+@output_option("table", "json", default="table", help="table or json.")
+@click.pass_context
+def budgets(context: click.Context, output: str) -> int | None:
+    """What may be spent, what was spent and reserved, and what is left in the current window.
+
+    Budgets are declared: `foliot explain budget` describes them, `foliot apply` and `foliot edit` change them.
+    """
+    return None if context.invoked_subcommand is not None else run(_list(output))
+
+
+@budgets.command()
+@click.argument("name", shell_complete=complete.budgets)
+@output_option("text", "json", default="text", help="text or json.")
+def show(name: str, output: str) -> int:
+    """One budget: every account of its current window, and the runs that wait for room in it."""
+    return run(_show(name, output))
+
+
+@asynccontextmanager
+async def _opened() -> AsyncGenerator[Database]:
+    from foliot.store.open import open_database
+
+    database = await open_database(current().settings().store)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+async def _list(output: str) -> int:
+    from foliot.engine.budgets.report import standings
+    from foliot.store.budgets import SqlBudgetLedger
+
+    now = time.time()
+    found: list[Standing] = []
+    documents = await _documents()
+    async with _opened() as database:
+        for document in documents:
+            found += await standings(SqlBudgetLedger(database), document, now=now, limit=SHOWN)
+    if output == "json":
+        click.echo(as_json([_as_data(each) for each in found]))
+    elif found:
+        headings = ("NAME", "SCOPE", "WINDOW", "SPENT", "RESERVED", "LIMIT", "LEFT", "USED")
+        click.echo(table(headings, [_row(each) for each in found]))
+    elif documents:
+        click.echo("Nothing was spent from any budget yet.", err=True)
+    else:
+        click.echo("No budgets found. `foliot explain budget` describes how to declare one.", err=True)
+    return 0
+
+
+async def _show(name: str, output: str) -> int:
+    from foliot.engine.budgets.declared import budget_rule
+    from foliot.engine.budgets.report import standings
+    from foliot.engine.budgets.waking import paused_runs
+    from foliot.store.budgets import SqlBudgetLedger
+    from foliot.store.journal import SqlJournal
+
+    now = time.time()
+    async with connected() as client:
+        document = await client.get("Budget", name, namespace=namespace())
+    async with _opened() as database:
+        found = await standings(SqlBudgetLedger(database), document, now=now)
+        waiting = [
+            info.id
+            for info in await paused_runs(SqlJournal(database), namespace())
+            if info.summary["waiting"].get("budget", name) == name
+        ]
+    rule = budget_rule(document)
+    if output == "json":
+        data = {"name": name, "until": rule.span(now).until, "accounts": [_as_data(each) for each in found]}
+        click.echo(as_json({**data, "waiting": waiting}))
+        return 0
+    click.echo(f"{click.style(name, bold=True)}  {_scope(rule)}, {_window(rule, now)}")
+    click.echo(f"limit: {_limit(rule)}; without room a run {'waits' if rule.on_exceeded == 'pause' else 'fails'}")
+    if rule.warn:
+        click.echo(f"warns at {', '.join(f'{each} %' for each in rule.warn)}")
+    if found:
+        click.echo("")
+        headings = ("PAYER", "PERIOD", "SPENT", "RESERVED", "LEFT", "TOKENS", "USED")
+        click.echo(table(headings, [_account_row(each) for each in found]))
+    if waiting:
+        click.echo(f"\n{len(waiting)} {'run waits' if len(waiting) == 1 else 'runs wait'} for room:")
+        click.echo("\n".join(f"  {run_id}" for run_id in waiting[:SHOWN]))
+    return 0
+
+
+async def _documents() -> list[Document]:
+    from foliot.store.base import Filter
+
+    filter = Filter("Budget", namespace())
+    async with connected() as client:
+        page = await client.list(filter)
+        found = list(page.items)
+        while page.cursor is not None:
+            page = await client.list(filter, cursor=page.cursor)
+            found += page.items
+    return found
+
+
+def _row(each: Standing) -> tuple[str, ...]:
+    rule, money = each.rule, each.rule.micros is not None
+    whose = each.account.payer.replace("=", " ") or _scope(rule)
+    window = each.account.period if rule.window == "run" else rule.window
+    balance = each.balance
+    if money:
+        from foliot.resources.money import dollars
+
+        amounts = (balance.spent.micros, balance.reserved.micros, rule.micros or 0, each.left.micros)
+        cells = tuple(f"${dollars(amount)}" for amount in amounts)
+    else:
+        tokens = (balance.spent.tokens, balance.reserved.tokens, rule.tokens or 0, each.left.tokens)
+        cells = tuple(f"{amount:,} tok" for amount in tokens)
+    return (clean(rule.name), clean(whose), clean(window), *cells, bar(each.percent))
+
+
+def _account_row(each: Standing) -> tuple[str, ...]:
+    from foliot.resources.money import dollars
+
+    balance, account = each.balance, each.account
+    left = "-" if each.rule.micros is None else f"${dollars(each.left.micros)}"
+    return (
+        clean(account.payer.replace("=", " ")) or "all",
+        clean(account.period),
+        f"${dollars(balance.spent.micros)}",
+        f"${dollars(balance.reserved.micros)}",
+        left,
+        f"{balance.spent.tokens:,}",
+        bar(each.percent),
+    )
+
+
+def bar(percent: int) -> str:
+    """`███████░░░  72 %`; what is over the limit does not make it longer."""
+    full = min(BAR, percent * BAR // 100)
+    return f"{'█' * full}{'░' * (BAR - full)} {percent:>3} %"
+
+
+def _scope(rule: BudgetRule) -> str:
+    each = {"agent": "each agent", "user": "each user"}
+    parts = [each[word] if value == "*" else f"{word} {value}" for word, value in _named(rule)]
+    parts += [f"{key}={value}" for key, value in rule.labels.items()]
+    return ", ".join(parts) or "namespace"
+
+
+def _named(rule: BudgetRule) -> list[tuple[str, str]]:
+    return [(word, value) for word, value in (("agent", rule.agent), ("user", rule.user)) if value]
+
+
+def _window(rule: BudgetRule, now: float) -> str:
+    words = {"run": "each run with all it delegates", "total": "for ever"}
+    if (word := words.get(rule.window)) is not None:
+        return word
+    until = rule.span(now).until
+    assert until is not None, "calendar windows end"
+    return f"each {rule.window}; begins anew at {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _limit(rule: BudgetRule) -> str:
+    from foliot.resources.money import dollars
+
+    parts = [] if rule.micros is None else [f"${dollars(rule.micros)}"]
+    return " and ".join([*parts, *([f"{rule.tokens:,} tokens"] if rule.tokens is not None else [])])
+
+
+def _as_data(each: Standing) -> dict[str, Any]:
+    from foliot.resources.money import dollars
+
+    rule, balance = each.rule, each.balance
+    data: dict[str, Any] = {
+        "budget": rule.name,
+        "namespace": rule.namespace,
+        "payer": each.account.payer,
+        "window": rule.window,
+        "period": each.account.period,
+        "spent": {"usd": dollars(balance.spent.micros), "tokens": balance.spent.tokens},
+        "reserved": {"usd": dollars(balance.reserved.micros), "tokens": balance.reserved.tokens},
+        "percent": each.percent,
+        "on_exceeded": rule.on_exceeded,
+    }
+    if rule.micros is not None:
+        data["limit_usd"], data["left_usd"] = dollars(rule.micros), dollars(each.left.micros)
+    if rule.tokens is not None:
+        data["limit_tokens"], data["left_tokens"] = rule.tokens, each.left.tokens
+    return data
