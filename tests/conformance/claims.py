@@ -224,6 +224,15 @@ class ClaimsConformance:
         await add(db, *(f"b{n}" for n in range(9)), namespace="b")
         assert Counter(run_id[0] for run_id in ids(await take(db, 8))) == {"a": 1, "b": 7}
 
+    async def test_of_lines_of_different_length_each_run_is_taken_once(self, db: Database) -> None:
+        for n in range(5):
+            await add(db, *(f"a{n}-{m}" for m in range(n + 1)), agent=f"a{n}")
+        found = await take(db, 13)
+        assert len(set(ids(found))) == 13
+        assert sorted(ids(found) + ids(await take(db, 13))) == sorted(
+            f"a{n}-{m}" for n in range(5) for m in range(n + 1)
+        )
+
     async def test_lines_behind_the_last_one_looked_at_get_their_turn(
         self, db: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
