@@ -1,4 +1,5 @@
-"""A private NATS server with JetStream; every message is synced to disk before it is acknowledged."""
+"""A private NATS server with JetStream, on the configuration that is shipped (bus/nats-server.conf) and accounts of
+its own; every message is synced to disk before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import signal
 import socket
 import sysconfig
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,23 +42,22 @@ class Nats(Service):
         return program_version(find_nats_server()).rsplit("v", 1)[-1]
 
     def _prepare(self) -> None:
-        data = self.folder / "data"
-        data.mkdir(mode=0o700, exist_ok=True)
+        self._data.mkdir(mode=0o700, exist_ok=True)
         password = self.state.password
-        config = {
-            "server_name": "foliot",
-            "host": HOST,
-            "port": self.port,
-            "jetstream": {"store_dir": str(data), "sync_interval": "always"},
-            "accounts": {
-                name: {"jetstream": "enabled", "users": [{"user": name, "password": password}]}
-                for name in self.accounts
-            },
+        accounts = {
+            name: {"jetstream": "enabled", "users": [{"user": name, "password": password}]} for name in self.accounts
         }
-        write_private(self.folder / "nats.conf", json.dumps(config, indent=2))  # its format is a superset of JSON
+        shipped = files("foliot.bus").joinpath("nats-server.conf").read_text()
+        # Its format is a superset of JSON.
+        write_private(self.folder / "nats.conf", f"{shipped}\naccounts: {json.dumps(accounts, indent=2)}\n")
 
     def _command(self) -> list[str]:
-        return [str(find_nats_server()), "--config", str(self.folder / "nats.conf")]
+        own = ["--addr", HOST, "--port", str(self.port), "--store_dir", str(self._data)]
+        return [str(find_nats_server()), "--config", str(self.folder / "nats.conf"), *own]
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
 
     def _is_ready(self) -> bool:
         try:
