@@ -2,8 +2,8 @@
 
 A body of a transaction is driven on one connection, statement by statement. When several wait, one connection runs them
 one after the other in a single transaction: each then costs only its own statements, not a BEGIN and a COMMIT (with a
-wait for the disk) of its own. If one of them fails, the transaction is rolled back and each is run again alone, which
-bodies must allow anyway.
+wait for the disk) of its own; those that decide nothing (`Guarded`) share even their statements. If one of them fails,
+the transaction is rolled back and each is run again alone, which bodies must allow anyway.
 
 Belongs to the event loop that opened it.
 """
@@ -20,9 +20,10 @@ from foliot.store import schema
 from foliot.store.postgres_driver import Connection, DriverErrors, Pool, Retryable, connect, make_pool
 from foliot.store.postgres_errors import explain, is_lost, place
 from foliot.store.postgres_notices import SEND, Notice, Noticeboard
+from foliot.store.postgres_sets import run_together
 from foliot.store.postgres_signal import ChangeSignal
 from foliot.store.queries import load_for_postgres
-from foliot.store.transaction import Params, Row, Statement, Tx
+from foliot.store.transaction import Guarded, Params, Planned, Row, Statement, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -199,7 +200,7 @@ class PostgresDatabase:
         async with self._pool.acquire(timeout=30) as connection:
             await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             try:
-                results = [await self._drive(connection, job) for job in batch]
+                results = await self._run_all(connection, batch)
             except BaseException as error:
                 if not is_lost(error):
                     await connection.execute("ROLLBACK")
@@ -211,6 +212,21 @@ class PostgresDatabase:
                     raise _CommitUnknown from error
                 raise  # the server refused, and has undone everything
         self._signal.committed()
+        return results
+
+    async def _run_all(self, connection: Connection, batch: list[_Job]) -> list[Any]:
+        """Each body one after the other; of guarded ones, all of a kind in two statements."""
+        results: list[Any] = []
+        together: dict[Guarded, list[Planned]] = {}
+        for job in batch:
+            body: object = job.body
+            if len(batch) > 1 and isinstance(body, Guarded) and (planned := body.plan(*job.args)) is not None:
+                together.setdefault(body, []).append(planned)
+                results.append(None)
+            else:
+                results.append(await self._drive(connection, job))
+        for body, planned in together.items():
+            await run_together(connection, body, planned)
         return results
 
     async def _drive(self, connection: Connection, job: _Job) -> Any:

@@ -113,18 +113,19 @@ class SqliteDatabase:
             return  # the connections belong to the parent
         self._wake()
         if writer is not None:
-            for job in self._gathered.pop(asyncio.get_running_loop(), ()):
-                writer.submit(job)
+            writer.submit(self._gathered.pop(asyncio.get_running_loop(), ()))
             await asyncio.to_thread(writer.stop)
         for connection in readers.values():
             connection.close()
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         writer = self._writer
-        for job in self._gathered.pop(loop, ()):
-            if writer is not None:
-                writer.submit(job)
-            elif not job.future.done():  # another thread has closed the store meanwhile
+        jobs = self._gathered.pop(loop, ())
+        if writer is not None:
+            writer.submit(jobs)
+            return
+        for job in jobs:
+            if not job.future.done():  # another thread has closed the store meanwhile
                 job.future.set_exception(self._refusal())
 
     async def _nap(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:

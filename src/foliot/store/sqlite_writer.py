@@ -25,9 +25,9 @@ import apsw
 from foliot.errors import Unavailable
 from foliot.store import queries
 from foliot.store.sqlite_file import WRITE_PATIENCE, Connection, Cursor, connect, explain
-from foliot.store.transaction import Statement, Tx
+from foliot.store.transaction import Guarded, GuardFailed, Planned, Statement, Tx
 
-LARGEST_BATCH = 256
+LARGEST_BATCH = 1024
 
 # A process that finds others writing to the same file lets go for a moment after each of its commits. Without this the
 # busiest one takes the lock again before a napping one can look.
@@ -54,7 +54,7 @@ class Writer:
     def __init__(self, path: Path, *, on_commit: Callable[[], None]) -> None:
         self._path = path
         self._on_commit = on_commit
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[Sequence[Job] | None] = SimpleQueue()
         self._executor: Executor | None = None
         self._others_seen = 0
         self._version = 0
@@ -70,10 +70,8 @@ class Writer:
     def _work(self) -> None:
         stopping = False
         while not stopping:
-            batch = self._take()
-            if batch and batch[-1] is None:
-                stopping = True
-            jobs = [job for job in batch if job is not None and not job.future.cancelled()]
+            batch, stopping = self._take()
+            jobs = [job for job in batch if not job.future.cancelled()]
             if jobs:
                 _deliver(self._commit(jobs))
                 self._on_commit()
@@ -85,18 +83,22 @@ class Writer:
         """Answer what another thread handed in while the store was being closed."""
         closed = Unavailable(f"the store {self._path} is closed", hint="open it again", retryable=False)
         while not self._queue.empty():
-            if (job := self._queue.get()) is not None:
-                _deliver([(job, None, closed)])
+            if (jobs := self._queue.get()) is not None:
+                _deliver([(job, None, closed) for job in jobs])
 
-    def _take(self) -> list[Job | None]:
-        batch = [self._queue.get()]
-        get = self._queue.get_nowait
+    def _take(self) -> tuple[list[Job], bool]:
+        """What waits, and whether it is the last."""
+        batch: list[Job] = []
+        handed = self._queue.get()
         try:
-            while batch[-1] is not None and len(batch) < LARGEST_BATCH:
-                batch.append(get())
+            while handed is not None:
+                batch.extend(handed)
+                if len(batch) >= LARGEST_BATCH:
+                    return batch, False
+                handed = self._queue.get_nowait()
         except Empty:
-            pass
-        return batch
+            return batch, False
+        return batch, True
 
     def _commit(self, jobs: list[Job]) -> list[Outcome]:
         """Run all jobs under one commit. Never raises: an error becomes the outcome of every job it concerns."""
@@ -125,9 +127,9 @@ class Writer:
 
         One with an error is undone, and its bodies are run again each in a savepoint, which bodies allow.
         """
-        if len(jobs) > 1:
+        if len(jobs) > 1 or isinstance(jobs[0].body, Guarded):
             try:
-                return [(job, executor.run(job, self._path), None) for job in jobs]
+                return executor.run_all(jobs, self._path)
             except BaseException:
                 if executor.connection.in_transaction:
                     executor.rollback()
@@ -198,6 +200,32 @@ class Executor:
     def version(self) -> int:
         """A number that changes when another connection commits, not when this one does."""
         return self._cursor.execute("PRAGMA data_version").fetchall()[0][0]
+
+    def run_all(self, jobs: Sequence[Job], path: Path) -> list[Outcome]:
+        """Run every body; guarded ones last and together. Raises what any of them raises, `GuardFailed` too."""
+        outcomes: list[Outcome] = []
+        together: dict[Guarded, list[Planned]] = {}
+        for job in jobs:
+            body: object = job.body
+            if isinstance(body, Guarded) and (planned := body.plan(*job.args)) is not None:
+                together.setdefault(body, []).append(planned)
+                outcomes.append((job, None, None))
+            else:
+                outcomes.append((job, self.run(job, path), None))
+        for body, planned in together.items():
+            try:
+                self._run_guarded(body, planned)
+            except apsw.Error as error:
+                raise explain(error, path) from error
+        return outcomes
+
+    def _run_guarded(self, body: Guarded, planned: Sequence[Planned]) -> None:
+        connection, cursor = self.connection, self._cursor
+        before = connection.total_changes()
+        cursor.executemany(self._texts[body.guard], [each.guard for each in planned])
+        if connection.total_changes() - before != len(planned):
+            raise GuardFailed
+        cursor.executemany(self._texts[body.add], [row for each in planned for row in each.rows])
 
     def run(self, job: Job, path: Path) -> Any:
         """Drive the body to its end. A failed statement is raised inside the body, which may only translate it."""

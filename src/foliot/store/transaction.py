@@ -19,7 +19,7 @@ An exception that leaves the body undoes everything the body did, and nothing of
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -68,3 +68,36 @@ def many(name: str, params: Sequence[Params] | Sequence[tuple[Any, ...]]) -> Tx[
     """
     if params:
         yield Statement(name, params, "many")
+
+
+class Planned(NamedTuple):
+    """What a `Guarded` body does: the parameters of its guard, and those of each row behind it."""
+
+    guard: tuple[Any, ...]
+    rows: Sequence[tuple[Any, ...]]
+
+
+class Guarded:
+    """A body that decides nothing: `guard` must change exactly one row, then rows are added by `add`.
+
+    Databases do those of many callers together, in two statements for all. `plan` says what one of them does, or None
+    when it needs its body after all. When a guard finds nothing, nothing of the whole group is kept, and each is run by
+    its body, which tells what is wrong.
+    """
+
+    __slots__ = ("add", "body", "guard", "plan")
+
+    def __init__(
+        self, body: Callable[..., Tx[Any]], *, guard: str, add: str, plan: Callable[..., Planned | None]
+    ) -> None:
+        self.body = body
+        self.guard = guard
+        self.add = add
+        self.plan = plan
+
+    def __call__(self, *args: Any) -> Tx[Any]:
+        return self.body(*args)
+
+
+class GuardFailed(Exception):
+    """Not each guard of a group changed its row. Never leaves the database: the bodies say which, and why."""
