@@ -1,7 +1,7 @@
 """Conditions on the edges of a system, written in CEL: `value.score > 3.0`, `output.contains("urgent")`.
 
-    output   what the agent said, as text            route   the labels it gave, as texts
-    value    its structured output, or null          input   what the task was given, as texts
+output   what the agent said, as text            route   the labels it gave, as texts
+value    its structured output, or null          input   what the task was given, as texts
 """
 
 from __future__ import annotations

@@ -66,6 +66,9 @@ def unfillable(plan: Plan, state: GraphState) -> JoinClosed | None:
     waiting = list(each_open(plan, state))
     if not waiting:
         return None
+    running = _under_way(state)
+    if all(_possible(join, round, running) >= join.required for _, join, _, round in waiting):
+        return None
     may_run = prospects(plan, state)
     for name, join, number, round in waiting:
         possible = _possible(join, round, may_run)
@@ -100,23 +103,37 @@ def missing(join: Join, round: Round) -> tuple[str, ...]:
 
 def prospects(plan: Plan, state: GraphState) -> set[str]:
     """The nodes that run or may still run: from what is under way, over edges, through joins that can still start."""
-    found = {running.message.to for running in state.running.values()}
+    found = _under_way(state)
     found.update(to for handoff in state.handoffs.values() for to in handoff.to)
     found.update(message.to for message in state.resend)
     found.update(state.starts)
-    grown = True
-    while grown:
-        grown = False
-        for name, node in plan.nodes.items():
-            if name not in found and _may_start(plan, state, name, node.join, found):
-                found.add(name)
-                grown = True
+    todo = list(found)
+    doubtful = {name for name, _, _, _ in each_open(plan, state)} - found
+    growing = True
+    while growing:
+        while todo:
+            for edge in plan.nodes[todo.pop()].edges:
+                if edge.to in found:
+                    continue
+                if plan.nodes[edge.to].join is None:
+                    found.add(edge.to)
+                    todo.append(edge.to)
+                else:
+                    doubtful.add(edge.to)
+        todo = [name for name in doubtful if _may_start(plan, state, name, found)]
+        found.update(todo)
+        doubtful.difference_update(todo)
+        growing = bool(todo)
     return found
 
 
-def _may_start(plan: Plan, state: GraphState, name: str, join: Join | None, found: set[str]) -> bool:
-    if join is None:
-        return any(edge.to == name for source in found for edge in plan.nodes[source].edges)
+def _under_way(state: GraphState) -> set[str]:
+    return {running.message.to for running in state.running.values()}
+
+
+def _may_start(plan: Plan, state: GraphState, name: str, found: set[str]) -> bool:
+    join = plan.nodes[name].join
+    assert join is not None
     rounds = [state.joins[name][number] for number in open_rounds(state, name)]
     for round in (*rounds, Round()):
         possible = _possible(join, round, found)

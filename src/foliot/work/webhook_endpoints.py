@@ -37,7 +37,7 @@ class WebhookEndpoints:
         self._store = store
         self._clock = clock
         self._followed = Followed(database, store, "TaskWebhook")
-        self._pruned = 0.0
+        self._pruned = self._looked = 0.0
         self._swept = False
 
     async def ensure(self, document: Document) -> Document:
@@ -69,10 +69,15 @@ class WebhookEndpoints:
         """Give new webhooks an address, forget deleted ones, and let each status say what was counted."""
         if not self._swept:
             await self._sweep()
-        for uid in await self._followed.look():
-            if uid not in self._followed.documents:
-                await self._database.write(forget_webhook, uid)
-        for uid, document in list(self._followed.documents.items()):
+        looked, self._looked = self._looked, self._clock()
+        stirred = await self._followed.look()
+        for uid in stirred - self._followed.documents.keys():
+            await self._database.write(forget_webhook, uid)
+        # Some are told twice, so that none is missed where clocks differ a little.
+        called = await self._database.read("webhook_states_since", since=looked - 2 * LONGEST_REST)
+        stirred |= {row["webhook"] for row in called}
+        for uid in self._followed.documents.keys() & (stirred if looked else self._followed.documents.keys()):
+            document = self._followed.documents[uid]
             try:
                 self._followed.documents[uid] = await self._refresh(document)
             except Exception:  # one that nobody can read must not stop the others

@@ -87,6 +87,9 @@ SELECT webhook FROM webhook_state WHERE webhook = :webhook /*for_update*/;
 SELECT accepted, duplicate, rejected, filtered, last_at, last_event, last_task, last_error
   FROM webhook_state WHERE webhook = :webhook;
 
+-- name: webhook_states_since
+SELECT webhook FROM webhook_state WHERE last_at >= :since;
+
 -- name: webhook_count
 UPDATE webhook_state
    SET accepted = accepted + :accepted, duplicate = duplicate + :duplicate, rejected = rejected + :rejected,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import msgspec
 
@@ -41,8 +42,8 @@ class Caretaker:
         for _ in range(chance.randint(0, desk.profile.cancels) if desk.profile.cancels else 0):
             await asyncio.sleep(chance.choice((0.0, 0.3, 1.0, 4.0)))
             name = chance.choice(names)
-            if await self._try(desk.tasks.cancel("default", name, by="bob", reason="enough")):
-                self.ordered.add(name)
+            self.ordered.add(name)  # it may be stored even when the answer is lost
+            await self._try(desk.tasks.cancel("default", name, by="bob", reason="enough"))
 
     async def _answer(self, run_id: str) -> None:
         world = self._desk.world
@@ -61,13 +62,11 @@ class Caretaker:
             told = signal(run_id, fact, world.now, signal_id=f"s{self._said}")
             await self._try(self._desk.journal.signal(told))
 
-    async def _try(self, asking: asyncio.Future[object] | object) -> bool:
+    async def _try(self, asking: Awaitable[object]) -> None:
         try:
-            await asking  # type: ignore[misc]  # any awaitable
+            await asking
         except FoliotError as error:
             self._desk.world.note(self._desk.name, "", f"is told  {error.code}")
-            return False
-        return True
 
 
 def _everything() -> dict[str, object]:

@@ -61,6 +61,16 @@ class Colleague(Mortal):
                 world.note(self.name, "", f"CLOCK    is off by {self.skew:.1f} s")
 
 
+class Desk(Colleague):
+    """Where people sit. Nothing befalls it."""
+
+    async def occasion(self, where: str, run_id: str = "") -> None:
+        """None."""
+
+    def occasion_without_waiting(self, where: str, run_id: str = "") -> bool:
+        return False
+
+
 class WorkerProcess(Colleague):
     """One life of one worker."""
 

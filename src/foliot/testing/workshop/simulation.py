@@ -26,7 +26,7 @@ from foliot.testing.workshop.cast import SYSTEMS
 from foliot.testing.workshop.checks import effect_problems, run_problems, task_problems
 from foliot.testing.workshop.database import Truth
 from foliot.testing.workshop.people import Caretaker
-from foliot.testing.workshop.process import Client, Colleague, WorkerProcess
+from foliot.testing.workshop.process import Client, Desk, WorkerProcess
 from foliot.testing.workshop.profiles import ShopProfile, profile_for
 from foliot.testing.workshop.reference import reference
 from foliot.testing.workshop.transport import Broker
@@ -149,7 +149,7 @@ def _judge(shop: Shop) -> list[str]:
 async def _play(shop: Shop) -> None:
     world = shop.world
     shop.expected = {name: await reference(command) for name, command in shop.commands.items()}
-    desk = Colleague(world, "desk", shop.truth, shop.broker, ShopProfile("desk", cancels=shop.profile.cancels))
+    desk = Desk(world, "desk", shop.truth, shop.broker, ShopProfile("desk", cancels=shop.profile.cancels))
     shop.broker.listening.remove(desk.transport)
     shop.caretaker = Caretaker(desk, shop.truth)
     world.start(shop.caretaker.look_after())
