@@ -23,6 +23,7 @@ from foliot.assembly import Assembly
 from foliot.composition import Parts, compose
 from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.service import ApprovalService, Decision
+from foliot.engine.budgets.lineage import begun_for
 from foliot.engine.budgets.waking import is_short
 from foliot.engine.driver import Driver
 from foliot.engine.fork import branch
@@ -145,19 +146,21 @@ class Runtime:
         *,
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
+        user: str = "",
         stream: bool = False,
         check: bool = True,
     ) -> RunResult:
         """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
 
-        `stream` lets whoever watches the run see answers as they are written.
+        `user` is who it is run for, as budgets, conditions and records name him. `stream` lets whoever watches the run
+        see answers as they are written.
 
         With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
         """
         agent = await self._assembly.agent(agent)
         if run_id is not None and await self._exists(run_id):
             return await self.resume(run_id, stream=stream, check=check)
-        driver = await self._start(agent, input, run_id, labels, stream=stream)
+        driver = await self._start(agent, input, run_id, labels, user=user, stream=stream)
         return await self._finish(driver, agent, check, stream=stream)
 
     async def stream(
@@ -167,6 +170,7 @@ class Runtime:
         *,
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
+        user: str = "",
     ) -> AsyncIterator[Live]:
         """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
 
@@ -179,7 +183,7 @@ class Runtime:
             if await self._exists(run_id):
                 drive = self.resume(run_id, stream=True, check=False)
             else:
-                driver = await self._start(agent, input, run_id, labels, stream=True)
+                driver = await self._start(agent, input, run_id, labels, user=user, stream=True)
                 drive = self._finish(driver, agent, False, stream=True)
             task = asyncio.create_task(drive)
             task.add_done_callback(lambda _: reader.close())
@@ -374,9 +378,18 @@ class Runtime:
         return bool(await self.runs.journal.read(run_id, limit=1))
 
     async def _start(
-        self, agent: Agent, input: Input, run_id: str | None, labels: Mapping[str, str] | None, *, stream: bool
+        self,
+        agent: Agent,
+        input: Input,
+        run_id: str | None,
+        labels: Mapping[str, str] | None,
+        *,
+        user: str,
+        stream: bool,
     ) -> Driver:
         spec, tools = await self._assembly.prepare(agent)
+        if user:
+            spec = begun_for(spec, user)
         return await self.runs.start(
             spec,
             _messages(input),

@@ -347,6 +347,20 @@ async def test_a_child_without_room_waits_and_its_parent_with_it(runtime: Runtim
     assert (await asyncio.wait_for(running, 20)).succeeded
 
 
+async def test_each_user_has_an_account_and_what_is_delegated_is_theirs(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(scope={"user": "*"}, window="month", limit={"amount": "0.045"}))
+    for user in ("ann", "ann", "bob"):
+        helper = agent(Model("helped"), "helper")
+        boss = agent(Model(ToolCall("c1", "agent:helper", '{"input": "help"}'), "done"), "boss", tools=[helper])
+        if user == "ann" and await balances(runtime):
+            assert (await runtime.run(boss, "go", user=user)).waiting is not None
+        else:
+            assert (await runtime.run(boss, "go", user=user)).succeeded
+    assert (await runtime.run(agent(Model()), "go")).succeeded  # for nobody in particular
+    spent = {key[1]: each.spent.micros for key, each in (await balances(runtime)).items()}
+    assert spent == {"user=ann": 30_000, "user=bob": 30_000}
+
+
 # --- what is declared --------------------------------------------------------------------------------------------
 
 

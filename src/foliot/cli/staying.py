@@ -32,9 +32,12 @@ def stays(wait: bool | None) -> bool:
 
 
 async def stay(runtime: Runtime, view: View, result: RunResult, *, stream: bool) -> RunResult:
-    """Wait with the run until it has ended, or waits for something other than a person's word."""
+    """Wait with the run until it has ended, or waits for something other than a person's word or a budget."""
     told: set[str] = set()
-    while result.waiting is not None and result.waiting.reason in ("approval", "input"):
+    while result.waiting is not None and result.waiting.reason in ("approval", "input", "budget"):
+        if result.waiting.reason == "budget" and result.waiting.message not in told:
+            told.add(result.waiting.message)
+            view.note(result.waiting.message)
         _, state = await runtime.runs.load(result.run_id)
         for asked in questions_of(state):
             if asked.call_id not in told:

@@ -48,6 +48,7 @@ class Order:
 @click.option("--agent", metavar="NAME", help="Which agent, when the manifests declare several.")
 @click.option("--id", "run_id", metavar="ID", help="The run's id: a run that has it already is gone on with.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the run. Can be repeated.")
+@click.option("--user", default="", metavar="NAME", help="Who it is run for: a budget can limit each user.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
 @wait_option()
@@ -57,6 +58,7 @@ def run_command(
     agent: str | None,
     run_id: str | None,
     labels: tuple[str, ...],
+    user: str,
     as_json: bool,
     quiet: bool,
     wait: bool | None,
@@ -75,14 +77,14 @@ def run_command(
     A run that needs an approval waits for it here (--wait), or ends with code 8 and is gone on with by whoever
     decides: `foliot approvals --help`.
 
-    Exit code: 0 succeeded, 1 failed, 8 waits for a person, 130 Ctrl-C.
+    Exit code: 0 succeeded, 1 failed, 8 waits for a person or a budget, 130 Ctrl-C.
     """
     order = _understand(words, files, agent)
     if run_id is not None:
         check_run_id(run_id)
     elif order.input is None:
         raise _no_input()
-    return run(_run(order, run_id, parse_labels(labels), as_json=as_json, quiet=quiet, wait=stays(wait)))
+    return run(_run(order, run_id, parse_labels(labels), user, as_json=as_json, quiet=quiet, wait=stays(wait)))
 
 
 # --- what was typed ----------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def parse_labels(pairs: Sequence[str]) -> dict[str, str]:
 
 
 async def _run(
-    order: Order, run_id: str | None, labels: dict[str, str], *, as_json: bool, quiet: bool, wait: bool
+    order: Order, run_id: str | None, labels: dict[str, str], user: str, *, as_json: bool, quiet: bool, wait: bool
 ) -> int:
     agent = await _agent(order, quiet=quiet)
     view = choose_view(json=as_json, quiet=quiet)
@@ -169,7 +171,7 @@ async def _run(
 
         async def drive() -> RunResult:
             result = await runtime.run(
-                agent, order.input or "", run_id=opening.run_id, labels=labels, stream=not quiet, check=False
+                agent, order.input or "", run_id=opening.run_id, labels=labels, user=user, stream=not quiet, check=False
             )
             return await stay(runtime, view, result, stream=not quiet) if wait else result
 

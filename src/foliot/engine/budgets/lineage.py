@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from foliot.engine.budgets.declared import Payer
 from foliot.errors import NotFound
 from foliot.kernel.spec import RunSpec, decode_spec
@@ -37,6 +39,11 @@ async def payer_of(journal: Journal, run_id: str, *, namespace: str, agent: str,
     if not user and top is not None and top.id != run_id:
         user = user_of(decode_spec(await journal.get_blob(top.spec)))
     return Payer(namespace, run_id if top is None else top.id, tuple(agents), user, labels)
+
+
+def begun_for(spec: RunSpec, user: str) -> RunSpec:
+    """The spec of a run that is begun for this user."""
+    return replace(spec, extra={**spec.extra, USER: user})
 
 
 def user_of(spec: RunSpec) -> str:
