@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from foliot.kernel import task_events as t
 from foliot.kernel.errors import IllegalEvent
-from foliot.kernel.graph import encode_state
+from foliot.kernel.graph import GraphState, encode_state
+from foliot.kernel.joins import prospects
 from foliot.kernel.plan import OTHERWISE, Edge, Plan
 from tests.kernel.graph_play import Play, plan
 
@@ -139,6 +140,39 @@ def test_the_order_in_which_runs_end_does_not_matter(
         else:
             results.append(type(play.end))  # what had begun before the first failure is a matter of order
     assert results[0] == results[1]
+
+
+def slow_prospects(graph: Plan, state: GraphState) -> set[str]:
+    """What may still run, by trying every node until nothing changes."""
+    found = {running.message.to for running in state.running.values()}
+    while True:
+        more = set[str]()
+        for name, node in graph.nodes.items():
+            before = {source for source in found if name in [edge.to for edge in graph.nodes[source].edges]}
+            if node.join is None:
+                starts = bool(before)
+            else:
+                rounds = [round for round in state.joins.get(name, {}).values() if not round.done]
+                counts = [len(before), *(len(r.waiting) + len(before - set(r.seen)) for r in rounds)]
+                partial = node.join.on_failure == "continue_partial"
+                starts = any(count >= node.join.required or (partial and count) for count in counts)
+            if starts:
+                more.add(name)
+        if more <= found:
+            return found
+        found |= more
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans(), st.integers(0, 2**32))
+def test_what_may_still_run_is_found_fast_and_right(graph: Plan, seed: int):
+    chance = Random(seed)
+    play = Play(graph)
+    for _ in range(30):
+        if play.end is not None:
+            break
+        assert prospects(graph, play.state) == slow_prospects(graph, play.state) or play.state.ending
+        one_move(play, chance)
 
 
 def test_the_state_stays_small_however_long_a_loop_runs():

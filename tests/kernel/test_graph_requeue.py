@@ -162,6 +162,21 @@ def test_a_failure_that_was_forwarded_is_not_sent_again():
     assert play.find("b").failed
 
 
+def test_a_failure_that_was_forwarded_is_sent_again_when_a_join_still_wants_it():
+    graph = {"a": ["b", "c"], "b": ["d"], "c": [edge("x", on_failure="forward"), edge("d", on_failure="skip")]}
+    play = Play(plan(graph))
+    play.ok("a")
+    play.fail("c")
+    assert isinstance(play.stopped("b").ended, t.TaskDeadLettered)
+    play.give(t.TaskRequeued(2))
+    assert sorted(play.running) == ["b", "c", "x"]
+    assert play.find("x").failed
+    play.all_ok()
+    assert isinstance(play.end, t.TaskSucceeded)
+    assert play.ran.count("d") == 1
+    assert play.ran.count("x") == 2, "it is told of the failure, and then of the answer"
+
+
 def test_a_message_of_a_join_is_sent_again_with_its_sources():
     play = started()
     play.ok("b")

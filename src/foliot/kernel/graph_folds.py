@@ -12,13 +12,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from foliot.kernel import task_events as t
-from foliot.kernel.envelopes import fired, id_key, laps_behind, round_for
+from foliot.kernel.envelopes import fired, id_key
 from foliot.kernel.errors import IllegalEvent
+from foliot.kernel.graph_failures import error_of, fail
 from foliot.kernel.graph_state import Dropped, Ending, GraphState, Handoff, Lost, Output, Round, Running, round_of
-from foliot.kernel.joins import tolerates
 from foliot.kernel.plan import Plan
-
-_LONGEST_DETAIL: Final = 300
 
 
 def apply(plan: Plan, state: GraphState, fact: t.TaskEvent, at: float) -> None:
@@ -149,9 +147,9 @@ def _ended(plan: Plan, state: GraphState, fact: t.MessageEnded, at: float) -> No
     if fact.outcome == "succeeded":
         _succeeded(plan, state, message, fact)
     elif state.ending is not None:
-        state.lost[message.id] = Lost(message, _error(fact))
+        state.lost[message.id] = Lost(message, error_of(fact))
     else:
-        _failed(plan, state, message, fact, at)
+        fail(plan, state, message, fact, at)
 
 
 def _succeeded(plan: Plan, state: GraphState, message: t.Envelope, fact: t.MessageEnded) -> None:
@@ -170,54 +168,8 @@ def _succeeded(plan: Plan, state: GraphState, message: t.Envelope, fact: t.Messa
         _keep_output(state, message.to, fact.output, message)
 
 
-def _failed(plan: Plan, state: GraphState, message: t.Envelope, fact: t.MessageEnded, at: float) -> None:
-    """See the table in graph.py."""
-    edges = plan.nodes[message.to].edges
-    error = _error(fact)
-    fatal = not edges or any(
-        edge.on_failure == "fail" and not tolerates(plan, state, edge.to, message) for edge in edges
-    )
-    if fatal:
-        state.lost[message.id] = Lost(message, error)
-        times = "1 attempt" if fact.attempts == 1 else f"{fact.attempts} attempts"
-        text = f"message {message.id} dead-lettered after {times}: {error}"
-        state.ending = Ending("dead_lettered", fact.reason or fact.outcome, text, fact.code, message.id)
-        return
-    bare = replace(message, payload="", sources=())
-    if plan.max_turns and message.turns >= plan.max_turns:
-        state.lost[message.id] = Lost(message, error, tolerated=True)
-        state.handoffs[message.id] = Handoff(bare, "", failed=True, ends="turn_limit", detail=error)
-        return
-    to = [edge.to for edge in edges if edge.on_failure == "forward"]
-    missed = [_absent(plan, state, message, edge.to, error, at) for edge in edges if edge.on_failure != "forward"]
-    if to:
-        state.handoffs[message.id] = Handoff(bare, error, to, len(to), failed=True)
-    else:
-        rounds = [place for place in missed if place is not None]
-        state.lost[message.id] = Lost(message, error, rounds, tolerated=True)
-        state.handoffs[message.id] = Handoff(bare, "", failed=True, ends="skipped", detail=error)
-
-
-def _absent(
-    plan: Plan, state: GraphState, message: t.Envelope, to: str, error: str, at: float
-) -> tuple[str, int] | None:
-    """Tell the join of `to`, if it has one, that this agent will not arrive."""
-    if plan.nodes[to].join is None:
-        return None
-    number = round_for(state, to, message.to, laps_behind(plan, message))
-    round = round_of(state, to, number, at)
-    round.seen.append(message.to)
-    round.absent[message.to] = error
-    return to, number
-
-
 def _keep_output(state: GraphState, agent: str, text: str, message: t.Envelope) -> None:
     state.outputs.append(Output(agent, text, message.hop, message.branch))
-
-
-def _error(fact: t.MessageEnded) -> str:
-    text = fact.error or fact.reason or fact.outcome
-    return text if len(text) <= _LONGEST_DETAIL else text[: _LONGEST_DETAIL - 1] + "…"
 
 
 def _branch_ended(plan: Plan, state: GraphState, fact: t.BranchEnded, at: float) -> None:
@@ -323,11 +275,13 @@ def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) ->
 
 
 def _is_settled(plan: Plan, state: GraphState, lost: Lost) -> bool:
-    """Whether the graph has gone on without this message for good: every join that missed it is over."""
-    if not lost.tolerated or any(plan.nodes[edge.to].join is None for edge in plan.nodes[lost.message.to].edges):
+    """Whether the graph has gone on without this message for good: nobody who could have had it still wants it."""
+    if not lost.tolerated:
         return False
     rounds = [state.joins[node].get(number) for node, number in lost.missed]
-    return all(round is None or round.done in ("started", "closed") for round in rounds)
+    if any(round is not None and round.done not in ("started", "closed") for round in rounds):
+        return False
+    return lost.forwarded or all(plan.nodes[edge.to].join is not None for edge in plan.nodes[lost.message.to].edges)
 
 
 def _task_ended(plan: Plan, state: GraphState, fact: t.TaskEnd, at: float) -> None:
