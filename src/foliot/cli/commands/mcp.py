@@ -15,7 +15,7 @@ from foliot.cli.findings import count
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import clean, table
-from foliot.errors import FoliotError, NotFound
+from foliot.errors import FoliotError, NotFound, UsageError
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 if TYPE_CHECKING:
@@ -50,14 +50,17 @@ def mcp() -> None:
 
 @mcp.command()
 @click.argument("name", required=False)
+@click.option("--watch", is_flag=True, help="Go on, for all servers of all namespaces, each at its sync_interval.")
 @allow_option
-def sync(name: str | None, allow: tuple[str, ...]) -> int:
+def sync(name: str | None, watch: bool, allow: tuple[str, ...]) -> int:
     """Make Tools of what a server offers, or all servers of the namespace.
 
     A tool whose definition the server changed since it was first seen is not updated: calls of it are refused until
-    `foliot mcp accept`.
+    `foliot mcp accept`. Tools of a server that was deleted are deleted by --watch, and by a worker.
     """
-    return run(_sync(name, allow))
+    if watch and name:
+        raise UsageError("--watch looks after all servers, and takes no name.")
+    return run(_watch(allow) if watch else _sync(name, allow))
 
 
 @mcp.command()
@@ -132,6 +135,22 @@ async def _sync(name: str | None, allow: tuple[str, ...]) -> int:
                 code = tell(error, color=current().color)
                 click.echo(f"{label} not synced")
     return code
+
+
+async def _watch(allow: tuple[str, ...]) -> int:
+    from foliot.catalog.mcp_keeping import McpKeeper
+
+    def synced(document: Document, outcome: Synced | FoliotError) -> None:
+        label = f"mcp-server/{document['metadata']['name']}"
+        if isinstance(outcome, FoliotError):
+            tell(outcome, color=current().color)
+            click.echo(f"{label} not synced")
+        else:
+            _report(label, outcome)
+
+    async with _opened(allow) as (store, connections):
+        await McpKeeper(store, connections, synced=synced).run()
+    return 0
 
 
 def _report(label: str, synced: Synced) -> None:

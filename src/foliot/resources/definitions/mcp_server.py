@@ -65,6 +65,9 @@ class McpServerSpec(Model):
     auth: ToolAuth = Field(default_factory=ToolAuth, description="How the server is told who calls.")
     tool_filter: ToolFilter = Field(default_factory=ToolFilter, description="Which tools become Tools.")
     reconnect: Reconnect = Field(default_factory=Reconnect, description="When the connection is lost.")
+    sync_interval: Duration | None = Field(
+        default=None, description="How often a worker compares Tools and server; 5m when not given, 0 for never."
+    )
 
     def problems(self) -> Iterator[Problem]:
         if self.transport == "stdio" and not self.command:
