@@ -57,12 +57,13 @@ class Parts:
     @cached_property
     def tasking(self) -> Tasking:
         """Tasks, made when they are first needed. Raises `UsageError` in memory."""
+        from foliot.bus.later_opened import OpenedLater
         from foliot.bus.open import open_transport
         from foliot.tasking import Tasking
 
         if self.database is None or self.resources is None or self.settings is None:
             raise UsageError("a runtime in memory keeps no tasks", hint="give the runtime a store, such as a path")
-        transport = open_transport(self.settings, self.database)
+        transport = OpenedLater(partial(open_transport, self.settings, self.database, clock=self.clock))
         return Tasking(self.database, self.resources, self.runs, self.assembly, transport, clock=self.clock)
 
     async def settlement(self, lease: Lease) -> Settlement:

@@ -38,6 +38,7 @@ from foliot.store.runs import TASK_LABEL, Entry, NewRun
 from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.base import Command
 from foliot.work.bundle import Pinned
+from foliot.work.execution_class import execution_class_key
 from foliot.work.inbox import opening
 
 
@@ -56,6 +57,10 @@ class TaskRef(Struct, frozen=True):
     @property
     def id(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    def class_key(self, agent: str) -> str:
+        """Which runs this one's failures say something about."""
+        return execution_class_key(self.namespace, agent, self.lane)
 
 
 def tell(task: TaskRef, fact: TaskEvent, now: float, started: float | None = None) -> Tx[list[Ticket]]:
@@ -126,7 +131,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
                 namespace=task.namespace,
                 agent=spec.agent,
                 lane=task.lane,
-                class_key=f"{task.namespace}/{spec.agent}/{task.lane}",
+                class_key=task.class_key(spec.agent),
                 priority=task.priority,
                 due_at=now,
                 requirements=msgspec.json.encode(command.requirements).decode(),

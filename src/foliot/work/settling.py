@@ -8,13 +8,19 @@ from foliot.bus.base import Ticket, Transport
 from foliot.engine.base import Clock
 from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
 from foliot.kernel.plan import Retry
-from foliot.kernel.retry import delay, is_retryable
+from foliot.kernel.retry import FINAL_CODES, delay, is_retryable
 from foliot.kernel.state import State
 from foliot.kernel.task_events import MessageEnded
+from foliot.store.bounds import class_failed, class_succeeded
 from foliot.store.runs import Beside
 from foliot.store.transaction import Tx
 from foliot.work.advancing import TaskRef, tell
 from foliot.work.routes import held_edges, route_labels
+
+
+def is_class_failure(fact: MessageEnded) -> bool:
+    """Whether a failure says something about where and how the run was done, and not only about this one request."""
+    return fact.code not in FINAL_CODES
 
 
 class TaskSettlement:
@@ -38,12 +44,22 @@ class TaskSettlement:
         return RunRetried(state.attempt, terminal.reason or terminal.code, terminal.message, due)
 
     def settle(self, state: State) -> Beside | None:
-        """Tell the task of a run that has ended; one that waits, or will be tried again, is no news to it."""
+        """Tell the task of a run that has ended, and its execution class of how it went. A wait is news to neither."""
+        now = self._clock()
         if state.ended is None:
-            return None
-        return partial(self._tell, self._fact(state, state.ended), self._clock(), state.started_at)
+            return partial(self._failed, state.spec.agent, now) if state.retried is not None else None
+        fact = self._fact(state, state.ended)
+        return partial(self._tell, fact, state.spec.agent, now, state.started_at)
 
-    def _tell(self, fact: MessageEnded, now: float, started: float | None) -> Tx[None]:
+    def _failed(self, agent: str, now: float) -> Tx[None]:
+        task = self._task
+        yield from class_failed(task.class_key(agent), now, namespace=task.namespace, agent=agent, lane=task.lane)
+
+    def _tell(self, fact: MessageEnded, agent: str, now: float, started: float | None) -> Tx[None]:
+        if fact.outcome == "succeeded":
+            yield from class_succeeded(self._task.class_key(agent))
+        elif fact.outcome == "failed" and is_class_failure(fact):
+            yield from self._failed(agent, now)
         self._tickets = yield from tell(self._task, fact, now, started)
 
     async def settled(self) -> None:

@@ -34,7 +34,7 @@ class Caretaker:
                 if row["phase"] == "dead_lettered" and world.maybe(0.7):
                     await self._try(self._desk.tasks.requeue(row["namespace"], row["name"], by="ann"))
             for row in self._truth.read("run_list", _waiting()):
-                await self._answer(row["id"])
+                await self._try(self._answer(row["id"]))
 
     async def meddle(self, names: list[str]) -> None:
         """Cancel some of the tasks, at any moment."""
