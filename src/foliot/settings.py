@@ -26,6 +26,7 @@ OTHER_VARIABLES: Final = (CONFIG, "FOLIOT_DEBUG", "FOLIOT_TEST_POSTGRES_URL", "F
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 Access: TypeAlias = Literal["allow", "deny"]
 NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 QUERY_PASSWORD: Final = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
 # The last label of a name has a letter: what is only digits and dots is an address, and has to be a right one.
@@ -96,6 +97,20 @@ def as_nats(given: Given) -> str:
     raise refused(given, "nats://host:port")
 
 
+def as_subject(given: Given) -> str:
+    """The beginning of subjects of a message bus; dots at its ends are dropped."""
+    text = given.text.strip(".")
+    if SUBJECT.fullmatch(text):
+        return text
+    raise refused(given, "words of letters, digits, dashes and underscores, with dots between them")
+
+
+def as_stream(given: Given) -> str:
+    if SUBJECT.fullmatch(given.text) and "." not in given.text:
+        return given.text
+    raise refused(given, "letters, digits, dashes and underscores")
+
+
 def as_namespace(given: Given) -> str:
     """A name by the rule for names of resources."""
     if len(given.text) <= 253 and NAME.fullmatch(given.text):
@@ -160,6 +175,14 @@ class Settings:
     secret_key_file: Path = field(metadata=rule(as_path, "{home}/secret.key"))
     log_level: LogLevel = field(metadata=rule(as_level, "warning"))
     nats: str | None = field(metadata=rule(as_nats, None))
+    # Files for NATS: who we are (a .creds file or an nkey seed), whom to trust, and a certificate of our own.
+    nats_credentials: Path | None = field(metadata=rule(as_path, None))
+    nats_ca: Path | None = field(metadata=rule(as_path, None))
+    nats_cert: Path | None = field(metadata=rule(as_path, None))
+    nats_cert_key: Path | None = field(metadata=rule(as_path, None))
+    # The JetStream stream that carries tickets to workers, and what the subjects in it begin with.
+    nats_stream: str = field(metadata=rule(as_stream, "FOLIOT_AGENT_MESSAGES"))
+    nats_prefix: str = field(metadata=rule(as_subject, "foliot.agentmsg"))
     # Hosts inside this network that tools may reach; without it they reach only the public internet.
     outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))
     # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,13 +33,12 @@ _PING_EVERY: Final = 10
 class NatsOptions:
     """Where NATS is and how to get in. `url` may name several servers, with commas, and a user and password or a token.
 
-    `credentials` is a file with a JWT and its seed, `nkey` one with a seed alone; `ca`, `cert` and `key` are for TLS.
+    `credentials` is a file with a JWT and its seed, or with an nkey seed alone; `ca`, `cert` and `key` are for TLS.
     """
 
     url: str
     name: str = "foliot"
     credentials: Path | None = None
-    nkey: Path | None = None
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
@@ -48,7 +48,8 @@ class NatsOptions:
 
     @property
     def servers(self) -> list[str]:
-        return [each.strip() for each in self.url.split(",") if each.strip()]
+        # A comma in a password does not begin another address.
+        return re.split(r"\s*,\s*(?=[a-z]+://)", self.url.strip())
 
     @property
     def place(self) -> str:
@@ -61,9 +62,9 @@ class NatsOptions:
             raise UsageError(
                 "NATS needs the package nats-py, which is not installed", hint="pip install 'foliot[nats]'"
             )
-        if (self.credentials or self.nkey) and find_spec("nkeys") is None:
+        if self.credentials is not None and find_spec("nkeys") is None:
             raise UsageError("a NATS key needs the package nkeys, which is not installed", hint="pip install nkeys")
-        for file in (self.credentials, self.nkey, self.ca, self.cert, self.key):
+        for file in (self.credentials, self.ca, self.cert, self.key):
             if file is not None and not file.is_file():
                 raise UsageError(f"the file {file}, which NATS needs, does not exist")
         if self.key is not None and self.cert is None:
@@ -73,9 +74,8 @@ class NatsOptions:
         """For the client's `connect`. Raises `UsageError` when a TLS file cannot be used."""
         given: dict[str, Any] = {"servers": self.servers, "name": self.name}
         if self.credentials is not None:
-            given["user_credentials"] = str(self.credentials)
-        elif self.nkey is not None:
-            given["nkeys_seed"] = str(self.nkey)
+            kind = "user_credentials" if "USER JWT" in _text(self.credentials) else "nkeys_seed"
+            given[kind] = str(self.credentials)
         if self.ca is not None or self.cert is not None:
             try:
                 context = ssl.create_default_context(cafile=self.ca)
@@ -85,6 +85,13 @@ class NatsOptions:
                 raise UsageError(f"the TLS files for NATS cannot be used: {type(error).__name__}") from None
             given["tls"] = context
         return given
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the NATS credentials {file} cannot be read: {type(error).__name__}") from None
 
 
 class NatsLink:

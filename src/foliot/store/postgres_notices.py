@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 
 from foliot.store.postgres_driver import Connection, DriverErrors
@@ -44,7 +44,9 @@ class Noticeboard:
     ) -> None:
         self._connect = connect
         self._send = send
-        self._outbox: dict[Notice, None] = {}  # in order, equal ones once
+        # In order, equal ones once. Urgent ones go first, and are not pushed out by a flood of others.
+        self._outbox: dict[Notice, None] = {}
+        self._first: dict[Notice, None] = {}
         self._urgent = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._heard: dict[str, list[Heard]] = {}
@@ -53,9 +55,10 @@ class Noticeboard:
 
     def post(self, channel: str, payload: str = "", *, urgent: bool = False) -> None:
         """Send soon, or at once when `urgent`. Never waits and never raises; the oldest go when too many wait."""
-        if len(self._outbox) >= _MOST_WAITING:
-            del self._outbox[next(iter(self._outbox))]
-        self._outbox[Notice(channel, payload)] = None
+        outbox = self._first if urgent else self._outbox
+        if len(outbox) >= _MOST_WAITING:
+            del outbox[next(iter(outbox))]
+        outbox[Notice(channel, payload)] = None
         if urgent:
             self._urgent.set()
         if self._sender is None or self._sender.done():
@@ -90,11 +93,14 @@ class Noticeboard:
                     await task
 
     async def _send_all(self) -> None:
-        while self._outbox:
+        while self._first or self._outbox:
             self._urgent.clear()
-            batch = list(islice(self._outbox, _MOST_AT_ONCE))
+            batch = list(islice(chain(self._first, self._outbox), _MOST_AT_ONCE))
             for notice in batch:
-                del self._outbox[notice]
+                if notice in self._first:
+                    del self._first[notice]
+                else:
+                    del self._outbox[notice]
             for _ in range(2):  # the first try may meet a connection that broke while nobody used it
                 try:
                     await self._send(batch)

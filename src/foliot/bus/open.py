@@ -1,0 +1,61 @@
+"""The transport and the live bus that the settings ask for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from foliot.bus.base import Transport
+from foliot.bus.live import LiveBus, LocalLive
+from foliot.bus.live_postgres import PostgresLive
+from foliot.bus.nats_link import NatsLink, NatsOptions
+from foliot.bus.postgres import PostgresTransport
+from foliot.bus.store import StoreTransport
+from foliot.errors import UsageError
+from foliot.settings import Settings
+from foliot.store.base import Database, Notices
+
+
+async def open_transport(
+    settings: Settings, database: Database, *, clock: Callable[[], float] = time.time
+) -> Transport:
+    """NATS JetStream when `settings.nats` names a server; otherwise the database itself, by notices where it has them.
+
+    The caller closes it, before the database. Raises `UsageError` for settings that cannot work, and `InvalidInput`
+    when a stream with other contents has the name of ours; not because a server is away.
+    """
+    if settings.nats is not None:
+        from foliot.bus.nats import NatsTransport
+        from foliot.bus.nats_stream import StreamPlan
+
+        plan = StreamPlan(stream=settings.nats_stream, prefix=settings.nats_prefix)
+        return await NatsTransport.open(NatsLink(nats_options(settings, name="foliot-work")), plan, clock=clock)
+    if isinstance(database, Notices):
+        return PostgresTransport(database, clock=clock)
+    return StoreTransport(database, clock=clock)
+
+
+async def open_live(settings: Settings, database: Database) -> LiveBus:
+    """Over NATS when `settings.nats` names a server, else by notices of the database, else within this process.
+
+    The caller closes it, before the database. Raises `UsageError` for settings that cannot work.
+    """
+    if settings.nats is not None:
+        from foliot.bus.live_nats import NatsLive
+
+        return NatsLive(NatsLink(nats_options(settings, name="foliot-live")))
+    return PostgresLive(database) if isinstance(database, Notices) else LocalLive()
+
+
+def nats_options(settings: Settings, *, name: str) -> NatsOptions:
+    """How to reach the NATS server of the settings. Raises `UsageError` when they name none."""
+    if settings.nats is None:
+        raise UsageError("no NATS server is named", hint="set FOLIOT_NATS, or nats in the configuration file")
+    return NatsOptions(
+        settings.nats,
+        name=name,
+        credentials=settings.nats_credentials,
+        ca=settings.nats_ca,
+        cert=settings.nats_cert,
+        key=settings.nats_cert_key,
+    )
