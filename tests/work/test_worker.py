@@ -452,13 +452,16 @@ def test_an_idle_worker_makes_fewer_than_one_query_a_second_in_all(tmp_path) -> 
         db = CountingDatabase(inner)
 
         async def timers(now: float) -> float | None:
-            await db.read("queue_depth", now=now)  # what the real one costs: one query
+            for _ in range(2):  # what the real one costs
+                await db.read("queue_depth", now=now)
             return None
 
         worker = Worker(db, Letters(), Doing(SqlJournal(db)), offer(), timers=timers, clock=loop.time)
         task = asyncio.create_task(worker.run())
+        await until(lambda: db.calls["queue_lines"] > 0)
         begun = loop.time()
-        await asyncio.sleep(600)
+        for _ in range(600):  # step by step: a write that is under way must not miss an hour
+            await asyncio.sleep(1)
         passed, calls = loop.time() - begun, Counter(db.calls)
         worker.drain()
         await task
@@ -467,7 +470,7 @@ def test_an_idle_worker_makes_fewer_than_one_query_a_second_in_all(tmp_path) -> 
 
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
         calls, passed = runner.run(idle())
-    assert calls.total() / passed < 0.7
+    assert calls.total() / passed < 0.9
     assert calls["queue_lines"] >= 100  # and it does look
 
 
@@ -488,6 +491,6 @@ async def until_phase(db: CountingDatabase, phase: str) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)

@@ -53,6 +53,10 @@ OPERATE: Final = {
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
     "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: list, call, test, serve", ("tool", "serve", "call")),
+    "worker": Verb(f"{_AT}.worker:worker", "Do the runs of tasks until stopped", ("work", "daemon")),
+    "workers": Verb(
+        f"{_AT}.workers:workers", "Who does the runs of tasks; limits, failing classes", ("limits", "nodes")
+    ),
     "purge": Verb(f"{_AT}.purge:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),

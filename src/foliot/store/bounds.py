@@ -80,7 +80,7 @@ async def list_classes(db: Database) -> list[ClassInfo]:
 async def close_class(db: Database, key: str) -> None:
     """Let runs of an open class through again: somebody has mended what was broken. Raises `NotFound`."""
     if not await db.write(_forget_class, key):
-        raise NotFound(f"no execution class {key!r} has failures", hint="`foliot workers --classes` lists them")
+        raise NotFound(f"no execution class {key!r} has failures", hint="`foliot workers classes` lists them")
 
 
 async def list_limits(db: Database) -> list[Limit]:
@@ -101,7 +101,7 @@ async def clear_limit(db: Database, scope: Scope, name: str) -> None:
     """Raises `InvalidInput`, `NotFound`."""
     _check(scope, name)
     if not await db.write(_clear_limit, scope, name):
-        raise NotFound(f"there is no limit for {scope} {name!r}", hint="`foliot workers --limits` lists them")
+        raise NotFound(f"there is no limit for {scope} {name!r}", hint="`foliot workers limits` lists them")
 
 
 def _check(scope: str, name: str) -> None:

@@ -1,0 +1,152 @@
+"""`foliot worker`: a process that does the runs of tasks until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foliot.cli.connect import run
+from foliot.cli.invocation import current
+from foliot.errors import UsageError
+
+if TYPE_CHECKING:
+    from foliot.store.placement import Offer
+    from foliot.work.worker import Worker
+
+PLACES: Final = 8
+GRACE: Final = "30s"
+
+
+@click.command()
+@click.option("--name", metavar="NAME", help="What to call it.  [default: the machine and the number of the process]")
+@click.option(
+    "--capacity",
+    type=click.IntRange(min=1),
+    default=PLACES,
+    show_default=True,
+    metavar="N",
+    help="Runs at the same time.",
+)
+@click.option("--region", default="", metavar="REGION", help="Where it is: for tasks that must run there.")
+@click.option("--gpu", is_flag=True, help="It has a GPU.")
+@click.option("--model", "models", multiple=True, metavar="MODEL", help="A model it serves; all, when none is named.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Something else that tasks can ask for.")
+@click.option("--nats", metavar="URL", help="NATS, where it hears of work.  [default: the setting]")
+@click.option(
+    "--grace", default=GRACE, show_default=True, metavar="TIME", help="How long runs may go on when it is stopped."
+)
+@click.option("--once", is_flag=True, help="End when there is nothing to do.")
+def worker(
+    name: str | None,
+    capacity: int,
+    region: str,
+    gpu: bool,
+    models: tuple[str, ...],
+    labels: tuple[str, ...],
+    nats: str | None,
+    grace: str,
+    once: bool,
+) -> int:
+    """Do the runs of tasks, as many at a time as there are places, until SIGTERM or Ctrl-C.
+
+    Start as many as you like, on as many machines: they share the store, and no run is done by two. When one is stopped
+    it takes no more, lets its runs go on for a while, and hands the rest back; when one dies, the others take over.
+    Stopping it twice hands everything back at once.
+    """
+    if nats is not None:
+        current().give("nats", nats)
+    from foliot.engine.worker import identity
+    from foliot.store.placement import Offer
+
+    offer = Offer(
+        name=_name(name),
+        identity=identity(),
+        region=region.strip(),
+        gpu=gpu,
+        models=models,
+        labels=_labels(labels),
+        capacity=capacity,
+    )
+    return run(_work(offer, _seconds(grace), once=once))
+
+
+async def _work(offer: Offer, grace: float, *, once: bool) -> int:
+    from foliot.cli.runtimes import opened
+    from foliot.settings import mask_password
+
+    settings = current().settings()
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    async with opened() as runtime:
+        worker = runtime.tasking.worker(offer, grace=grace, once=once)
+        with _stopped_by_signals(worker):
+            places = "1 place" if offer.capacity == 1 else f"{offer.capacity} places"
+            click.echo(
+                f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True
+            )
+            await worker.run()
+        click.echo(f"Worker {offer.name} has stopped.", err=True)
+    return 0
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(worker: Worker) -> Generator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def stop() -> None:
+        if worker.phase == "ready":
+            runs = worker.current
+            under_way = f" {runs} under way may go on; again hands them back at once." if runs else ""
+            click.echo(f"Stopping: no more runs are taken.{under_way}", err=True)
+        worker.drain()
+
+    for number in numbers:
+        with contextlib.suppress(NotImplementedError):  # where signals cannot be caught, Ctrl-C cancels the work
+            loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+
+
+def _name(given: str | None) -> str:
+    from foliot.settings import NAME
+
+    if given is None:
+        import socket
+
+        return f"{socket.gethostname()}-{os.getpid()}"
+    if len(given) <= 253 and NAME.fullmatch(given):
+        return given
+    raise UsageError(
+        f"--name: {given!r} cannot be the name of a worker",
+        hint="letters, digits, dots, dashes and underscores, with a letter or digit at both ends",
+    )
+
+
+def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key.strip() or not equals:
+            raise UsageError(f"--label: {pair!r} is no label", hint="such as disk=ssd")
+        labels[key.strip()] = value.strip()
+    return labels
+
+
+def _seconds(text: str) -> float:
+    from foliot.resources.durations import seconds
+
+    try:
+        return seconds(text)
+    except ValueError:
+        raise UsageError(f"--grace: {text!r} is not a length of time", hint="such as 30s, 5m or 0s") from None

@@ -1,0 +1,230 @@
+"""`foliot workers`: who does the runs of tasks, how much may be done at once, and what is held back as it fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from foliot.cli.connect import namespace, run
+from foliot.cli.invocation import current
+from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
+from foliot.cli.tables import cell, clean, since, table
+from foliot.errors import UsageError
+
+if TYPE_CHECKING:
+    from foliot.store.base import Database, Document
+    from foliot.store.bounds import ClassInfo, Limit
+    from foliot.store.workers import WorkerInfo
+
+_SCOPES: Final = ("namespace", "agent", "lane")
+_FORMATS: Final = ("table", "wide", "json", "yaml", "name")
+
+
+@click.group(invoke_without_command=True)
+@output_option(*_FORMATS, default="table", help="table, wide, json, yaml or name.")
+@click.pass_context
+def workers(context: click.Context, output: str) -> int | None:
+    """Who does the runs of tasks: how busy each is, and when it last gave a sign of life.
+
+    `lost` is one that should have given a sign long ago; others take over what it had. Start one with `foliot worker`.
+    """
+    return None if context.invoked_subcommand is not None else run(_list(output))
+
+
+@workers.command()
+@output_option("table", "json", default="table", help="table or json.")
+def limits(output: str) -> int:
+    """How many runs of a namespace, an agent or a lane may be at work at once, over all workers."""
+    return run(_limits(output))
+
+
+@workers.command()
+@click.argument("scope", type=click.Choice(_SCOPES))
+@click.argument("name")
+@click.argument("most", metavar="N|none")
+def limit(scope: Any, name: str, most: str) -> int:
+    """Let at most N runs of a namespace, an agent or a lane be at work at once; `none` lifts the limit.
+
+    NAME is a namespace, or an agent or lane of the namespace you work in (or namespace/name). Runs that must wait lose
+    nothing: no attempt, and not their place. With 0 no new run begins.
+    """
+    return run(_limit(scope, name, most))
+
+
+@workers.command()
+@output_option("table", "json", default="table", help="table or json.")
+def classes(output: str) -> int:
+    """Kinds of runs of which the last ones failed. After five in a row no more are begun, but one every minute.
+
+    A run that succeeds ends it; so does `foliot workers mend`.
+    """
+    return run(_classes(output))
+
+
+@workers.command()
+@click.argument("key", metavar="CLASS")
+def mend(key: str) -> int:
+    """Begin runs of a class again that was held back: you have mended what was broken."""
+    return run(_mend(key))
+
+
+@asynccontextmanager
+async def _opened() -> AsyncGenerator[Database]:
+    from foliot.store.open import open_database
+
+    database = await open_database(current().settings().store)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+async def _list(output: str) -> int:
+    from foliot.store.workers import list_workers
+
+    now = time.time()
+    async with _opened() as database:
+        found = await list_workers(database)
+    documents = [_document(info, now) for info in found]
+    match output:
+        case "json":
+            click.echo(as_json(as_list(documents)))
+        case "yaml":
+            click.echo(as_yaml(documents))
+        case "name":
+            click.echo("\n".join(info.name for info in found), nl=bool(found))
+        case _ if found:
+            click.echo(_table(found, now, wide=output == "wide"))
+        case _:
+            click.echo("No workers found. `foliot worker` starts one.", err=True)
+    return 0
+
+
+def _document(info: WorkerInfo, now: float) -> Document:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Worker",
+        "metadata": {"name": info.name, "labels": info.labels, "createdAt": _iso(info.started_at)},
+        "spec": {
+            "region": info.region,
+            "capabilities": {"gpu": info.gpu, "supported_models": list(info.models)},
+            "max_concurrent_tasks": info.capacity,
+        },
+        "status": {
+            "phase": info.state(now),
+            "currentTasks": info.current,
+            "lastHeartbeat": _iso(info.heartbeat_at),
+            "identity": info.identity,
+        },
+    }
+
+
+def _table(found: Sequence[WorkerInfo], now: float, *, wide: bool) -> str:
+    headings = ["NAME", "STATE", "RUNS", "REGION", "GPU", "HEARTBEAT", "AGE"]
+    if wide:
+        headings += ["MODELS", "LABELS", "PROCESS"]
+    moment = datetime.fromtimestamp(now, UTC)
+    rows: list[list[str]] = []
+    for info in found:
+        row = [
+            clean(info.name),
+            info.state(now),
+            f"{info.current}/{info.capacity}",
+            cell(info.region, now=moment),
+            "yes" if info.gpu else "-",
+            since(_iso(info.heartbeat_at), now=moment),
+            since(_iso(info.started_at), now=moment),
+        ]
+        if wide:
+            models = cell(list(info.models), now=moment, cut=None)
+            row += [models, cell(info.labels, now=moment, cut=None, pairs=True), clean(info.identity)]
+        rows.append(row)
+    return table(headings, rows)
+
+
+async def _limits(output: str) -> int:
+    from foliot.store.bounds import list_limits
+
+    async with _opened() as database:
+        found = await list_limits(database)
+    if output == "json":
+        click.echo(as_json([{"scope": each.scope, "name": each.name, "max": each.max_running} for each in found]))
+    elif found:
+        click.echo(table(["SCOPE", "NAME", "AT ONCE"], [_limit_row(each) for each in found]))
+    else:
+        click.echo("There are no limits. `foliot workers limit --help` says how to set one.", err=True)
+    return 0
+
+
+def _limit_row(each: Limit) -> list[str]:
+    return [each.scope, clean(each.name), str(each.max_running)]
+
+
+async def _limit(scope: Any, name: str, most: str) -> int:
+    from foliot.store.bounds import Limit, clear_limit, set_limit
+
+    full = name if scope == "namespace" or "/" in name else f"{namespace()}/{name}"
+    async with _opened() as database:
+        if most.lower() == "none":
+            await clear_limit(database, scope, full)
+            click.echo(f"{scope} {full}: no limit")
+            return 0
+        if not most.isdecimal():
+            raise UsageError(f"{most!r} is not a number of runs", hint="such as 4; `none` lifts the limit")
+        await set_limit(database, Limit(scope, full, int(most)))
+    click.echo(f"{scope} {full}: at most {int(most)} at once")
+    return 0
+
+
+async def _classes(output: str) -> int:
+    from foliot.store.bounds import list_classes
+
+    now = time.time()
+    async with _opened() as database:
+        found = await list_classes(database)
+    if output == "json":
+        click.echo(as_json([_class_data(each, now) for each in found]))
+    elif found:
+        headings = ["CLASS", "NAMESPACE", "AGENT", "LANE", "STATE", "FAILURES", "LAST"]
+        click.echo(table(headings, [_class_row(each, now) for each in found]))
+    else:
+        click.echo("Nothing has failed lately.", err=True)
+    return 0
+
+
+def _class_data(each: ClassInfo, now: float) -> dict[str, Any]:
+    opened = None if each.opened_at is None else _iso(each.opened_at)
+    return {
+        "class": each.key,
+        "namespace": each.namespace,
+        "agent": each.agent,
+        "lane": each.lane,
+        "state": each.state(now),
+        "failures": each.failures,
+        "failedAt": _iso(each.failed_at),
+        "openedAt": opened,
+    }
+
+
+def _class_row(each: ClassInfo, now: float) -> list[str]:
+    moment = datetime.fromtimestamp(now, UTC)
+    names = [clean(text) or "-" for text in (each.key, each.namespace, each.agent, each.lane)]
+    return [*names, each.state(now), str(each.failures), since(_iso(each.failed_at), now=moment)]
+
+
+async def _mend(key: str) -> int:
+    from foliot.store.bounds import close_class
+
+    async with _opened() as database:
+        await close_class(database, key)
+    click.echo(f"{key}: runs are begun again")
+    return 0
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
