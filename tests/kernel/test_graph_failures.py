@@ -218,6 +218,16 @@ def test_a_join_to_which_nobody_comes_does_not_start_and_is_closed_all_the_same(
     assert "d" not in play.ran
 
 
+@pytest.mark.parametrize("on_failure", ["skip", "continue_partial"])
+def test_a_patient_join_to_which_nobody_comes_is_closed_once_and_the_task_says_why(on_failure: Any):
+    play = Play(plan({"b": ["d"], "c": ["d"]}, on_failure={"d": on_failure}))
+    play.fail("b", "no b")
+    play.fail("c", "no c")
+    assert play.of(t.JoinClosed) == [t.JoinClosed("d", 1, "cannot_fill", "skip", ("b", "c"))]
+    assert isinstance(play.end, t.TaskSucceeded)
+    assert play.end.output.endswith("every branch was skipped (b failed: no b; c failed: no c).")
+
+
 def test_forward_to_a_join_arrives_and_is_marked():
     play = fan_in("forward")
     play.fail("c", "no c")

@@ -136,6 +136,7 @@ def test_a_join_that_was_given_up_opens_again_and_its_absent_agent_has_another_c
     assert isinstance(play.end, t.TaskDeadLettered)
     moves = play.give(t.TaskRequeued(2), at=5000)
     assert (play.running, moves.timer) == (["c"], 5060)
+    assert "d waits for c (round 1: 1 of 2 have arrived)" in [r.text for r in explain(play.plan, play.state)]
     play.ok("c")
     assert isinstance(play.ok("d").ended, t.TaskSucceeded)
 
@@ -185,6 +186,17 @@ def test_a_message_of_a_join_is_sent_again_with_its_sources():
     play.fail("d")
     (again,) = play.give(t.TaskRequeued(2)).activate
     assert (again.sources, again.round, again.id) == (before.sources, 1, "ns/job/a002/h003/join/d")
+    assert isinstance(play.ok("d").ended, t.TaskSucceeded)
+
+
+def test_an_edited_message_of_a_join_says_what_was_edited():
+    play = started()
+    play.ok("b")
+    play.ok("c")
+    failed = play.find("d").id
+    play.fail("d")
+    (again,) = play.give(t.TaskRequeued(2, payloads={failed: "shorter"})).activate
+    assert (again.payload, again.sources, again.sender, again.round) == ("shorter", (), "join", 1)
     assert isinstance(play.ok("d").ended, t.TaskSucceeded)
 
 

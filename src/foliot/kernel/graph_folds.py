@@ -220,7 +220,7 @@ def _join_closed(plan: Plan, state: GraphState, fact: t.JoinClosed, at: float) -
         case "deadletter":
             round.done = "given_up"
             text = f"round {fact.round} of the join of {fact.node} was given up: {_why_closed(fact, round)}"
-            state.ending = state.ending or Ending("dead_lettered", f"join_{fact.reason}", text)
+            state.ending = Ending("dead_lettered", f"join_{fact.reason}", text)
 
 
 def _why_closed(fact: t.JoinClosed, round: Round) -> str:
@@ -265,8 +265,11 @@ def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) ->
             if (round := state.joins[node].get(number)) is not None:
                 round.seen.remove(entry.message.to)
                 round.absent.pop(entry.message.to, None)
-        payload = fact.payloads.get(entry.message.id)
-        state.resend.append(entry.message if payload is None else replace(entry.message, payload=payload))
+        message = entry.message
+        if (payload := fact.payloads.get(message.id)) is not None:
+            # What was edited stands for all that a join had collected.
+            message = replace(message, payload=payload, sources=())
+        state.resend.append(message)
     for rounds in state.joins.values():
         for round in rounds.values():
             if round.done == "given_up":
