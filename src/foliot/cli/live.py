@@ -77,7 +77,7 @@ async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive
         with runtime.watch(opening.run_id) as reader, redirect_stdout(sys.stderr):
             task = asyncio.create_task(drive())
             task.add_done_callback(lambda _: reader.close())
-            with _on_ctrl_c(lambda times: _interrupt(runtime, view, opening.run_id, task, watched, times)):
+            with on_ctrl_c(lambda times: _interrupt(runtime, view, opening.run_id, task, watched, times)):
                 try:
                     async for item in _with_ticks(reader, view):
                         if not shown:  # not earlier: what fails before anything happened is no run
@@ -173,7 +173,7 @@ async def _tick(view: View) -> None:
 
 
 @contextmanager
-def _on_ctrl_c(heard: Callable[[int], Awaitable[None]]) -> Generator[None]:
+def on_ctrl_c(heard: Callable[[int], Awaitable[None]]) -> Generator[None]:
     """Call `heard` with 1, 2, … for each Ctrl-C while this lasts."""
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Future[None]] = []

@@ -133,7 +133,7 @@ def _task(fact: t.TaskEvent) -> str | None:
         case t.MessageEnded(message_id=message_id, outcome=outcome) as ended:
             agent = message_id.rsplit("/", 1)[-1].partition(".")[0]
             if outcome == "succeeded":
-                return f"{agent} is done: {one_line(ended.output, LONGEST)}"
+                return f"{agent} is done"
             why = one_line(ended.error or ended.reason, LONGEST)
             tries = f" after {counted(ended.attempts, 'attempt')}" if ended.attempts > 1 else ""
             return f"{agent} {outcome}{tries}: {why}"

@@ -1,0 +1,184 @@
+"""`foliot task logs|events|trace|graph`: looking at a task from all sides."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import click
+import msgspec
+
+from foliot.cli.connect import run
+from foliot.cli.invocation import is_terminal
+from foliot.cli.output import as_json, output_option
+from foliot.cli.runtimes import opened
+from foliot.cli.runview.tree import WIDTH, Node, tree_of
+from foliot.cli.runview.tree import as_data as trace_data
+from foliot.cli.task_names import find_task, task_argument
+from foliot.engine.story.amounts import counted, duration, safe
+from foliot.engine.story.tracing import trace_of
+from foliot.runtime import Runtime
+from foliot.store.tasks import ENDED
+from foliot.work.base import TaskInfo
+from foliot.work.story import drawing
+from foliot.work.story.happenings import Batch, TaskHappening, as_data, log_line
+from foliot.work.story.telling import MessageStory, TaskStory, nodes_of
+
+LOOK_EVERY = 1.0
+
+
+@click.command(name="logs")
+@task_argument(required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
+@click.option("--cursor", metavar="CURSOR", help="Where an earlier look ended (--show-cursor).")
+@click.option("--show-cursor", is_flag=True, help="Say on stderr where to go on.")
+def task_logs(name: str | None, follow: bool, cursor: str | None, show_cursor: bool) -> int:
+    """What happened, in a line each, over all runs of the task in the order of time."""
+    return run(_logs(name, follow, cursor, show_cursor))
+
+
+async def _logs(name: str | None, follow: bool, cursor: str | None, show_cursor: bool) -> int:
+    async with opened() as runtime:
+        task = await find_task(runtime, name)
+        reached = cursor
+        async for batch in _batches(runtime, task, cursor, follow=follow):
+            reached = batch.cursor
+            for happening in batch.happenings:
+                if (line := log_line(happening)) is not None:
+                    click.echo(safe(line))
+    if show_cursor and reached:
+        click.echo(f"--cursor {reached}", err=True)
+    return 0
+
+
+async def _batches(runtime: Runtime, task: TaskInfo, cursor: str | None, *, follow: bool) -> AsyncIterator[Batch]:
+    """What is there, and with `follow` what comes, until the task has ended."""
+    tasking = runtime.tasking
+    while True:
+        ended = (await tasking.tasks.get(task.namespace, task.name)).phase in ENDED
+        batch = await tasking.stories.happenings(task.namespace, task.name, cursor=cursor)
+        cursor = batch.cursor
+        yield batch
+        if ended or not follow:
+            return
+        await tasking.database.wait_for_change(timeout=LOOK_EVERY)
+
+
+@click.command(name="events")
+@task_argument(required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only behind event N.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N.")
+def task_events(name: str | None, follow: bool, after: int, limit: int | None) -> int:
+    """The facts of the task itself as JSON lines: `{"seq", "at", "type", "data"}`. `seq` is where to go on."""
+    return run(_events(name, follow, after, limit))
+
+
+async def _events(name: str | None, follow: bool, after: int, limit: int | None) -> int:
+    shown = 0
+    async with opened() as runtime:
+        tasking = runtime.tasking
+        task = await find_task(runtime, name)
+        while True:
+            ended = (await tasking.tasks.get(task.namespace, task.name)).phase in ENDED
+            records = await tasking.stories.records(task.namespace, task.name, after=after)
+            for record in records:
+                if limit is not None and shown >= limit:
+                    return 0
+                line = as_data(task.id, TaskHappening(record.at, record.seq, record.event))
+                click.echo(msgspec.json.encode(line).decode())
+                after, shown = record.seq, shown + 1
+            if ended or not follow:
+                return 0
+            await tasking.database.wait_for_change(timeout=LOOK_EVERY)
+
+
+@click.command(name="graph")
+@task_argument(required=False)
+@output_option("text", "mermaid", "dot", "json", default="text", help="text, mermaid, dot or json.")
+def task_graph(name: str | None, output: str) -> int:
+    """The graph of a task with how each agent stands."""
+    return run(_graph(name, output))
+
+
+async def _graph(name: str | None, output: str) -> int:
+    async with opened() as runtime:
+        task = await find_task(runtime, name)
+        story = await runtime.tasking.stories.of(task.namespace, task.name)
+    now = time.time()
+    nodes = nodes_of(story, now)
+    match output:
+        case "json":
+            click.echo(as_json({"task": task.id, "phase": task.phase, **drawing.as_data(story.plan, nodes)}))
+        case "mermaid":
+            click.echo(drawing.mermaid(story.plan, nodes, now))
+        case "dot":
+            click.echo(drawing.dot(story.plan, nodes, now))
+        case _:
+            click.echo(f"{task.name}  {story.info.phase}")
+            for line in drawing.tree(story.plan, nodes, now, width=_width()):
+                click.echo(safe(line))
+    return 0
+
+
+@click.command(name="trace")
+@task_argument(required=False)
+@output_option("text", "json", default="text", help="text, or json with nothing shortened.")
+@click.option("--full", is_flag=True, help="Whole texts, not one line of each.")
+def task_trace(name: str | None, output: str, full: bool) -> int:
+    """All runs of a task as one tree: who handed what to whom, every step and call with its timing."""
+    return run(_trace(name, output, full))
+
+
+async def _trace(name: str | None, output: str, full: bool) -> int:
+    async with opened() as runtime:
+        task = await find_task(runtime, name)
+        story = await runtime.tasking.stories.of(task.namespace, task.name, looks=False)
+        nodes: dict[str, Node] = {}
+        data: list[dict[str, Any]] = []
+        for each in story.messages.values():
+            if each.run is None:
+                continue
+            found = trace_of(each.run.run_id, await runtime.runs.facts(each.run.run_id))
+            nodes[each.message.id] = tree_of(found, each.run.phase, full=full, width=_width())
+            message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
+            data.append(
+                {"message": message, "queued_seconds": _queued(each, found.steps), **trace_data(found, each.run.phase)}
+            )
+    if output == "json":
+        click.echo(as_json({"task": task.id, "phase": story.info.phase, "runs": data}))
+        return 0
+    for line in _forest(story, nodes).lines():
+        click.echo(line)
+    return 0
+
+
+def _queued(each: MessageStory, steps: list[Any]) -> float | None:
+    """From the sending of a message to the first step of its run."""
+    return round(max(0.0, steps[0].at - each.sent_at), 6) if steps else None
+
+
+def _forest(story: TaskStory, nodes: dict[str, Node]) -> Node:
+    """The runs in the order in which their messages were sent; who came before whom is said at each."""
+    now = time.time()
+    took = duration(max(0.0, (story.info.ended_at or now) - story.info.created_at))
+    head = click.style(f"{story.info.phase} · {counted(len(nodes), 'run')} · {took}", dim=True)
+    root = Node(f"{click.style(story.info.target, bold=True)}  {story.info.name}  {head}")
+    for identity, node in nodes.items():
+        each = story.messages[identity]
+        senders = ", ".join(source.agent for source in each.message.sources) or each.message.sender
+        sent = duration(max(0.0, each.sent_at - story.info.created_at))
+        node.label = f"{click.style(f'{senders} →', dim=True)} {node.label} {click.style(f'+{sent}', dim=True)}"
+        root.children.append(node)
+    if story.output:
+        root.children.append(Node(click.style("✓ succeeded", fg="green")))
+    elif (error := story.info.summary.get("error")) is not None:
+        root.children.append(Node(f"{click.style('✗', fg='red')} {story.info.phase}: {safe(str(error))}"))
+    return root
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDTH

@@ -1,0 +1,297 @@
+"""Staying with a task until it ends: showing it, doing its work here when nobody else would, Ctrl-C, the exit code.
+
+As with `foliot run`, Ctrl-C once cancels the task, and twice leaves it as it is: what is queued stays queued, and
+whoever works next goes on with it. A worker in this process takes whatever is due, so it also helps other tasks; when
+this one has ended, it takes nothing more and lets what it began come to an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import click
+
+from foliot.cli.errors import INTERRUPTED, say
+from foliot.cli.invocation import current, is_terminal
+from foliot.cli.live import FRAME, WAITS, on_ctrl_c
+from foliot.cli.runtimes import whoami
+from foliot.cli.taskview.base import TaskView
+from foliot.engine.live import Streamed
+from foliot.engine.story.amounts import safe
+from foliot.engine.worker import is_gone
+from foliot.errors import FoliotError
+from foliot.kernel import events as e
+from foliot.kernel.messages import TextDelta
+from foliot.runtime import Runtime
+from foliot.store.placement import Offer, fits
+from foliot.store.tasks import ENDED
+from foliot.store.workers import list_workers
+from foliot.work.base import TaskInfo
+from foliot.work.story.happenings import Happening, RunHappening
+from foliot.work.story.telling import TaskStory
+from foliot.work.worker import Worker
+
+PLACES: Final = 8
+LOOK_EVERY: Final = 1.0
+# The store of a busy system changes all the time; a person reads no faster than this.
+PAUSE: Final = 0.05
+# How long nobody may be alive who could do the work before it is done here.
+MISSED: Final = 5.0
+
+
+@dataclass(slots=True)
+class Followed:
+    """How it went. `story` is None when the person left the task as it was."""
+
+    story: TaskStory | None = None
+    interrupted: bool = False
+    shown: bool = False
+
+
+@dataclass(slots=True)
+class _Following:
+    runtime: Runtime
+    view: TaskView
+    namespace: str
+    name: str
+    worker: Worker | None = None
+    working: asyncio.Task[None] | None = None
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    interrupted: bool = False
+    pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+
+
+def choose_task_view(*, json: bool, quiet: bool) -> TaskView:
+    """What fits the streams, as for runs."""
+    from foliot.cli.taskview.plain import JsonTaskView, PlainTaskView, QuietTaskView
+
+    if json:
+        return JsonTaskView()
+    if quiet:
+        return QuietTaskView()
+    if not is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
+        return PlainTaskView()
+    from rich.console import Console
+
+    from foliot.cli.taskview.terminal import TerminalTaskView
+
+    console = Console(stderr=True, no_color=current().color is False or None, highlight=False, markup=False)
+    return TerminalTaskView(console, answer=is_terminal(sys.stdout))
+
+
+async def follow(runtime: Runtime, view: TaskView, task: TaskInfo, *, here: bool | None, stays: bool) -> Followed:
+    """Show the task until it has ended, or waits for a person and `stays` is False.
+
+    `here`: True does its work in this process too; None does so when no worker is alive that could; False never.
+    """
+    started = time.monotonic()
+    following = _Following(runtime, view, task.namespace, task.name)
+    followed = Followed()
+    begun = False
+    try:
+        with redirect_stdout(sys.stderr), on_ctrl_c(lambda times: _interrupt(following, times)):
+            view.begin(await runtime.tasking.stories.of(task.namespace, task.name, looks=False))
+            begun = True
+            async with _ticking(view), _at_work(following):
+                story = await _until_it_rests(following, here=here, stays=stays)
+            followed.story = story
+    finally:
+        if begun:
+            followed.shown = view.end(followed.story, time.monotonic() - started)
+        followed.interrupted = following.interrupted
+    return followed
+
+
+async def _until_it_rests(following: _Following, *, here: bool | None, stays: bool) -> TaskStory | None:
+    tasks, stories = following.runtime.tasking.tasks, following.runtime.tasking.stories
+    namespace, name = following.namespace, following.name
+    cursor: str | None = None
+    told, alone_since = -1, time.monotonic() - MISSED
+    while not following.leaving.is_set():
+        info = await tasks.get(namespace, name)
+        batch = await stories.happenings(namespace, name, cursor=cursor)
+        cursor = batch.cursor
+        _watch_writing(following, batch.happenings)
+        if following.view.draws:
+            following.view.graph(await stories.of(namespace, name, looks=False))
+        following.view.show(batch.happenings)
+        if info.phase in ENDED:
+            return await stories.of(namespace, name)
+        if info.phase == "waiting":
+            if not stays:
+                return await stories.of(namespace, name)
+            if info.revision != told:
+                told = info.revision
+                await _tell_wait(following)
+        if following.worker is None and here is not False:
+            if here or not await _somebody_could(following):
+                if here or time.monotonic() - alone_since >= MISSED:
+                    _start_worker(following)
+            else:
+                alone_since = time.monotonic()
+        await _pause(following)
+    with suppress(FoliotError):
+        if (await tasks.get(namespace, name)).phase in ENDED:
+            return await stories.of(namespace, name)
+    return None
+
+
+async def _pause(following: _Following) -> None:
+    """Until something may have happened, or the person has enough of it."""
+    await asyncio.sleep(PAUSE)
+    changed = asyncio.create_task(following.runtime.tasking.database.wait_for_change(timeout=LOOK_EVERY))
+    leaving = asyncio.create_task(following.leaving.wait())
+    try:
+        await asyncio.wait({leaving, changed}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+        changed.cancel()
+        await asyncio.gather(leaving, changed, return_exceptions=True)
+
+
+# --- working here ------------------------------------------------------------------------------------------------
+
+
+async def _somebody_could(following: _Following) -> bool:
+    """Whether a worker is alive that may take what is due of the task; True while nothing is due."""
+    tasking, now = following.runtime.tasking, time.time()
+    rows = await tasking.stories.rows(following.namespace, following.name)
+    due = [row for row in rows if not row.ended and not row.held and row.due_at is not None]
+    if not due:
+        return True
+    alive = [
+        Offer(each.name, each.identity, each.region, each.gpu, each.models, each.labels, each.capacity)
+        for each in await list_workers(tasking.database)
+        if each.state(now) == "ready" and not is_gone(each.identity)
+    ]
+    return all(any(fits(offer, row.requirements) for offer in alive) for row in due)
+
+
+def _start_worker(following: _Following) -> None:
+    tasking = following.runtime.tasking
+    tasking.performer.stream = following.view.draws
+    worker = following.runtime.runs.worker
+    offer = Offer(f"{socket.gethostname()}-{os.getpid()}", worker, capacity=PLACES)
+    following.worker = tasking.worker(offer)
+    following.working = asyncio.create_task(following.worker.run(), name="worker")
+
+
+@asynccontextmanager
+async def _at_work(following: _Following) -> AsyncGenerator[None]:
+    """Whatever was started meanwhile has stopped in the end: the worker, and the readers of what agents write."""
+    try:
+        yield
+    finally:
+        if following.worker is not None and following.working is not None:
+            following.worker.drain()
+            if following.leaving.is_set():
+                following.worker.drain()
+            await asyncio.gather(following.working, return_exceptions=True)
+        for pump in following.pumps.values():
+            pump.cancel()
+        await asyncio.gather(*following.pumps.values(), return_exceptions=True)
+
+
+def _watch_writing(following: _Following, happenings: Sequence[Happening]) -> None:
+    """Read along with what agents write that work in this process."""
+    if following.worker is None or not following.view.draws:
+        return
+    for happening in happenings:
+        if not isinstance(happening, RunHappening):
+            continue
+        match happening.fact:
+            case e.RunClaimed(worker=worker) if worker == following.runtime.runs.worker:
+                if happening.run_id not in following.pumps:
+                    pump = _pump(following, happening.agent, happening.run_id)
+                    following.pumps[happening.run_id] = asyncio.create_task(pump)
+            case e.RunSucceeded() | e.RunFailed() | e.RunCancelled() | e.RunDeadLettered():
+                if (done := following.pumps.get(happening.run_id)) is not None:
+                    done.cancel()
+            case _:
+                pass
+
+
+async def _pump(following: _Following, agent: str, run_id: str) -> None:
+    with following.runtime.watch(run_id) as reader:
+        async for item in reader:
+            if isinstance(item, Streamed) and isinstance(item.delta, TextDelta):
+                following.view.piece(agent, item.delta.text)
+
+
+@asynccontextmanager
+async def _ticking(view: TaskView) -> AsyncGenerator[None]:
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(FRAME)
+            view.tick()
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
+
+
+# --- people ------------------------------------------------------------------------------------------------------
+
+
+async def _interrupt(following: _Following, times: int) -> None:
+    following.interrupted = True
+    if times > 1:
+        following.leaving.set()
+        return
+    following.view.note("Cancelling; Ctrl-C again leaves at once, and the task stays as it is.")
+    try:
+        await following.runtime.tasking.tasks.cancel(following.namespace, following.name, by=whoami(), reason="Ctrl-C")
+    except FoliotError:  # it has ended this very moment
+        return
+
+
+async def _tell_wait(following: _Following) -> None:
+    told = await following.runtime.tasking.stories.why(following.namespace, following.name)
+    for cause in told.causes:
+        if cause.kind == "waiting":
+            following.view.note(f"{'  ' * cause.depth}{cause.text}")
+    for hint in told.next:
+        following.view.note(f"  {hint.command}  # {hint.effect}")
+
+
+async def finish_task(runtime: Runtime, view: TaskView, task: TaskInfo, followed: Followed) -> int:
+    """Print the result where it belongs, and say what to do next. The exit code of the command."""
+    story = followed.story
+    where = "" if task.namespace == "default" else f" -n {task.namespace}"
+    if story is None:
+        view.note(f"Left as it is. `foliot task wait {task.name}{where}` follows it on.")
+        return INTERRUPTED
+    match story.info.phase:
+        case "succeeded":
+            if not followed.shown:
+                click.echo(safe(story.output) if is_terminal(sys.stdout) else story.output)
+            return 0
+        case "waiting":
+            told = await runtime.tasking.stories.why(task.namespace, task.name)
+            click.echo(f"\n{told.headline}", err=True)
+            for cause in told.causes:
+                click.echo(f"  {'  ' * cause.depth}{safe(cause.text)}", err=True)
+            for hint in told.next:
+                click.echo(f"  {click.style(hint.command, fg='cyan')}  # {hint.effect}", err=True)
+            return WAITS
+        case "cancelled":
+            say("cancelled", story.info.summary.get("reason") or task.name, paint="yellow")
+            return INTERRUPTED
+        case phase:
+            word = "dead-lettered" if phase == "dead_lettered" else phase
+            error = story.info.summary.get("error") or f"task {task.name} was {word}"
+            say("error", f"{word}: {error}", paint="red")
+            hint = f"`foliot why {task.name}{where}` tells why; `foliot task requeue {task.name}{where}` tries again."
+            say("hint", hint, paint="cyan")
+            return 1

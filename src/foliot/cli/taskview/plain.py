@@ -1,0 +1,115 @@
+"""A task as plain lines on stderr, for pipes, logs and CI; and as JSON lines on stdout, for programs.
+
+JSON lines are the facts of the task and of its runs as they are stored (`work/story/happenings.py`), in the order of
+time; the last one has `type: result`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from foliot.cli.taskview.closing import closing, usage_of
+from foliot.engine.story.amounts import one_line, safe
+from foliot.work.story.drawing import rows_of
+from foliot.work.story.happenings import Happening, as_data, said
+from foliot.work.story.telling import TaskStory
+
+
+class PlainTaskView:
+    draws = False
+
+    def begin(self, story: TaskStory) -> None:
+        info = story.info
+        click.echo(f"{info.target_kind} {info.target}  task {info.name}", err=True)
+        rows = rows_of(story.plan)
+        if len(rows) > 1:
+            for row in rows:
+                click.echo(f"  {row.stem}{'↩ ' if row.back else ''}{row.name}", err=True)
+
+    def show(self, happenings: Sequence[Happening]) -> None:
+        for happening in happenings:
+            if (text := said(happening)) is not None:
+                click.echo(f"  {safe(one_line(text, 200))}", err=True)
+
+    def graph(self, story: TaskStory) -> None: ...
+
+    def piece(self, agent: str, text: str) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def note(self, text: str) -> None:
+        click.echo(f"! {safe(text)}", err=True)
+
+    def end(self, story: TaskStory | None, seconds: float) -> bool:
+        if story is not None:
+            mark = "✓" if story.info.phase == "succeeded" else "!" if story.state.ended is None else "✗"
+            click.echo(f"{mark} {closing(story, seconds)}", err=True)
+        return False
+
+
+class QuietTaskView:
+    """Nothing but what a person must know."""
+
+    draws = False
+
+    def begin(self, story: TaskStory) -> None: ...
+
+    def show(self, happenings: Sequence[Happening]) -> None: ...
+
+    def graph(self, story: TaskStory) -> None: ...
+
+    def piece(self, agent: str, text: str) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def note(self, text: str) -> None:
+        click.echo(safe(text), err=True)
+
+    def end(self, story: TaskStory | None, seconds: float) -> bool:
+        return False
+
+
+class JsonTaskView:
+    draws = False
+
+    def __init__(self) -> None:
+        self._out = sys.stdout  # as it is now: while tools run, what they print is sent elsewhere
+        self._task = ""
+
+    def begin(self, story: TaskStory) -> None:
+        self._task = story.info.id
+
+    def show(self, happenings: Sequence[Happening]) -> None:
+        for happening in happenings:
+            self._print(as_data(self._task, happening))
+
+    def graph(self, story: TaskStory) -> None: ...
+
+    def piece(self, agent: str, text: str) -> None:
+        self._print({"type": "text.delta", "task": self._task, "agent": agent, "data": {"text": text}})
+
+    def tick(self) -> None: ...
+
+    def note(self, text: str) -> None:
+        click.echo(safe(text), err=True)
+
+    def end(self, story: TaskStory | None, seconds: float) -> bool:
+        if story is not None:
+            data = {
+                "phase": story.info.phase,
+                "output": story.output,
+                "error": story.info.summary.get("error"),
+                "reason": story.info.summary.get("reason"),
+                "messages": len(story.messages),
+                "usage": msgspec.to_builtins(usage_of(story)),
+                "seconds": round(seconds, 3),
+            }
+            self._print({"type": "result", "task": self._task, "data": data})
+        return True
+
+    def _print(self, value: object) -> None:
+        click.echo(msgspec.json.encode(value).decode(), file=self._out)
