@@ -32,9 +32,12 @@ INSPECT: Final = {
 }
 RUN: Final = {
     "run": Verb(f"{_AT}.run:run_command", "Run an agent and watch it work", ("start", "exec", "ask", "invoke")),
+    "task": Verb(
+        f"{_AT}.task:task", "Have a system of agents do something; follow, end, retry", ("tasks", "work", "submit")
+    ),
     "runs": Verb(f"{_AT}.runs:runs", "List runs, newest first", ("ps", "history")),
     "trace": Verb(f"{_AT}.trace:trace", "One run as a tree: steps, calls, timings", ("log", "logs", "journal")),
-    "why": Verb(f"{_AT}.why:why", "Why a run waits, failed, or cost that", ("debug", "explain-run")),
+    "why": Verb(f"{_AT}.why:why", "Why a run or a task waits or failed", ("debug", "explain-run")),
     "resume": Verb(f"{_AT}.resume:resume", "Go on with interrupted runs", ("continue", "retry", "restart")),
     "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),
     "decide": Verb(f"{_AT}.resume:decide", "Say what became of a call that a crash cut off", ("approve", "resolve")),
@@ -56,6 +59,10 @@ OPERATE: Final = {
     "worker": Verb(f"{_AT}.worker:worker", "Do the runs of tasks until stopped", ("work", "daemon")),
     "workers": Verb(
         f"{_AT}.workers:workers", "Who does the runs of tasks; limits, failing classes", ("limits", "nodes")
+    ),
+    "schedule": Verb(f"{_AT}.schedule:schedule", "Tasks by the clock: list, slots, run, serve", ("cron", "schedules")),
+    "webhook": Verb(
+        f"{_AT}.webhook:webhook", "Tasks by signed calls: addresses, deliveries, listen", ("webhooks", "hook")
     ),
     "purge": Verb(f"{_AT}.purge:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
