@@ -223,6 +223,25 @@ def test_a_second_message_of_the_same_agent_opens_the_next_round():
     assert (second.round, second.payload) == (2, "two"), "c has ended, so the second round goes on without it"
 
 
+def test_rounds_go_on_counting_when_the_earlier_ones_are_forgotten():
+    """Two loops that know nothing of each other feed one join."""
+    graph = {"a": ["a2", "d"], "a2": ["a"], "b": ["b2", "d"], "b2": ["b"]}
+    play = Play(plan(graph, entries=["a", "b"], max_turns=6))
+    play.all_ok()
+    assert [message.round for message in play.activated if message.to == "d"] == [1, 2, 3]
+    assert isinstance(play.end, t.TaskSucceeded)
+
+
+def test_a_join_goes_on_from_the_longest_way_that_led_to_it():
+    play = Play(plan({"a": ["b", "c"], "b": ["d"], "c": ["e"], "e": ["d"], "d": ["f"]}))
+    for agent in ("a", "c", "e", "b"):
+        play.ok(agent)
+    joined = play.find("d")
+    assert (joined.hop, joined.turns, joined.branch) == (4, 4, "b001")
+    play.ok("d")
+    assert (play.find("f").hop, play.find("f").turns) == (5, 5)
+
+
 # --- conditions
 
 CHOICE = {"triage": [edge("bug", {"route": "bug"}), edge("feature", {"route": "feature"}), edge("other", "otherwise")]}

@@ -120,6 +120,19 @@ def test_fail_to_a_join_of_all_dead_letters_the_task_at_once():
     assert isinstance(play.stopped("b").ended, t.TaskDeadLettered)
 
 
+def test_fail_to_a_join_of_all_is_final_although_the_agent_may_run_again():
+    """`a` and `e` go round, so `c` will have another message; the round that misses this one is lost all the same."""
+    graph = {"a": ["b", "c", "e"], "b": ["d"], "c": ["d"], "e": ["a"]}
+    play = Play(plan(graph, entries=["a"], max_turns=9))
+    play.ok("a")
+    play.ok("e")
+    play.fail("c", "no c")
+    for sibling in list(play.running):
+        play.stopped(sibling)
+    assert isinstance(play.end, t.TaskDeadLettered)
+    assert play.end.message.endswith("no c")
+
+
 def test_fail_to_a_quorum_that_others_can_fill_is_left_to_the_join():
     play = fan_in("fail", quorum={"d": 1})
     assert play.fail("c").ended is None
