@@ -20,6 +20,8 @@ LONGEST_KEY = 255
 # What may differ between two requests that are the same: who asked, and how the task is called.
 _NOT_CONTENT = {"name": "", "by": "", "idempotency_key": "", "expires_at": None}
 _TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "spawned_by", "parent", "user")
+# What a command after a template does not simply take from one of the two.
+_MERGED = frozenset({"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels"})
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -108,7 +110,7 @@ def from_template(template: Mapping[str, Any], given: Command) -> Command:
     chosen = {
         field: value
         for field in Command.__struct_fields__
-        if field not in ("target_kind", "target", "namespace", "input", "labels", "name")
+        if field not in _MERGED
         and (value := getattr(given, field)) != getattr(default, field)
     }
     return replace(
