@@ -38,7 +38,7 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     trace_id: str = ""
     parent_id: str = ""
     run_id: str = ""
-    due_at: float = 0.0
+    due_at: float | None = None  # not 0.0: only what is the very default object is left out
 
 
 _decoder: Final = msgspec.json.Decoder(Envelope)
@@ -75,7 +75,7 @@ def encode(ticket: Ticket, *, now: float, largest: int) -> bytes:
         trace_id=f"{namespace}/{ticket.task}/a{attempt:03d}" if ticket.task else "",
         parent_id=ticket.parent_id,
         run_id=ticket.run_id,
-        due_at=ticket.due_at,
+        due_at=ticket.due_at or None,
     )
     data = msgspec.json.encode(envelope)
     if len(data) > largest:
@@ -102,7 +102,7 @@ def decode(data: bytes) -> Ticket:
         task=envelope.task_id.removeprefix(f"{namespace}/"),
         message_id="" if envelope.message_id == id else envelope.message_id,
         attempt=max(1, envelope.attempt),
-        due_at=envelope.due_at,
+        due_at=envelope.due_at or 0.0,
         system=envelope.system,
         sender=envelope.from_agent,
         branch=envelope.branch_id,
