@@ -1,0 +1,263 @@
+"""`foliot schedule`: what is due when, what became of it, and a task right now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from foliot.cli.connect import namespace, run
+from foliot.cli.invocation import current
+from foliot.cli.output import as_json, as_yaml, output_option, render
+from foliot.cli.tables import clean, since, table
+from foliot.cli.triggers import all_declared, declared, pairs, stored, triggering, until_stopped
+from foliot.errors import FoliotError, UsageError
+
+if TYPE_CHECKING:
+    from foliot.store.base import Document
+    from foliot.store.triggers import Slot
+    from foliot.work.slots import Timing
+
+KIND = "TaskSchedule"
+_SHOWN = 5
+_name = click.argument("name", metavar="SCHEDULE")
+
+
+@click.group()
+def schedule() -> None:
+    """Tasks by the clock.
+
+    \b
+    foliot apply -f schedule.yaml      declare a TaskSchedule, after a Task with mode template
+    foliot schedule serve              make the tasks when they are due, until stopped
+    foliot schedule slots NAME         every time it was due, and what became of it
+    foliot schedule run NAME           make a task right now
+    """
+
+
+@schedule.command("list")
+@output_option("table", "wide", "json", "yaml", "name", default="table", help="table, wide, json, yaml or name.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace.")
+def list_command(output: str, all_namespaces: bool) -> int:
+    """List schedules: what they make, when they were due last and are due next."""
+    return run(_list(output, None if all_namespaces else namespace()))
+
+
+async def _list(output: str, space: str | None) -> int:
+    async with stored() as (_, store):
+        found = await all_declared(store, KIND, space)
+    if not found and output in ("table", "wide"):
+        click.echo(f"No schedules found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
+        return 0
+    click.echo(render(found, output, single=False, namespaced=space is None, prefixed=False))
+    return 0
+
+
+@schedule.command()
+@_name
+@output_option("text", "json", "yaml", default="text", help="text, json or yaml.")
+def show(name: str, output: str) -> int:
+    """One schedule: its rules, the times to come, and the last ones with what became of them."""
+    return run(_show(name, output))
+
+
+async def _show(name: str, output: str) -> int:
+    from foliot.store.triggers import slots_of
+    from foliot.work.declared_schedule import read_schedule
+
+    async with stored() as (database, store):
+        document = await declared(store, KIND, name)
+        slots = await slots_of(database, document["metadata"]["uid"], limit=_SHOWN)
+    read = read_schedule(document)
+    following = [] if read.suspend else _following(read.timing, time.time(), _SHOWN)
+    match output:
+        case "json":
+            times = [_utc(slot) for slot in following]
+            click.echo(as_json({**document, "next": times, "slots": [_entry(each) for each in slots]}))
+        case "yaml":
+            click.echo(as_yaml([document]))
+        case _:
+            click.echo(_text(document, following, slots))
+    return 0
+
+
+@schedule.command()
+@_name
+@output_option("table", "json", default="table", help="table or json.")
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N", help="The newest N.")
+def slots(name: str, output: str, limit: int) -> int:
+    """Every time the schedule was due, newest first: the task it made, or why it made none."""
+    return run(_slots(name, output, limit))
+
+
+async def _slots(name: str, output: str, limit: int) -> int:
+    from foliot.store.triggers import slots_of
+
+    async with stored() as (database, store):
+        document = await declared(store, KIND, name)
+        found = await slots_of(database, document["metadata"]["uid"], limit=limit)
+    if output == "json":
+        click.echo(as_json([_entry(slot) for slot in found]))
+    elif found:
+        click.echo(_slot_table(found, document["spec"].get("time_zone", "UTC")))
+    else:
+        click.echo("It has not been due yet.", err=True)
+    return 0
+
+
+@schedule.command("run")
+@_name
+@click.option("--input", "given", multiple=True, metavar="KEY=VALUE", help="Input besides what the schedule gives.")
+@output_option("name", "json", default="name", help="name or json.")
+def run_command(name: str, given: tuple[str, ...], output: str) -> int:
+    """Make a task of the schedule right now, whatever its times and its concurrency policy say.
+
+    Prints the name of the task; a worker does it.
+    """
+    return run(_run(name, pairs(given, "--input"), output))
+
+
+async def _run(name: str, given: dict[str, str], output: str) -> int:
+    from foliot.cli.runtimes import whoami
+    from foliot.store.triggers import slots_of
+    from foliot.work.schedules import Scheduler
+
+    async with triggering() as (database, store, tasks):
+        document = await declared(store, KIND, name)
+        task = await Scheduler(database, store, tasks).run_now(namespace(), name, by=whoami(), given=given)
+        (slot, *_) = await slots_of(database, document["metadata"]["uid"], limit=1)
+    if task is None:
+        reason = slot.reason.partition(": ")[2] or "it is tried again by whoever runs `foliot schedule serve`"
+        raise FoliotError(f"No task was made: {reason}", hint=f"`foliot schedule slots {name}` shows what happened.")
+    click.echo(as_json({"task": task.id, "phase": task.phase}) if output == "json" else task.id)
+    return 0
+
+
+@schedule.command("next")
+@click.argument("expression", metavar="CRON|SCHEDULE")
+@click.option("--time-zone", default="UTC", show_default=True, metavar="ZONE", help="For a cron expression.")
+@click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many.")
+def next_command(expression: str, time_zone: str, count: int) -> int:
+    """The next times of a cron expression such as "0 9 * * 1", or of a schedule by its name."""
+    from foliot.resources import cron
+    from foliot.resources.timezones import time_zone_problem
+    from foliot.work.slots import Cron
+
+    timing: Timing
+    if " " in expression.strip() or expression.startswith("@"):
+        if (wrong := time_zone_problem(time_zone)) is not None:
+            raise UsageError(f"--time-zone: {wrong}", hint="an IANA name such as Europe/Berlin")
+        try:
+            timing = Cron(cron.canonical(expression), time_zone)
+        except ValueError as error:
+            raise UsageError(f"{expression!r} is no cron expression: {error}") from None
+    else:
+        timing, time_zone = run(_timing(expression))
+    for slot in _following(timing, time.time(), count):
+        click.echo(f"{_local(slot, time_zone)}  {_utc(slot)}")
+    return 0
+
+
+async def _timing(name: str) -> tuple[Timing, str]:
+    from foliot.work.declared_schedule import read_schedule
+
+    async with stored() as (_, store):
+        read = read_schedule(await declared(store, KIND, name))
+    return read.timing, read.zone
+
+
+@schedule.command()
+def serve() -> int:
+    """Make the tasks of all schedules when they are due, until SIGTERM or Ctrl-C.
+
+    Start as many as you like, on as many machines: each time of a schedule is dealt with once.
+    """
+    return run(_serve())
+
+
+async def _serve() -> int:
+    from foliot.settings import mask_password
+    from foliot.work.schedules import Scheduler
+
+    settings = current().settings()
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    async with triggering() as (database, store, tasks):
+        scheduler = Scheduler(database, store, tasks)
+        click.echo(f"Making tasks by the clock on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
+        await until_stopped(asyncio.create_task(scheduler.run()))
+        click.echo("Stopped.", err=True)
+    return 0
+
+
+# --- how it looks --------------------------------------------------------------------------------------------------
+
+
+def _following(timing: Timing, after: float, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count and (slot := timing.after(found[-1] if found else after)) is not None:
+        found.append(slot)
+    return found
+
+
+def _text(document: Document, following: Sequence[int], slots: Sequence[Slot]) -> str:
+    spec: dict[str, Any] = document["spec"]
+    status: dict[str, Any] = document.get("status") or {}
+    zone = spec.get("time_zone", "UTC")
+    facts = {
+        "Name": document["metadata"]["name"],
+        "Makes": f"tasks after {spec['task_ref']}",
+        "When": f"{spec.get('schedule') or spec.get('at')} ({zone})",
+        "Phase": status.get("phase") or "not looked at yet: `foliot schedule serve` does",
+        "Error": status.get("lastError", ""),
+        "While one runs": spec.get("concurrency_policy", "forbid"),
+        "What was missed": f"{spec.get('missed', 'skip')}, deadline {spec.get('starting_deadline_seconds', 300)} s",
+        "Jitter": spec.get("jitter", "") if spec.get("jitter", "0s") != "0s" else "",
+        "Under way": ", ".join(status.get("activeRuns", [])),
+        "Last success": status.get("lastSuccessfulTime", ""),
+    }
+    lines = [f"{name + ':':17} {clean(str(value))}" for name, value in facts.items() if value]
+    if following:
+        lines += ["", "Next:", *(f"  {_local(slot, zone)}" for slot in following)]
+    if slots:
+        lines += ["", "Last:", *(f"  {line}" for line in _slot_table(slots, zone).splitlines())]
+    return "\n".join(lines)
+
+
+def _slot_table(slots: Sequence[Slot], zone: str) -> str:
+    now = datetime.now(UTC)
+    rows = [
+        [
+            _local(each.slot / 1000, zone),
+            each.kind,
+            each.state,
+            clean(each.task or each.reason) or "-",
+            since(_utc(each.decided_at), now=now) if each.decided_at else "-",
+        ]
+        for each in slots
+    ]
+    return table(("SLOT", "KIND", "STATE", "TASK_OR_REASON", "DECIDED"), rows)
+
+
+def _entry(slot: Slot) -> dict[str, Any]:
+    return {
+        "slot": _utc(slot.slot / 1000),
+        "kind": slot.kind,
+        "state": slot.state,
+        "task": slot.task,
+        "reason": slot.reason,
+        "decidedAt": _utc(slot.decided_at) if slot.decided_at else "",
+    }
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _local(moment: float, zone: str) -> str:
+    return datetime.fromtimestamp(int(moment), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M:%S %Z").strip()

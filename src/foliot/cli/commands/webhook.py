@@ -1,0 +1,391 @@
+"""`foliot webhook`: the addresses of webhooks, what was delivered to them, and a server that takes deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import shlex
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from foliot.cli.connect import namespace, run
+from foliot.cli.invocation import current
+from foliot.cli.output import as_json, as_yaml, output_option, render
+from foliot.cli.tables import clean, since, table
+from foliot.cli.triggers import all_declared, declared, length, stored, triggering, until_stopped
+from foliot.errors import NotFound, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from foliot.store.base import Document, ResourceStore
+    from foliot.store.triggers import Delivery
+
+KIND = "TaskWebhook"
+PORT = 8085
+_LARGEST_SHOWN = 4096
+_name = click.argument("name", metavar="WEBHOOK")
+_data = click.option("-d", "--data", default="{}", show_default=True, metavar="TEXT", help="The body; @FILE reads it.")
+_event = click.option("--event-id", default="", metavar="ID", help="The id of the event.  [default: a new one]")
+_header = click.option("-H", "--header", "headers", multiple=True, metavar="NAME: VALUE", help="One more header.")
+
+
+@click.group()
+def webhook() -> None:
+    """Tasks by signed calls from outside.
+
+    \b
+    foliot apply -f webhook.yaml       declare a TaskWebhook, after a Task with mode template
+    foliot webhook listen              take deliveries on this machine, until stopped
+    foliot webhook show NAME           its address, and what came
+    foliot webhook send-test NAME      deliver something, signed as the sender would
+    """
+
+
+@webhook.command("list")
+@output_option("table", "wide", "json", "yaml", "name", default="table", help="table, wide, json, yaml or name.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace.")
+def list_command(output: str, all_namespaces: bool) -> int:
+    """List webhooks with their addresses."""
+    return run(_list(output, None if all_namespaces else namespace()))
+
+
+async def _list(output: str, space: str | None) -> int:
+    async with stored() as (database, store):
+        from foliot.work.webhook_endpoints import WebhookEndpoints
+
+        endpoints = WebhookEndpoints(database, store)
+        found = [await endpoints.ensure(document) for document in await all_declared(store, KIND, space)]
+    if not found and output in ("table", "wide"):
+        click.echo(f"No webhooks found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
+        return 0
+    click.echo(render(found, output, single=False, namespaced=space is None, prefixed=False))
+    return 0
+
+
+@webhook.command()
+@_name
+@output_option("text", "json", "yaml", default="text", help="text, json or yaml.")
+def show(name: str, output: str) -> int:
+    """One webhook: its address, who may call, what was counted, and the last deliveries."""
+    return run(_show(name, output))
+
+
+async def _show(name: str, output: str) -> int:
+    from foliot.store.triggers import deliveries_of
+
+    async with _with_address(name) as (document, _):
+        pass
+    async with stored() as (database, _):
+        found = await deliveries_of(database, document["metadata"]["uid"], limit=5)
+    match output:
+        case "json":
+            click.echo(as_json({**document, "deliveries": [_entry(each) for each in found]}))
+        case "yaml":
+            click.echo(as_yaml([document]))
+        case _:
+            click.echo(_text(document, found))
+    return 0
+
+
+@webhook.command()
+@_name
+@click.option("--grace", default="0s", show_default=True, metavar="TIME", help="How long the old address goes on.")
+def rotate(name: str, grace: str) -> int:
+    """Give a webhook another address. The old one is refused at once, or after --grace."""
+    return run(_rotate(name, length(grace, "--grace")))
+
+
+async def _rotate(name: str, grace: float) -> int:
+    from foliot.work.webhook_endpoints import WebhookEndpoints
+
+    async with stored() as (database, store):
+        document = await declared(store, KIND, name)
+        rotated = await WebhookEndpoints(database, store).rotate(document, grace=grace)
+    click.echo(rotated["status"]["endpointPath"])
+    return 0
+
+
+@webhook.command()
+@_name
+@click.argument("delivery", required=False)
+@output_option("table", "json", default="table", help="table or json.")
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N", help="The newest N.")
+def deliveries(name: str, delivery: str | None, output: str, limit: int) -> int:
+    """What was delivered, newest first, and what became of it; or all about one DELIVERY."""
+    return run(_deliveries(name, delivery, output, limit))
+
+
+async def _deliveries(name: str, id: str | None, output: str, limit: int) -> int:
+    from foliot.store.triggers import deliveries_of, delivery_of
+
+    async with stored() as (database, store):
+        uid = (await declared(store, KIND, name))["metadata"]["uid"]
+        if id is not None:
+            one = await delivery_of(database, uid, id)
+            if one is None:
+                hint = f"`foliot webhook deliveries {name}` lists those that are remembered."
+                raise NotFound(f"Webhook {name!r} remembers no delivery {id!r}.", hint=hint)
+            click.echo(as_json({**_entry(one), "headers": json.loads(one.headers), "body": _shown_body(one)}))
+            return 0
+        found = await deliveries_of(database, uid, limit=limit)
+    if output == "json":
+        click.echo(as_json([_entry(each) for each in found]))
+    elif found:
+        click.echo(_delivery_table(found))
+    else:
+        click.echo("Nothing has been delivered yet.", err=True)
+    return 0
+
+
+@webhook.command()
+@_name
+@click.argument("delivery")
+def replay(name: str, delivery: str) -> int:
+    """Make a new task of a DELIVERY that was signed and is still remembered, also when it made none before."""
+    return run(_replay(name, delivery))
+
+
+async def _replay(name: str, id: str) -> int:
+    from foliot.cli.runtimes import whoami
+    from foliot.work.declared_webhook import read_webhook
+    from foliot.work.webhooks import Webhooks
+
+    async with triggering() as (database, store, tasks):
+        read = read_webhook(await declared(store, KIND, name))
+        answer = await Webhooks(database, store, tasks).replay(read, id, time.time(), by=whoami())
+    click.echo(answer.document["task"])
+    return 0
+
+
+@webhook.command()
+@_name
+@_data
+@_event
+@_header
+@click.option("--url", default=f"http://127.0.0.1:{PORT}", show_default=True, metavar="URL", help="Where it listens.")
+def sign(name: str, data: str, event_id: str, headers: tuple[str, ...], url: str) -> int:
+    """Print a curl command that delivers a body, signed now as the sender would. The secret is not in it."""
+    return run(_sign(name, _body(data), event_id, _headers(headers), url))
+
+
+async def _sign(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str) -> int:
+    async with _with_address(name) as (document, store):
+        signed = await _signed(document, store, body, event_id or secrets.token_hex(8))
+    profile = document["spec"].get("auth", {}).get("profile", "generic")
+    if profile == "gitlab":  # this sender shows the secret itself
+        signed = {**signed, "X-Gitlab-Token": "$WEBHOOK_SECRET"}
+    words = ["curl", "-sS", "-X", "POST", url.rstrip("/") + document["status"]["endpointPath"]]
+    for header, value in {**signed, **extra}.items():
+        words += ["-H", f"{header}: {value}"]
+    text = body.decode("utf-8", "replace")
+    quoted = [f'"{word}"' if "$WEBHOOK_SECRET" in word else shlex.quote(word) for word in words]
+    click.echo(" ".join([*quoted, "--data-binary", shlex.quote(text)]))
+    return 0
+
+
+@webhook.command("send-test")
+@_name
+@_data
+@_event
+@_header
+@click.option("--url", metavar="URL", help="Send it to a server there.  [default: deliver it right here]")
+def send_test(name: str, data: str, event_id: str, headers: tuple[str, ...], url: str | None) -> int:
+    """Deliver a body, signed as the sender would, and print the answer. Exit code 1 when it was not taken."""
+    return run(_send_test(name, _body(data), event_id, _headers(headers), url))
+
+
+async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str | None) -> int:
+    async with _with_address(name) as (document, store):
+        signed = {**await _signed(document, store, body, event_id or secrets.token_hex(8)), **extra}
+    if url is None:
+        from foliot.work.webhooks import Webhooks
+
+        async with triggering() as (database, store, tasks):
+            answer = await Webhooks(database, store, tasks).deliver(document["status"]["endpointID"], signed, body)
+        status, said = answer.status, as_json(answer.document)
+    else:
+        status, said = await _post(url.rstrip("/") + document["status"]["endpointPath"], signed, body)
+    click.echo(said)
+    if status >= 300:
+        click.echo(f"It was refused with {status}: `foliot webhook deliveries {name}` says why.", err=True)
+    return 0 if status < 300 else 1
+
+
+async def _post(address: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
+    import aiohttp
+
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
+            session.post(address, data=body, headers={"Content-Type": "application/json", **headers}) as response,
+        ):
+            return response.status, (await response.text()).strip()
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise Unavailable(f"{address} does not answer: {error}", hint="Is `foliot webhook listen` running?") from None
+
+
+@webhook.command()
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Where to listen.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, metavar="PORT", help="0: any free one."
+)
+def listen(host: str, port: int) -> int:
+    """Take deliveries for all webhooks over HTTP, until SIGTERM or Ctrl-C.
+
+    No token is asked for: the signature says who calls. Put a proxy with TLS in front before you let it out.
+    """
+    return run(_listen(host, port))
+
+
+async def _listen(host: str, port: int) -> int:
+    from aiohttp import web
+
+    from foliot.cli.webhook_server import application
+    from foliot.work.webhook_endpoints import WebhookEndpoints
+    from foliot.work.webhooks import Webhooks
+
+    settings = current().settings()
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    async with triggering() as (database, store, tasks):
+        endpoints = WebhookEndpoints(database, store)
+        await endpoints.tick()
+        runner = web.AppRunner(application(Webhooks(database, store, tasks)), access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port)
+            try:
+                await site.start()
+            except OSError as error:
+                raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", hint="try --port 0") from None
+            actual = runner.addresses[0][1]
+            click.echo(
+                f"Taking deliveries on http://{host}:{actual}/v1/webhook-deliveries/. Ctrl-C stops it.", err=True
+            )
+            await until_stopped(asyncio.create_task(endpoints.run()))
+        finally:
+            await runner.cleanup()
+            with contextlib.suppress(Unavailable):
+                await endpoints.tick()  # what was counted last
+        click.echo("Stopped.", err=True)
+    return 0
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _with_address(name: str) -> AsyncGenerator[tuple[Document, ResourceStore]]:
+    """The webhook, which has an address from now on."""
+    from foliot.work.webhook_endpoints import WebhookEndpoints
+
+    async with stored() as (database, store):
+        document = await declared(store, KIND, name)
+        yield await WebhookEndpoints(database, store).ensure(document), store
+
+
+async def _signed(document: Document, store: ResourceStore, body: bytes, event_id: str) -> dict[str, str]:
+    import os
+
+    from foliot.tools.secrets import EnvironmentSecrets
+    from foliot.work import signatures
+    from foliot.work.declared_webhook import read_webhook
+    from foliot.work.webhook_secrets import signing_secrets
+
+    read = read_webhook(document)
+    (secret, *_) = await signing_secrets(read, store, EnvironmentSecrets(os.environ))
+    return signatures.sign(read.scheme, secret, body, now=time.time(), event_id=event_id)
+
+
+def _body(data: str) -> bytes:
+    if not data.startswith("@"):
+        return data.encode()
+    try:
+        with open(data[1:], "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"--data: {data[1:]} cannot be read: {error.strerror}") from None
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in given:
+        name, colon, value = line.partition(":")
+        if not name.strip() or not colon:
+            raise UsageError(f"--header: {line!r} is no header", hint='such as -H "X-GitHub-Event: push"')
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _text(document: Document, found: list[Delivery]) -> str:
+    spec: dict[str, Any] = document["spec"]
+    status: dict[str, Any] = document.get("status") or {}
+    auth = spec.get("auth", {})
+    facts = {
+        "Name": document["metadata"]["name"],
+        "Makes": f"tasks after {spec['task_ref']}",
+        "Path": status.get("endpointPath", ""),
+        "Phase": status.get("phase", ""),
+        "Signed as": auth.get("profile", "generic"),
+        "Secrets": ", ".join(filter(None, [auth.get("secret_ref", ""), *auth.get("secret_refs", [])])),
+        "Filter": spec.get("filter", ""),
+        "Counted": ", ".join(
+            f"{status.get(f'{what}Count', 0)} {what}" for what in ("accepted", "duplicate", "filtered", "rejected")
+        ),
+        "Last task": status.get("lastTriggeredTask", ""),
+        "Last error": status.get("lastError", ""),
+    }
+    lines = [f"{name + ':':11} {clean(str(value))}" for name, value in facts.items() if value]
+    if found:
+        lines += ["", "Last deliveries:", *(f"  {line}" for line in _delivery_table(found).splitlines())]
+    return "\n".join(lines)
+
+
+def _delivery_table(found: list[Delivery]) -> str:
+    now = datetime.now(UTC)
+    rows = [
+        [
+            each.id,
+            since(_utc(each.at), now=now),
+            each.outcome,
+            clean(each.event) or "-",
+            str(each.size),
+            clean(each.task or each.detail or each.reason) or "-",
+        ]
+        for each in found
+    ]
+    return table(("ID", "AGE", "OUTCOME", "EVENT", "BYTES", "TASK_OR_REASON"), rows)
+
+
+def _entry(each: Delivery) -> dict[str, Any]:
+    return {
+        "id": each.id,
+        "at": _utc(each.at),
+        "outcome": each.outcome,
+        "reason": each.reason,
+        "detail": each.detail,
+        "status": each.status,
+        "event": each.event,
+        "task": each.task,
+        "bytes": each.size,
+        "sha256": each.digest,
+    }
+
+
+def _shown_body(each: Delivery) -> str | None:
+    """The body for people: what looks like a secret is hidden, and only its beginning is shown."""
+    if each.body is None:
+        return None
+    from foliot.tools.masking import Masker
+
+    return Masker().redact(each.body[:_LARGEST_SHOWN].decode("utf-8", "replace"))
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
