@@ -130,7 +130,6 @@ class TasksConformance:
         await kit.work()
         assert isinstance(await kit.end_of(task.name), TaskSucceeded)
         assert [agent for agent, _ in kit.asked] == ["a", "b"]
-        kit.definitions.systems["line"] = SYSTEMS["line"]
 
     async def test_a_failure_is_tried_again_as_another_attempt_of_the_same_run(self, kit):
         answers = iter([ModelOverloaded("busy"), ModelOverloaded("busy"), "done"])

@@ -87,7 +87,7 @@ class Kit:
         self.now = 1_000.0
         self.answer = answer
         self.asked: list[tuple[str, str]] = []
-        self.definitions = Definitions(systems)
+        self.definitions = Definitions(dict(systems))
         self.journal = SqlJournal(db, clock=self.clock)
         self.transport = LocalTransport()
         self.runs = Runs(journal=self.journal, models=Model(self), tools=Pipeline(), clock=self.clock, worker="w")
