@@ -116,3 +116,33 @@ def test_what_is_no_head_or_age_is_refused(foliot: Foliot) -> None:
 def test_an_empty_log_says_so(foliot: Foliot) -> None:
     assert foliot("audit", "list").code == 0
     assert "0 records hold." in foliot("audit", "verify").out
+
+
+def test_old_records_are_forgotten_on_request_and_the_log_still_holds(foliot: Foliot, desk: Path) -> None:
+    assert foliot("audit", "prune", "--before", "1d", "-y").err == "No audit record is that old.\n"
+    head = foliot("audit", "verify").out.splitlines()[1].removeprefix("head: ")
+
+    said = foliot("audit", "prune", "--before", "0s", "--yes")
+
+    assert said.code == 0, said.err
+    assert f"forgotten, up to {head}" in said.out
+    verified = foliot("audit", "verify", "--head", head)
+    assert verified.code == 0
+    assert "1 record holds." in verified.out
+    assert f"Records up to {head.partition(':')[0]} were pruned." in verified.out
+    assert [record["outcome"] for record in json.loads(foliot("audit", "list", "-A", "-o", "json").out)] == ["pruned"]
+    assert foliot("audit", "summary", "-A").code == 0
+
+
+@pytest.mark.parametrize("when", ["yesterday", "", "2026-13-45"])
+def test_what_is_no_time_is_refused(foliot: Foliot, desk: Path, when: str) -> None:
+    said = foliot("audit", "prune", "--before", when, "-y")
+    assert said.code == 2
+    assert "Traceback" not in said.err
+
+
+def test_pruning_asks_first(foliot: Foliot, desk: Path) -> None:
+    said = foliot("audit", "prune", "--before", "2030-01-01T00:00:00Z")
+    assert said.code != 0
+    assert "2030-01-01" in said.err
+    assert "pruned" not in foliot("audit", "list", "-A", "-o", "json").out

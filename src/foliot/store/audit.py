@@ -1,8 +1,9 @@
-"""The audit log in a database: appended to, read, and checked; never changed.
+"""The audit log in a database: appended to, read, and checked; never changed, only forgotten from its beginning.
 
 Written by:  engine/records/trail.py, for every decision about a tool call and every result.
 Read by:     `foliot audit`.
-Invariant:   records have no gaps and each holds the hash of the one before (see audit_chain.py).
+Invariant:   records have no gaps and each holds the hash of the one before (see audit_chain.py). Those up to the base
+             were forgotten, and a record says so (see audit_pruning.py).
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ class AuditRecord(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a check found. `head` is the last record that was looked at."""
+    """What a check found. `head` is the last record that was looked at, `first` the number of the first one kept."""
 
     records: int
     head: Head
     broken: Break | None
+    first: int = 1
 
 
 class SqlAuditLog:
@@ -67,13 +69,15 @@ class SqlAuditLog:
 
         Each has the members of `COLUMNS`. Raises `InvalidInput` when the log has lost its head: see `verify`.
         """
-        return await self._db.write(_append, entries)
+        return await self._db.write(append_records, entries)
 
     async def get(self, seq: int) -> AuditRecord:
         """Raises `NotFound`."""
         found = await self._db.read("audit_get", seq=seq)
         if not found:
-            raise NotFound(f"there is no audit record {seq}", hint="`foliot audit list` shows them")
+            gone = (await self.base()).seq
+            hint = f"records up to {gone} were pruned" if seq <= gone else "`foliot audit list` shows them"
+            raise NotFound(f"there is no audit record {seq}", hint=hint)
         return _record(found[0])
 
     async def find(self, filter: AuditFilter, *, limit: int = 50, before: int | None = None) -> list[AuditRecord]:
@@ -98,14 +102,27 @@ class SqlAuditLog:
         found = await self._db.read("audit_head")
         return Head(found[0]["seq"], found[0]["hash"]) if found else None
 
+    async def base(self) -> Head:
+        """The last record that was forgotten; number 0 when none was."""
+        found = await self._db.read("audit_base")
+        return Head(found[0]["seq"], found[0]["hash"]) if found else Head()
+
     async def verify(self, anchor: Head | None = None) -> Verified:
         """Walk the whole chain, a page at a time. Records that are added meanwhile are not looked at."""
+        while True:
+            base = await self.base()
+            verified = await self._verify(anchor, base)
+            # What was pruned under way is missing in a log that is whole.
+            if verified.broken is None or await self.base() == base:
+                return verified
+
+    async def _verify(self, anchor: Head | None, base: Head) -> Verified:
         # First the head: what is written after it was read is beyond what is checked.
         head = await self.head()
-        check = Check(anchor)
+        check = Check(anchor, base)
         last = None if head is None else head.seq
         records = 0
-        after = 0
+        after = base.seq
         while check.found is None:
             links = [link for link in await self._page(after) if last is None or link.seq <= last]
             if not links:
@@ -113,16 +130,18 @@ class SqlAuditLog:
             check.follow(links)
             records += len(links)
             after = links[-1].seq
-        if check.found is None and last is not None and await self.head() == head and await self._page(last):
+        # In this order: whoever has written meanwhile has moved the head with its records.
+        if check.found is None and last is not None and await self._page(last) and await self.head() == head:
             check.found = Break(last + 1, "head", f"there are records behind {last}, which the stored head names last")
-        return Verified(records, check.head, check.end(head))
+        return Verified(records, check.head, check.end(head), base.seq + 1)
 
     async def _page(self, after: int) -> list[Link]:
         found = await self._db.read("audit_read", after=after, count=PAGE)
         return [Link(row["seq"], row["data"], row["hash"], {name: row[name] for name in COLUMNS}) for row in found]
 
 
-def _append(entries: Sequence[Mapping[str, Any]]) -> Tx[list[AuditRecord]]:
+def append_records(entries: Sequence[Mapping[str, Any]]) -> Tx[list[AuditRecord]]:
+    """See `SqlAuditLog.append`, as a part of a transaction."""
     row = yield from one("audit_turn")
     if row is None:
         raise InvalidInput("the audit log has lost its head", hint="`foliot audit verify` says more")

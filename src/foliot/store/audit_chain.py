@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-Fault: TypeAlias = Literal["edited", "removed", "reordered", "truncated", "head"]
+Fault: TypeAlias = Literal["edited", "removed", "reordered", "truncated", "head", "pruned"]
+# What a record is that says how much of the beginning was forgotten: see audit_pruning.py.
+PRUNED: Final = "pruned"
 # Columns that repeat what the record says.
 COLUMNS: Final = ("at", "moment", "namespace", "agent", "tool", "run_id", "call_id", "outcome")
 
@@ -68,11 +70,15 @@ def linked(entries: Sequence[Mapping[str, Any]], head: Head) -> Iterator[tuple[i
 class Check:
     """Goes along a chain from its first record. `found` is the first break, None as long as everything holds."""
 
-    def __init__(self, anchor: Head | None = None) -> None:
-        """`anchor` is a head that was noted elsewhere: the chain has to lead over it."""
-        self.head = Head()
+    def __init__(self, anchor: Head | None = None, base: Head | None = None) -> None:
+        """`anchor` is a head that was noted elsewhere: the chain has to lead over it.
+
+        `base` is the last record that was forgotten, by what is stored: a record of the chain has to say the same.
+        """
+        self.head = self._base = base or Head()
         self.found: Break | None = None
         self._anchor = anchor
+        self._pruned = Head()
 
     def follow(self, links: Sequence[Link]) -> None:
         """The next records in the order of their numbers."""
@@ -83,10 +89,23 @@ class Check:
             self.head = Head(link.seq, link.hash)
 
     def end(self, head: Head | None) -> Break | None:
-        """No more records: whether they end where the stored head says."""
+        """No more records: whether they begin and end where they should."""
         if self.found is None:
-            self.found = self._wrong_end(head)
+            self.found = self._wrong_beginning() or self._wrong_end(head)
         return self.found
+
+    def _wrong_beginning(self) -> Break | None:
+        base, anchor = self._base, self._anchor
+        if self._pruned != base:
+            said = f"the last record about that says {self._pruned.seq}" if self._pruned.seq else "no record says so"
+            return Break(base.seq, "removed", f"the log begins behind record {base.seq}, and {said}")
+        if anchor is None or anchor.seq > base.seq or (anchor.seq, anchor.hash) == (base.seq, base.hash):
+            return None
+        if anchor.seq == base.seq:
+            return Break(base.seq, "edited", f"record {base.seq} was not the one whose hash was noted")
+        return Break(
+            anchor.seq, "pruned", f"record {anchor.seq} was noted, and the log was pruned up to {base.seq} since"
+        )
 
     def _broken(self, link: Link) -> Break | None:
         expected = self.head.seq + 1
@@ -108,6 +127,9 @@ class Check:
             return Break(link.seq, "edited", f"record {link.seq} is listed with another {', '.join(wrong)}")
         if self._anchor is not None and self._anchor.seq == link.seq and self._anchor.hash != link.hash:
             return Break(link.seq, "edited", f"record {link.seq} is not the one whose hash was noted")
+        if record.get("moment") == PRUNED and isinstance(said := record.get("pruned"), dict):
+            cut = cast("dict[str, Any]", said)
+            self._pruned = Head(cut.get("to", 0), cut.get("hash", ""))
         return None
 
     def _wrong_end(self, head: Head | None) -> Break | None:

@@ -33,6 +33,8 @@ OUTCOMES: Final = (
     "edited",
     "granted",
     "revoked",
+    "answered",
+    "pruned",
     "paused",
     "stopped",
     "warned",
@@ -122,13 +124,67 @@ async def _verify(anchor: Head | None, output: str) -> int:
         click.echo(as_json({"records": verified.records, "head": str(verified.head), "broken": found}))
     elif broken is not None:
         click.echo(f"{click.style('broken', fg='red')} at record {broken.seq} ({broken.fault}): {broken.message}")
-        if broken.seq > 1:
-            click.echo(f"Records 1 to {broken.seq - 1} hold.")
+        if broken.seq > verified.first:
+            click.echo(f"Records {verified.first} to {broken.seq - 1} hold.")
     else:
         click.echo(f"{verified.records} {'record holds' if verified.records == 1 else 'records hold'}.")
         if verified.records:
             click.echo(f"head: {verified.head}")
+        if verified.first > 1:
+            click.echo(f"Records up to {verified.first - 1} were pruned.")
     return 0 if broken is None else 1
+
+
+# --- prune -------------------------------------------------------------------------------------------------------
+
+
+@audit.command()
+@click.option(
+    "--before", required=True, metavar="AGE|TIME", help="90d for what is older, or 2026-01-31 or a full time."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def prune(before: str, yes: bool) -> int:
+    """Forget the oldest records, and write down in the log that and how far. It can still be verified afterwards.
+
+    A log that does not hold is not cut. Export what must be kept longer first: `foliot audit list -o json`.
+    """
+    return run(_prune(_moment(before), yes))
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970 of an age or a time. Raises `UsageError`."""
+    from foliot.resources.durations import seconds
+
+    try:
+        return time.time() - seconds(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        hint = "such as 90d, 2026-01-31 or 2026-01-31T12:00:00Z"
+        raise UsageError(f"{text!r} is neither an age nor a time", hint=hint) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+async def _prune(before: float, yes: bool) -> int:
+    from foliot.cli.runtimes import whoami
+    from foliot.store.audit_pruning import prune_audit
+    from foliot.store.open import open_database
+
+    if not yes:
+        when = datetime.fromtimestamp(before, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        click.confirm(f"Forget all audit records from before {when}?", abort=True, err=True)
+    database = await open_database(current().settings().store)
+    try:
+        cut = await prune_audit(database, before=before, by=whoami(), now=time.time())
+    finally:
+        await database.close()
+    if cut is None:
+        click.echo("No audit record is that old.", err=True)
+    else:
+        click.echo(f"{cut.records} {'record' if cut.records == 1 else 'records'} forgotten, up to {cut.last}")
+    return 0
 
 
 # --- list and show -----------------------------------------------------------------------------------------------

@@ -34,3 +34,20 @@ SELECT seq, data, hash
    AND (:moment = '' OR moment = :moment)
    AND (:outcome = '' OR outcome = :outcome)
  ORDER BY seq DESC LIMIT :count;
+
+-- name: audit_base
+-- The last record that was forgotten, if any was.
+SELECT seq, hash FROM audit_head WHERE name = 'base';
+
+-- name: audit_rebase
+INSERT INTO audit_head (name, seq, hash) VALUES ('base', :seq, :hash)
+ON CONFLICT (name) DO UPDATE SET seq = excluded.seq, hash = excluded.hash;
+
+-- name: audit_first_since
+SELECT seq FROM audit WHERE seq > :after AND at >= :since ORDER BY seq LIMIT 1;
+
+-- name: audit_other_than
+SELECT seq FROM audit WHERE seq > :after AND seq <= :last AND moment <> :moment ORDER BY seq LIMIT 1;
+
+-- name: audit_forget
+DELETE FROM audit WHERE seq <= :last;
