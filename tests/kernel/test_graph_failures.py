@@ -432,6 +432,17 @@ def test_an_absence_alone_can_time_out_and_the_node_does_not_start():
     assert play.ran == ["a", "b", "c"]
 
 
+def test_a_task_that_is_ending_needs_no_timer():
+    graph = {"a": ["b", "c", "x", "y"], "b": ["d"], "c": ["d"]}
+    play = Play(plan(graph, timeout={"d": 60}))
+    play.ok("a")
+    assert play.ok("b").timer is not None
+    assert play.fail("x").timer is None
+    assert play.stopped("y").timer is None
+    assert play.stopped("c").timer is None
+    assert isinstance(play.end, t.TaskDeadLettered)
+
+
 def test_a_round_that_fills_needs_no_timer():
     play = waits("deadletter")
     assert play.ok("c").timer is None

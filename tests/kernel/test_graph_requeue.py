@@ -163,6 +163,24 @@ def test_a_failure_that_was_forwarded_is_not_sent_again():
     assert play.find("b").failed
 
 
+def test_a_failure_that_was_forwarded_stays_so_when_no_join_wants_it_any_more():
+    graph = {
+        "a": ["b", "c"],
+        "b": ["d"],
+        "c": [edge("x", on_failure="forward"), edge("d", on_failure="skip")],
+        "d": ["e"],
+    }
+    play = Play(plan(graph, on_failure={"d": "continue_partial"}))
+    for agent in ("a", "b"):
+        play.ok(agent)
+    play.fail("c")
+    play.ok("x")
+    play.ok("d")
+    play.fail("e")
+    play.give(t.TaskRequeued(2))
+    assert play.running == ["e"]
+
+
 def test_a_failure_that_was_forwarded_is_sent_again_when_a_join_still_wants_it():
     graph = {"a": ["b", "c"], "b": ["d"], "c": [edge("x", on_failure="forward"), edge("d", on_failure="skip")]}
     play = Play(plan(graph))

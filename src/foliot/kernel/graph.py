@@ -160,7 +160,7 @@ def _decide(plan: Plan, state: GraphState, at: float, fresh: dict[str, t.Envelop
 def _hand_on(plan: Plan, state: GraphState, handoff: Handoff) -> t.TaskEvent:
     if handoff.ends is not None:
         return t.BranchEnded(handoff.message.id, handoff.ends, handoff.detail)
-    if state.messages + len(handoff.to) > plan.max_messages and len(handoff.to) == handoff.fan:
+    if state.messages + len(handoff.to) > plan.max_messages:
         detail = f"{state.messages} messages of {plan.max_messages}"
         return t.BranchEnded(handoff.message.id, "message_limit", detail)
     to = handoff.to[0]
