@@ -171,3 +171,11 @@ def test_a_process_that_dies_in_an_approved_call_needs_no_second_approval(foliot
     first, second = (folder / "ledger.txt").read_text().splitlines()
     assert first == second  # the same call, under the same key
     assert foliot("approvals", "list", "-o", "name").out.split() == [waiting]
+
+
+def test_get_shows_which_run_an_approval_is_for(foliot, waiting) -> None:
+    said = foliot("get", "tool-approvals")
+    assert said.code == 0
+    headings, row = (line.split() for line in said.out.splitlines()[:2])
+    assert headings[:3] == ["NAME", "RUN", "TASK"]
+    assert row[:3] == [waiting, "r1", "-"]

@@ -167,6 +167,7 @@ _ALL: Final = (
         "ToolApproval",
         "tool-approvals",
         "tool_approval",
+        ("RUN", "spec.run"),
         ("TASK", "spec.task_ref"),
         ("TOOL", "spec.tool"),
         ("OPERATION", "spec.operation_class"),
