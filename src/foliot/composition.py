@@ -18,6 +18,7 @@ from foliot.engine.base import Clock, Settlement, Watcher
 from foliot.engine.budgets.opening import RunBudgets, open_budgets
 from foliot.engine.endpoints import RunModels, stored_secrets
 from foliot.engine.governance import governed
+from foliot.engine.limiting.opening import Limiting, open_limiting
 from foliot.engine.records.opening import open_audit
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.runs import Runs
@@ -53,6 +54,7 @@ class Parts:
     approvals: ApprovalService | None = None
     audit: AuditTrail | None = None
     budgets: RunBudgets | None = None
+    limiting: Limiting | None = None
 
     @cached_property
     def tasking(self) -> Tasking:
@@ -79,6 +81,8 @@ class Parts:
         await self.assembly.close()
         if self.budgets is not None:
             await self.budgets.close()
+        if self.limiting is not None:
+            await self.limiting.close()
         if self.audit is not None:
             await self.audit.close()
         if self.database is not None:
@@ -173,6 +177,7 @@ def _assembled(
         approvals=approvals,
         budgets=budgets,
     )
+    limiting = open_limiting(database, clock=clock) if database is not None else None
     governance = governed(
         resources,
         clock=clock,
@@ -182,10 +187,11 @@ def _assembled(
         secrets=secrets,
         recorders=() if audit is None else (audit,),
         budgets=budgets.calls if budgets is not None else None,
+        limiting=limiting,
     )
     assembly = Assembly(models, resources, tools, backends, clock, governance)
     assembly.delegate = Delegator(runs, assembly, clock=clock, pause=pause)
-    parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets)
+    parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting)
     if database is not None:
         runs.settlements = parts.settlement
     return parts

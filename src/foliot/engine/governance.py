@@ -6,12 +6,15 @@ from collections.abc import Iterable
 
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.base import Clock
+from foliot.engine.limiting.opening import Limiting
 from foliot.store.base import Document, Filter, ResourceStore
+from foliot.tools.limiter import LocalLimiter
 from foliot.tools.parts import Parts
 from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import Access, FixedRules, Rules
 from foliot.tools.secrets import Secrets
 from foliot.tools.stages.allow_list import Profile
+from foliot.tools.stages.breaker import Circuits
 from foliot.tools.stages.budget import Budgets
 from foliot.tools.stages.record import Recorder
 from foliot.tools.stages.truncate import StoreBlob
@@ -27,9 +30,15 @@ def governed(
     secrets: Secrets | None = None,
     recorders: Iterable[Recorder] = (),
     budgets: Budgets | None = None,
+    limiting: Limiting | None = None,
 ) -> Parts:
-    """What pipelines need: the rules of the store, or without a store none but the default."""
+    """What pipelines need: the rules of the store, or without a store none but the default.
+
+    Without `limiting` the limits on tools are those of this process alone.
+    """
     return Parts(
+        limiter=limiting.limiter if limiting is not None else LocalLimiter(),
+        circuits=limiting.circuits if limiting is not None else Circuits(),
         rules=StoredRules(store, clock=clock, default_access=default_access)
         if store is not None
         else FixedRules(default_access=default_access),

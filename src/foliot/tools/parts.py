@@ -12,7 +12,7 @@ from foliot.tools.limiter import Limiter, LocalLimiter
 from foliot.tools.rules import FixedRules, RuleSource
 from foliot.tools.stages.allow_list import Profile
 from foliot.tools.stages.approval import Grants
-from foliot.tools.stages.breaker import Circuits
+from foliot.tools.stages.breaker import Circuits, CircuitSource
 from foliot.tools.stages.budget import Budgets
 from foliot.tools.stages.mask import Masker
 from foliot.tools.stages.record import Recorder
@@ -31,7 +31,7 @@ class Parts:
     grants: Grants | None = None
     profile: Profile = field(default_factory=Profile)
     limiter: Limiter = field(default_factory=LocalLimiter)
-    circuits: Circuits = field(default_factory=Circuits)
+    circuits: CircuitSource = field(default_factory=Circuits)
     budgets: Budgets | None = None
     has_secret: HasSecret | None = None
     masker: Masker | None = None
