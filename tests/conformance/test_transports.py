@@ -24,7 +24,7 @@ from tests.conformance.transports import TransportConformance, check_history, hi
 class LocalPlace:
     """One transport for all: there is no other process."""
 
-    names, exact = True, True
+    names, exact, flood = True, True, 10_000
 
     def __init__(self) -> None:
         self.transport = LocalTransport()
@@ -39,7 +39,7 @@ class LocalPlace:
 class DatabasePlace:
     """Each transport on a database that was opened for it alone, as in a process of its own."""
 
-    names = False
+    names, flood = False, 10_000
 
     def __init__(self, url: str, make, stack: AsyncExitStack, *, exact: bool) -> None:
         self._url = url
@@ -65,9 +65,9 @@ class DatabasePlace:
 
 
 class NatsPlace:
-    """Each transport on a connection of its own, all on one stream."""
+    """Each transport on a connection of its own, all on one stream. Each message is synced to the disk."""
 
-    names, exact = True, True
+    names, exact, flood = True, True, 500
 
     def __init__(self, url: str, stack: AsyncExitStack) -> None:
         self._url = url

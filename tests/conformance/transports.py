@@ -23,10 +23,11 @@ def ticket(number: int | str, **changes) -> Ticket:
 
 class Place(Protocol):
     """Where transports meet. `names`: deliveries carry tickets; otherwise they only ring. `exact`: they come for
-    tickets only, and not for other commits too."""
+    tickets only, and not for other commits too. `flood`: many tickets, by its measure."""
 
     names: bool
     exact: bool
+    flood: int
 
     async def open(self) -> Transport:
         """A transport as another process would have it, where there can be one; closed with the place."""
@@ -147,6 +148,34 @@ class TransportConformance:
         await second.done()
         assert [each for each in await transport.receive(want=1, timeout=QUIET) if each.ticket is not None] == []
 
+    async def test_a_flood_is_taken_without_waiting_and_announced(self, place: Place) -> None:
+        sender, receiver = await place.open(), await place.open()
+        await calm(receiver)
+        await place.tell(sender, [ticket(number) for number in range(place.flood)])
+        if not place.names:
+            return await rings_end(receiver)
+        left, named, rings = place.flood, set[str](), 0
+        async with asyncio.timeout(2 * SOON):
+            while left > 0:
+                for each in await receiver.receive(want=500, timeout=1.0):
+                    if each.ticket is None:
+                        rings += 1
+                    else:
+                        assert each.ticket.id not in named
+                        named.add(each.ticket.id)
+                    await each.done()
+                    left -= 1
+        assert len(named) + rings == place.flood
+        return None
+
+    async def test_odd_names_do_no_harm(self, place: Place) -> None:
+        transport = await place.open()
+        await calm(transport)
+        odd = [ticket(n, id=f"é\r\nX: {n}", namespace="Ä.>", agent="a b*") for n in range(2)]
+        await place.tell(transport, odd)
+        got = await gather(transport, want=2, names=place.names)
+        assert not place.names or [each.ticket for each in got] == odd
+
     async def test_who_stops_waiting_takes_nothing_with_it(self, place: Place) -> None:
         transport = await place.open()
         await calm(transport)
@@ -168,6 +197,14 @@ class TransportConformance:
         await asyncio.wait_for(waiting, SOON)
         await transport.publish([ticket(1)])
         assert list(await transport.receive(want=1, timeout=0.05)) == []
+
+
+async def rings_end(transport: Transport) -> None:
+    """However many tickets there were, rings come to an end soon."""
+    rings = 0
+    while got := await transport.receive(want=10, timeout=QUIET):
+        rings += len(got)
+    assert 0 < rings < 1000
 
 
 async def gather_until_closed(transport: Transport) -> None:

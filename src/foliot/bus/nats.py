@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -126,7 +127,7 @@ class NatsTransport:
         while not self._closed:
             if rings := await self._rings.take(want=1, timeout=0):
                 return [Handed(each, self._rings) for each in rings]
-            messages = await self._pull(want, deadline)
+            messages = await self._pull(want, min(deadline, self._rings.next_at or deadline))
             if handed := [each for message in messages if (each := await self._accept(message)) is not None]:
                 return handed
             if time.monotonic() >= deadline:
@@ -228,7 +229,7 @@ class NatsTransport:
             data = encode(ticket, now=self._clock(), largest=largest)
             subject = subject_for(self._plan.prefix, ticket.namespace, ticket.agent)
             try:
-                await js.publish(subject, data, headers={"Nats-Msg-Id": ticket.id})
+                await js.publish(subject, data, headers={"Nats-Msg-Id": _header_value(ticket.id)})
             except (Error, TimeoutError, OSError, ValueError, KeyError) as error:
                 self._ready = False  # look whether the stream is still there
                 self._complain(error)
@@ -247,6 +248,11 @@ class NatsTransport:
                 "NATS cannot be used at the moment, workers find work by themselves: %s",
                 text,
             )
+
+
+def _header_value(id: str) -> str:
+    """Headers are lines of text: an id that does not fit on one is represented by its digest."""
+    return id if id.isascii() and id.isprintable() and id == id.strip() else sha256(id.encode()).hexdigest()
 
 
 async def _say(saying: Any) -> None:

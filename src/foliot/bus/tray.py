@@ -85,6 +85,12 @@ class Tray:
         self._wake()
         return left
 
+    @property
+    def next_at(self) -> float | None:
+        """When the nearest of those for later is due, by `time.monotonic`."""
+        with self._lock:
+            return self._later.next_at
+
     def __len__(self) -> int:
         """How many things are remembered, which is bounded."""
         with self._lock:
