@@ -36,7 +36,7 @@ from foliot.store.queue import QueueItem
 from foliot.store.runs import Entry
 from foliot.testing.services.session import ServiceSession
 
-NOW = 1_000_000.0
+NOW = 1e9
 UNTIL = NOW + 30
 PLACES = 8
 WARM_UP, TURNS = 6, 80
