@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from foliot.store.base import Change, Document, Filter, Page, Requirement, Rotation
+
+if TYPE_CHECKING:
+    from foliot.client.declared_work import Taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,10 @@ class Client(Protocol):
         `prune_namespace` that match the selector, were made by apply, and are not among the documents are deleted.
         Raises `ManifestError`, `Conflict`.
         """
+        ...
+
+    async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
+        """Have the Tasks of mode `run` among these documents done, once each, however often this is called."""
         ...
 
     async def replace(self, document: Document) -> Outcome:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from foliot.client.base import Applied, Outcome
 from foliot.errors import Conflict, NotFound
@@ -20,6 +21,9 @@ from foliot.store.base import (
     Rotation,
 )
 
+if TYPE_CHECKING:
+    from foliot.client.declared_work import DeclaredWork, Taken
+
 _LOOKED_AT: Final = 1000
 """Names compared with a wrong one. More would make a typing mistake in a large namespace slow."""
 
@@ -33,21 +37,43 @@ class LocalClient:
         *,
         close: Callable[[], Awaitable[None]],
         budgets_changed: Callable[[str], Awaitable[object]] | None = None,
+        work: Callable[[], DeclaredWork] | None = None,
     ) -> None:
-        """`budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one."""
+        """`budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one.
+
+        `work` gives the work that Tasks stand for; it is asked for when a Task is concerned, and not before.
+        """
         self._store = store
+        self._work = work
         self._close = close
         self._budgets_changed = budgets_changed
 
     async def get(self, kind: str, name: str, *, namespace: str) -> Document:
         key = Key(kind, namespace, name)
         try:
-            return await self._store.get(key)
+            document = await self._store.get(key)
         except NotFound:
-            raise await self._not_found(key) from None
+            alone = await self._work().alone(namespace, name) if kind == "Task" and self._work else None
+            if alone is None:
+                raise await self._not_found(key) from None
+            return alone
+        return (await self._shown([document]))[0]
 
     async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
-        return await self._store.list(filter, limit=limit, cursor=cursor)
+        page = await self._store.list(filter, limit=limit, cursor=cursor)
+        return replace(page, items=await self._shown(page.items))
+
+    async def _shown(self, documents: Sequence[Document]) -> list[Document]:
+        """With the status of the work that tasks stand for."""
+        if self._work is None or not any(document["kind"] == "Task" for document in documents):
+            return [*documents]
+        return await self._work().shown(documents)
+
+    async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
+        """See `Client`."""
+        if self._work is None or not any(document["kind"] == "Task" for document in documents):
+            return []
+        return await self._work().accept(documents, by=by)
 
     async def apply(
         self,
@@ -82,8 +108,13 @@ class LocalClient:
         try:
             (written,) = await self._store.write([Delete(key, expect=version or "present")])
         except NotFound:
-            raise await self._not_found(key) from None
+            ended = await self._work().end(namespace, name) if kind == "Task" and self._work else None
+            if ended is None:
+                raise await self._not_found(key) from None
+            return ended
         await self._written(written.document)
+        if kind == "Task" and self._work is not None:
+            await self._work().end(namespace, name)
         return written.document
 
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from foliot.client.base import Client
 
 if TYPE_CHECKING:
+    from foliot.client.declared_work import DeclaredWork
     from foliot.settings import Settings
     from foliot.store.secrets import Sealer
 
@@ -36,4 +37,10 @@ async def open_client(settings: Settings) -> Client:
 
         await wake_paused(SqlJournal(database), namespace, clock=time)
 
-    return LocalClient(SqlResourceStore(database, keyring), close=database.close, budgets_changed=budgets_changed)
+    def work() -> DeclaredWork:
+        from foliot.client.declared_work import DeclaredWork
+
+        return DeclaredWork(database, settings)
+
+    store = SqlResourceStore(database, keyring)
+    return LocalClient(store, close=database.close, budgets_changed=budgets_changed, work=work)

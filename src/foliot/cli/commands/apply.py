@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +15,9 @@ from foliot.cli.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.client.base import Applied, Outcome
 from foliot.errors import FoliotError
 from foliot.store.base import Requirement
+
+if TYPE_CHECKING:
+    from foliot.client.declared_work import Taken
 
 _COLORS: Final = {"created": "green", "updated": "yellow", "deleted": "red", "unchanged": "bright_black"}
 
@@ -37,20 +40,38 @@ def apply(files: tuple[str, ...], dry_run: bool, prune: bool, selector: str | No
     requirements = prune_requirements(prune, selector)
     loaded = load(files)
     try:
-        applied = run(_apply([item.document for item in loaded], dry_run, requirements))
+        applied, taken = run(_apply([item.document for item in loaded], dry_run, requirements))
     except FoliotError as error:
         raise located(error, loaded) from None
     for warning in applied.warnings:
         warn(warning)
     click.echo(_render(applied, output, dry_run=dry_run))
+    for each in taken:
+        _tell_taken(each, quiet=output != "text")
     return 0
 
 
 async def _apply(
     documents: Sequence[dict[str, object]], dry_run: bool, prune: tuple[Requirement, ...] | None
-) -> Applied:
+) -> tuple[Applied, Sequence[Taken]]:
     async with connected() as client:
-        return await client.apply(documents, dry_run=dry_run, prune=prune, prune_namespace=namespace())
+        applied = await client.apply(documents, dry_run=dry_run, prune=prune, prune_namespace=namespace())
+        if dry_run or not any(document["kind"] == "Task" for document in documents):
+            return applied, ()
+        from foliot.cli.runtimes import whoami  # brings the whole runtime along, which few manifests need
+
+        return applied, await client.accept(documents, by=whoami())
+
+
+def _tell_taken(taken: Taken, *, quiet: bool) -> None:
+    """What became of the work that an applied Task stands for."""
+    if taken.error is not None:
+        hint = f"\n{taken.error.hint}" if taken.error.hint else ""
+        warn(f"task/{taken.name} is stored, and its work was not accepted: {taken.error.message}{hint}")
+    elif taken.task is not None and taken.task.archived_at is not None:
+        warn(f"task/{taken.name} was done before and is archived.\n`foliot task delete {taken.name}` frees its name.")
+    elif taken.new and not quiet:
+        click.echo(f"task/{taken.name} accepted: `foliot task wait {taken.name}` follows it", err=True)
 
 
 def _render(applied: Applied, output: str, *, dry_run: bool) -> str:

@@ -1,36 +1,46 @@
-"""`foliot why`: the story of a run in plain words."""
+"""`foliot why`: the story of a run or a task in plain words."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import click
 import msgspec
 
-from foliot.cli.connect import run
+from foliot.cli.connect import namespace, run
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import find_run, interrupted, opened, run_argument
+from foliot.cli.runtimes import find_run, interrupted, opened
+from foliot.cli.task_names import find_task
 from foliot.engine.story.amounts import safe
-from foliot.engine.story.explain import Explanation, Holder, Standing, explain
+from foliot.engine.story.explain import Explanation, Hint, Holder, Standing, explain
 from foliot.engine.story.tracing import trace_of
+from foliot.errors import NotFound
+from foliot.runtime import Runtime
 from foliot.store.runs import RunInfo
+from foliot.work.base import TaskInfo
+from foliot.work.story.why import TaskExplanation
 
 
 @click.command()
-@run_argument(required=False)
+@click.argument("name", metavar="[RUN|TASK]", required=False)
 @output_option("text", "json", default="text", help="text or json.")
-def why(run_id: str | None, output: str) -> int:
-    """Say why a run waits, why it failed, what it cost and what happened on the way.
+def why(name: str | None, output: str) -> int:
+    """Say why a run or a task waits, why it failed, what it cost and what happened on the way.
 
-    Everything is read from the run's journal; nothing is guessed. RUN is an id or the beginning of one; the newest
-    run when left out.
+    Everything is read from what was recorded; nothing is guessed. RUN is an id or the beginning of one, TASK a name,
+    or the beginning or end of one; the newest run when left out.
     """
-    return run(_why(run_id, output))
+    return run(_why(name, output))
 
 
 async def _why(word: str | None, output: str) -> int:
     async with opened() as runtime:
-        info = await find_run(runtime, word)
+        info = await _run_or_task(runtime, word)
+        if isinstance(info, TaskInfo):
+            told = await runtime.tasking.stories.why(info.namespace, info.name)
+            click.echo(as_json(msgspec.to_builtins(told)) if output == "json" else _task_text(info, told))
+            return 0
         _, state = await runtime.runs.load(info.id)
         trace = trace_of(info.id, await runtime.runs.facts(info.id))
     now = time.time()
@@ -40,6 +50,40 @@ async def _why(word: str | None, output: str) -> int:
     else:
         click.echo(_text(info, explanation))
     return 0
+
+
+async def _run_or_task(runtime: Runtime, word: str | None) -> RunInfo | TaskInfo:
+    """A task of exactly this name, else a run, else a task that is called like it. Raises `NotFound`."""
+    if word is None:
+        return await find_run(runtime, None)
+    tasks = runtime.tasking.tasks
+    with suppress(NotFound):
+        return await tasks.get(namespace(), word.removeprefix("task/"))
+    try:
+        return await find_run(runtime, word)
+    except NotFound:
+        try:
+            return await find_task(runtime, word)
+        except NotFound:
+            hint = "`foliot runs` and `foliot task list` show what there is"
+            raise NotFound(f"there is no run {word!r}, and no task", hint=hint) from None
+
+
+def _task_text(info: TaskInfo, told: TaskExplanation) -> str:
+    head = f"{click.style(info.name, bold=True)}  {click.style(f'{info.target_kind} {info.target}', dim=True)}"
+    causes = [f"  {'  ' * cause.depth}{'← ' if cause.depth else ''}{safe(cause.text)}" for cause in told.causes]
+    parts = ["\n".join([head, told.headline, *causes]), _next(told.next)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _next(hints: list[Hint]) -> str:
+    if not hints:
+        return ""
+    width = max(len(hint.command) for hint in hints)
+    return _section(
+        "What you can do",
+        [f"{click.style(hint.command.ljust(width), fg='cyan')}  {hint.effect}" for hint in hints],
+    )
 
 
 def _holder(info: RunInfo, now: float) -> Holder:
@@ -55,10 +99,7 @@ def _text(info: RunInfo, told: Explanation) -> str:
     parts.append(_section("What it cost", told.cost))
     parts.append(_section("Where the time went", [told.time] if told.time else []))
     parts.append(_section("On the way", told.way))
-    if told.next:
-        width = max(len(hint.command) for hint in told.next)
-        rows = [f"{click.style(hint.command.ljust(width), fg='cyan')}  {hint.effect}" for hint in told.next]
-        parts.append(_section("What you can do", rows))
+    parts.append(_next(told.next))
     return "\n\n".join(part for part in parts if part)
 
 
