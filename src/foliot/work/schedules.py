@@ -196,6 +196,7 @@ class Scheduler:
             unsettled |= not await self._finish(schedule, row["slot"], order, row["claimed_at"], now)
         if not schedule.suspend:
             unsettled |= await self._decide_slots(schedule, now)
+            await self._forget_oldest(schedule, known, now)
         document = await self._status.refresh(schedule, self._followed.documents[schedule.uid], now)
         self._followed.documents[schedule.uid] = document
         following = None
@@ -239,11 +240,14 @@ class Scheduler:
             if slots:
                 if not await self._database.write(decide, schedule.uid, known.last, slots, now):
                     continue  # somebody else decided meanwhile
-                await self._database.write(forget_slots, schedule.uid, SLOTS_KEPT)
             if first is not None and order is not None:
                 unsettled |= not await self._finish(schedule, first.slot * 1000, order, now, now)
             if waits:
                 return True
+
+    async def _forget_oldest(self, schedule: Schedule, before: Known, now: float) -> None:
+        if (await self._known(schedule, now)).last != before.last:
+            await self._database.write(forget_slots, schedule.uid, SLOTS_KEPT)
 
     async def _busy(self, schedule: Schedule, known: Known) -> str:
         """The task that has not ended, or the slot whose task is being made; blank when there is none."""
