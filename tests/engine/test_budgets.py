@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from foliot.agent import Agent
-from foliot.engine.budgets.declared import BudgetRule, Payer, budget_rule
+from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer, budget_rule
+from foliot.engine.budgets.opening import RunBudgets
+from foliot.engine.budgets.service import BudgetService, Estimate
 from foliot.engine.budgets.waking import paused_runs, wake_paused
 from foliot.engine.budgets.windows import span_of
-from foliot.kernel.events import BudgetExceeded, RunFailed, RunResumed, StepStarted
+from foliot.errors import Unavailable
+from foliot.kernel.actions import AskModel
+from foliot.kernel.events import BudgetExceeded, ModelFailed, RunFailed, RunResumed, StepStarted
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, Usage
 from foliot.models.base import ModelOverloaded
 from foliot.models.pricing import Pricing
@@ -23,7 +27,7 @@ from foliot.results import RunFailedError
 from foliot.runtime import Runtime
 from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.base import Delete, Key, Put, ResourceStore
-from foliot.store.budgets import Account, Amount, Balance, SqlBudgetLedger
+from foliot.store.budgets import Account, Act, Amount, Balance, SqlBudgetLedger
 from foliot.tools.function import tool
 
 NOON = 1_794_830_400.0  # 2026-11-16 12:00 UTC
@@ -266,6 +270,70 @@ async def test_hard_stops_and_warnings_are_in_the_audit_log(runtime: Runtime, cl
         ("warned", first.run_id, "Budget/team"),
     ]
     assert found[1].body["decision"]["message"] == "60 % of budget 'team' are spent"
+
+
+class Deaf(SqlBudgetLedger):
+    """Reserves, and does not come back to say so."""
+
+    reserved: asyncio.Event
+
+    async def reserve(self, *args: Any, **kwargs: Any) -> Any:
+        await super().reserve(*args, **kwargs)
+        self.reserved.set()
+        await asyncio.Event().wait()
+
+
+async def test_what_was_reserved_for_somebody_who_was_stopped_meanwhile_is_given_back(
+    runtime: Runtime, clock: Clock
+) -> None:
+    await declare(runtime, clock, budget(limit={"amount": 1}))
+    database = runtime._open().database  # pyright: ignore[reportPrivateUsage]
+    assert database is not None
+    ledger = Deaf(database)
+    ledger.reserved = asyncio.Event()
+    service = BudgetService(ledger, DeclaredBudgets(store_of(runtime), clock=clock), clock=clock)
+
+    async def payer() -> Payer:
+        return PAYER
+
+    async def estimate() -> Estimate:
+        return Estimate(Amount(500_000), "m")
+
+    task = asyncio.create_task(service.reserve("default", Act("r1", "step/1/1"), payer, estimate))
+    await asyncio.wait_for(ledger.reserved.wait(), 10)
+    assert (await balances(runtime))["team", "", "total"].reserved == Amount(500_000)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await service.close()
+    assert (await balances(runtime))["team", "", "total"] == Balance()
+
+
+async def test_what_cannot_be_checked_lets_nothing_begin(runtime: Runtime, clock: Clock) -> None:
+    await declare(runtime, clock, budget(limit={"amount": 1}))
+
+    class Down(SqlBudgetLedger):
+        async def reserve(self, *args: Any, **kwargs: Any) -> Any:
+            raise Unavailable("the store does not answer")
+
+    database = runtime._open().database  # pyright: ignore[reportPrivateUsage]
+    assert database is not None
+    service = BudgetService(Down(database), DeclaredBudgets(store_of(runtime), clock=clock), clock=clock)
+    model = Model()
+    run = await runtime.run(agent(model), "go")
+    _, state = await runtime.runs.load(run.run_id)
+    purse = RunBudgets(service, runtime.runs.journal, runtime_quote).purse(state)
+    fact = await purse.ask(AskModel(2, ModelRequest("m", ())), never)
+    assert isinstance(fact, ModelFailed)
+    assert (fact.retryable, "cannot be checked: the store does not answer" in fact.message) == (True, True)
+    await service.close()
+
+
+async def runtime_quote(spec: Any, request: ModelRequest) -> Usage:
+    return Usage(1, 1, cost_usd=0.01)
+
+
+async def never() -> Any:
+    raise AssertionError("nothing is asked")
 
 
 # --- tools -------------------------------------------------------------------------------------------------------

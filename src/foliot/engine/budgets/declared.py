@@ -101,6 +101,11 @@ class DeclaredBudgets:
         self._clock = clock
         self._known: dict[str, tuple[float, int, tuple[BudgetRule, ...]]] = {}
 
+    def none(self, namespace: str) -> bool:
+        """Whether it is known, without looking, that the namespace has no budgets."""
+        known = self._known.get(namespace)
+        return known is not None and not known[2] and 0 <= self._clock() - known[0] < FRESH_FOR
+
     async def of(self, namespace: str, *, anew: bool = False) -> tuple[BudgetRule, ...]:
         """All budgets of a namespace, by name; mostly from memory. `anew` looks whether they changed this moment."""
         now = self._clock()

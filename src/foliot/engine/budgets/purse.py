@@ -54,6 +54,8 @@ class Purse:
 
     async def ask(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
         """What came of asking; or why it was not asked. Raises only what `ask` raises."""
+        if self._service.declared.none(self._state.spec.namespace):
+            return await ask()
         act = Act(self._state.run_id, f"step/{action.step}/{_attempt(action)}")
         spec = self._state.spec
 

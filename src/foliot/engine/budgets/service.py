@@ -81,7 +81,7 @@ class BudgetService:
         self._held = 0
         self._keeping: asyncio.Task[None] | None = None
         self._loose: set[asyncio.Task[Any]] = set()
-        self._swept_at = clock()
+        self._swept_at = float("-inf")
         self._freed = asyncio.Event()
 
     async def reserve(
@@ -106,7 +106,12 @@ class BudgetService:
         now = self.clock()
         if (short := self._unpriced(rules, wanted)) is None:
             accounts = {ceiling.account.key: (rule, ceiling) for rule in rules for ceiling in rule.ceilings(who, now)}
-            without = await self._hold(act, [ceiling for _, ceiling in accounts.values()], wanted.amount)
+            try:
+                without = await self._hold(act, [ceiling for _, ceiling in accounts.values()], wanted.amount)
+            except BaseException:
+                # It may be held although nobody was told so; kept alive by this process, it would be so for ever.
+                self._later(self._release(act))
+                raise
             now = self.clock()
             if not without:
                 self._keep()
@@ -209,6 +214,9 @@ class BudgetService:
     def _keep(self) -> None:
         """While something is held, keep it from being taken for a dead process's."""
         self._held += 1
+        if self.clock() - self._swept_at >= SWEEP_EVERY:
+            self._swept_at = self.clock()
+            self._later(self._sweep())
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.get_running_loop().create_task(self._renew())
 
@@ -219,11 +227,14 @@ class BudgetService:
             try:
                 if self._held > 0:
                     await self._ledger.renew(self._holder, until=now + self._hold_seconds)
-                if now - self._swept_at >= SWEEP_EVERY:
-                    self._swept_at = now
-                    await self._ledger.sweep(now=now)
             except FoliotError as error:
                 log.warning("reservations could not be renewed: %s", error)
+
+    async def _sweep(self) -> None:
+        try:
+            await self._ledger.sweep(now=self.clock())
+        except FoliotError as error:
+            log.warning("old reservations could not be swept up: %s", error)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -76,4 +76,4 @@ SELECT DISTINCT holder FROM budget_hold WHERE state = 'held';
 UPDATE budget_hold SET until = :until WHERE holder = :holder AND state = 'held' AND until < :until;
 
 -- name: budget_hold_forget
-DELETE FROM budget_hold WHERE state <> 'held' AND until < :before;
+DELETE FROM budget_hold WHERE state IN ('settled', 'released') AND until < :before;
