@@ -17,6 +17,7 @@ from foliot.resources.durations import seconds
 from foliot.resources.money import micros_of_text
 from foliot.tools import search
 from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
+from foliot.tools.plan import check_order, check_requirements
 from foliot.tools.registry import lock
 
 ENDPOINT = "endpoint"
@@ -24,6 +25,8 @@ ENDPOINT = "endpoint"
 LOCK = "tools"
 # Tools that a model is not shown until a search has found them.
 DEFERRED = "deferred"
+# How many runs of the agent may be at work at once, for the queue.
+CONCURRENCY = "max_concurrency"
 # Fields of a Tool that only one kind of backend understands.
 _BACKEND_OPTIONS = ("http", "grpc")
 
@@ -32,7 +35,11 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
     """The run spec of a normalised Agent document.
 
     `model` is the model's own name and `endpoint` where it is asked; `tools` are the definitions of `spec.tools`.
+    Raises `InvalidInput` for tools that need what is not among them, or wait for each other.
     """
+    if any(tool.requires or tool.after or tool.requires_prior for tool in tools):
+        check_requirements(tools)
+        check_order(tools)
     spec = agent["spec"]
     execution = spec["execution"]
     return RunSpec(
@@ -55,6 +62,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             "allowed_tools": spec.get("allowed_tools", []),
             LOCK: {name: [each.version, each.digest] for name, each in lock(tools).items()},
             **_deferred(tools),
+            **({CONCURRENCY: spec[CONCURRENCY]} if spec.get(CONCURRENCY) else {}),
         },
     )
 
@@ -76,7 +84,11 @@ def _deferred(tools: Sequence[ToolDefinition]) -> dict[str, list[str]]:
 
 def tool_rule(tool: ToolDefinition) -> ToolRule:
     schema = dict(tool.schema) if tool.schema is not None else None
-    return ToolRule(ToolSpec(tool.name, tool.description, schema), tool.effect, tool.on_unknown)
+    description = tool.description
+    if tool.deprecated_since:
+        instead = f"; use {tool.replaced_by} instead" if tool.replaced_by else ""
+        description = f"{description} (Deprecated{instead}.)".lstrip()
+    return ToolRule(ToolSpec(tool.name, description, schema), tool.effect, tool.on_unknown)
 
 
 def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
@@ -105,6 +117,9 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
         requires_prior=tuple(spec.get("requires_prior", ())),
         after=tuple(spec.get("after", ())),
         resource_keys=tuple(spec.get("resource_keys", ())),
+        on_dependency_failure=spec.get("on_dependency_failure", "fail"),
+        deprecated_since=spec.get("deprecated_since", ""),
+        replaced_by=spec.get("replaced_by", ""),
         record=spec.get("record", "best_effort"),
         attempt_timeout=seconds(timeouts["attempt"]) if "attempt" in timeouts else None,
         idle_timeout=seconds(timeouts["idle"]) if "idle" in timeouts else None,

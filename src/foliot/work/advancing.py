@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.bus.base import Ticket
+from foliot.engine.definition import CONCURRENCY
 from foliot.engine.ids import id_from
 from foliot.engine.signals import signal
 from foliot.engine.summary import preview
@@ -135,6 +136,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
                 priority=task.priority,
                 due_at=now,
                 requirements=msgspec.json.encode(command.requirements).decode(),
+                max_running=spec.extra.get(CONCURRENCY, 0),
             )
         )
         tickets.append(

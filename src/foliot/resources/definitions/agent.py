@@ -151,6 +151,9 @@ class AgentSpec(Model):
     memory: AgentMemory = Field(default_factory=AgentMemory, description="What the agent remembers in.")
     execution: AgentExecution = Field(default_factory=AgentExecution, description="How its loop behaves.")
     limits: AgentLimits = Field(default_factory=AgentLimits, description="How far one run may go.")
+    max_concurrency: Positive | None = Field(
+        default=None, description="Runs of tasks that may be at work at once, over all workers; not limited without it."
+    )
     output_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="A JSON Schema that the final answer must satisfy."
     )
