@@ -20,7 +20,7 @@ from foliot.work.story.reading import Stories
 from foliot.work.tasks import TaskService
 from foliot.work.worker import Worker
 
-LEASE_SECONDS: Final = 30.0
+GRACE: Final = 30.0
 
 
 class StoredDefinitions:
@@ -81,7 +81,7 @@ class Tasking:
         self._runs = runs
         self._clock = clock
 
-    def worker(self, offer: Offer, *, grace: float = LEASE_SECONDS, once: bool = False) -> Worker:
+    def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:
         """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`."""
         return Worker(
             self.database,
@@ -90,7 +90,7 @@ class Tasking:
             offer,
             timers=self.tasks.timers,
             clock=self._clock,
-            lease_seconds=LEASE_SECONDS,
+            lease_seconds=self._runs.lease_seconds,
             grace=grace,
             once=once,
         )
@@ -104,7 +104,7 @@ class Tasking:
     async def _end_here(self, run_id: str) -> None:
         """Take a run that nobody holds and let it hear what it was told. Raises `Held`, `Conflict`."""
         now = self._clock()
-        lease = await self._runs.journal.claim(run_id, worker=self._runs.worker, now=now, until=now + LEASE_SECONDS)
+        lease = await self._runs.journal.claim(run_id, worker=self._runs.worker, now=now, until=now + self._runs.lease_seconds)
         await self.performer.perform(lease)
 
     async def close(self) -> None:

@@ -58,7 +58,7 @@ class Runs:
         self._models = models
         self._watcher = watcher or Silence()
         self._clock = clock
-        self._lease_seconds = lease_seconds
+        self.lease_seconds = lease_seconds
         self._is_gone = is_gone
         self._approvals = approvals
         self._budgets = budgets
@@ -122,7 +122,7 @@ class Runs:
             ),
             _entries(state, facts, now),
             worker=self.worker,
-            lease_until=now + self._lease_seconds,
+            lease_until=now + self.lease_seconds,
         )
         assert lease is not None, "a run created with a worker is held by it"
         for seq, event in enumerate(facts, 1):
@@ -144,7 +144,7 @@ class Runs:
         Raises `NotFound`; `Held`; `Conflict` when it has ended, which is a `LeaseLost` if it happened just now.
         """
         now = self._clock()
-        until = now + self._lease_seconds
+        until = now + self.lease_seconds
         try:
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until)
         except Held:
@@ -266,7 +266,7 @@ class Runs:
             clock=self._clock,
             stream=stream,
             claim=claim,
-            lease_seconds=self._lease_seconds,
+            lease_seconds=self.lease_seconds,
         )
 
 

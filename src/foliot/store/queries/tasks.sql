@@ -153,3 +153,6 @@ SELECT q.run_id AS run_id
   FROM task AS t JOIN queue AS q ON q.task = t.key
  WHERE t.namespace = :namespace AND t.name = :name AND q.held = 0
    AND EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = q.run_id AND s.type = 'cancel.requested');
+
+-- name: task_phases
+SELECT phase, COUNT(*) AS tasks FROM task GROUP BY phase;

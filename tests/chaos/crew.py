@@ -1,0 +1,63 @@
+"""A worker that is killed: does tasks on a shared store, with tools that leave traces on disk.
+
+    python crew.py <store> <nats url or -> <effects file> <name> [<seconds its clock is off>] [<its largest file>]
+
+Prints `ready` when it is about to work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import sys
+import time
+from pathlib import Path
+
+from foliot import Runtime
+from foliot.settings import Settings, load_settings
+from foliot.store.placement import Offer
+from tests.chaos.child import tools
+
+LEASE_SECONDS = 3.0
+# What every agent does before it answers: a repeatable write and a charge, side by side.
+SCRIPT = {
+    "turns": [
+        {"call": [{"charge": {"amount": 1}}, {"save": {"version": 1}}]},
+        {"say": "{agent} is done"},
+    ],
+    "loop": True,
+    "after": "2ms",
+}
+AGENTS = ("plan", "left", "right", "close")
+SYSTEM = {
+    "plan": {"edges": [{"to": "left"}, {"to": "right"}]},
+    "left": {"edges": [{"to": "close"}]},
+    "right": {"edges": [{"to": "close"}]},
+    "close": {"join": {"mode": "wait_for_all"}},
+}
+
+
+def settings_for(store: str, nats: str) -> Settings:
+    return load_settings({"store": store, **({} if nats == "-" else {"nats": nats})})
+
+
+async def work(store: str, nats: str, effects: Path, name: str, skew: float) -> None:
+    runtime = Runtime(
+        settings=settings_for(store, nats),
+        tools=tools(effects),
+        lease_seconds=LEASE_SECONDS,
+        clock=lambda: time.time() + skew,
+    )
+    async with runtime:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await runtime.tasking.worker(Offer(name, runtime.runs.worker, capacity=8)).run()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.CRITICAL)
+    if len(sys.argv) > 6:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[6]), resource.RLIM_INFINITY))
+    skew = float(sys.argv[5]) if len(sys.argv) > 5 else 0.0
+    asyncio.run(work(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4], skew))

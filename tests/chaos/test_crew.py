@@ -1,0 +1,297 @@
+"""Workers killed, servers restarted, clocks moved, disks full: every task ends once, no card is charged twice.
+
+Small in `make test`; `FOLIOT_CHAOS=1` does 5,000 tasks and prints its table. `FOLIOT_CHAOS_SEED` chooses again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal as signals
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from foliot import Runtime
+from foliot.engine.signals import signal
+from foliot.errors import FoliotError
+from foliot.kernel.events import UnknownDecided
+from foliot.kernel.messages import Text, ToolResult
+from foliot.kernel.task_events import TaskSucceeded
+from foliot.resources.validate import validate_document
+from foliot.store.base import Put
+from foliot.store.tasks import ENDED
+from foliot.work.base import Command, RetryRule
+from tests.chaos.child import tools
+from tests.chaos.crew import AGENTS, LEASE_SECONDS, SCRIPT, SYSTEM, settings_for
+
+LARGE = bool(os.environ.get("FOLIOT_CHAOS"))
+TASKS = 5_000 if LARGE else 40
+SMALL = 500 if LARGE else 20
+FAULTS = 150 if LARGE else 10
+CREW = Path(__file__).with_name("crew.py")
+ROOT = CREW.parents[2]
+ALL_DONE_WITHIN = 1_500.0 if LARGE else 150.0
+
+
+class Crew:
+    """The parent: hands in tasks, starts workers and kills them, answers for what nobody saw, and keeps count."""
+
+    def __init__(self, folder: Path, store: str, nats: str, seed: int, tasks: int) -> None:
+        self.folder = folder
+        self.store = store
+        self.nats = nats
+        self.effects = folder / "effects.txt"
+        self.effects.touch()
+        self.chance = Random(seed)
+        self.tasks = tasks
+        self.seen: Counter[str] = Counter()
+        self.workers: dict[str, asyncio.subprocess.Process] = {}
+        self.runtime = Runtime(settings=settings_for(store, nats), tools=tools(self.effects))
+
+    async def declare(self) -> None:
+        endpoint = {"provider": "scripted", "default_model": "scripted", "script": SCRIPT}
+        documents = [
+            {"kind": "ModelEndpoint", "metadata": {"name": "script"}, "spec": endpoint},
+            *(
+                {
+                    "kind": "Agent",
+                    "metadata": {"name": name},
+                    "spec": {"model_ref": "script", "prompt": "", "tools": ["charge", "save"]},
+                }
+                for name in AGENTS
+            ),
+            {"kind": "AgentSystem", "metadata": {"name": "crew"}, "spec": {"agents": list(AGENTS), "graph": SYSTEM}},
+        ]
+        declared = [validate_document(document)[0] for document in documents]
+        resources = self.runtime._open().resources
+        assert resources is not None
+        await resources.write([Put(document) for document in declared if document is not None])
+
+    async def hand_in(self) -> None:
+        """All tasks, each under its key, as often as it takes to hear that it was accepted."""
+        left = list(range(self.tasks))
+        while left:
+            batch, left = left[:50], left[50:]
+            results = await asyncio.gather(*(self._hand_in(number) for number in batch), return_exceptions=True)
+            for number, result in zip(batch, results, strict=True):
+                if isinstance(result, FoliotError):
+                    self.seen["tasks handed in again"] += 1
+                    left.append(number)
+                elif isinstance(result, BaseException):
+                    raise result
+
+    async def _hand_in(self, number: int) -> None:
+        retry = RetryRule(max_attempts=20, backoff=0.05, max_backoff=1.0)
+        command = Command("system", "crew", name=f"t{number}", message="go", idempotency_key=f"k{number}", retry=retry)
+        await self.runtime.tasking.tasks.accept(command)
+
+    async def start(self, name: str, *, skew: float = 0.0, largest: int | None = None) -> None:
+        extra = [str(skew)] if largest is None else [str(skew), str(largest)]
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(CREW),
+            self.store,
+            self.nats,
+            str(self.effects),
+            name,
+            *extra,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        self.workers[name] = child
+        self.seen["lives"] += 1
+
+    async def kill(self, name: str) -> None:
+        child = self.workers.pop(name)
+        with suppress(ProcessLookupError):
+            child.kill()
+        await child.communicate()
+        self.seen["kills"] += 1
+
+    async def close(self) -> None:
+        for name in list(self.workers):
+            await self.kill(name)
+
+    # --- what a person would do
+
+    async def answer_questions(self) -> None:
+        """Say of every call that a crash cut off whether it left a trace."""
+        with suppress(FoliotError):
+            for info in await self.runtime.runs.journal.list(phases=("waiting",), limit=200):
+                _, state = await self.runtime.runs.load(info.id)
+                waiting = state.waiting
+                if waiting is None or waiting.reason != "unknown_effect":
+                    continue
+                traces = self.traces()
+                for call_id in waiting.calls:
+                    happened = traces[f"charge {info.id}/{call_id}"] > 0
+                    result = ToolResult(call_id, "charge", (Text("charged"),)) if happened else None
+                    decided = UnknownDecided(call_id, "happened" if happened else "run", "chaos", result=result)
+                    await self.runtime.runs.journal.signal(signal(info.id, decided, time.time()))
+                    self.seen["questions answered"] += 1
+
+    def traces(self) -> Counter[str]:
+        return Counter(self.effects.read_text(encoding="utf-8").splitlines())
+
+    async def left(self) -> int:
+        """How many tasks have not ended; all of them while nobody can say."""
+        try:
+            rows = await self.runtime.tasking.database.read("task_phases")
+        except FoliotError:
+            return self.tasks
+        done = sum(row["tasks"] for row in rows if row["phase"] in ENDED)
+        return self.tasks - done
+
+    async def finish(self) -> float:
+        """Until all tasks have ended; how long that took after the last fault."""
+        began = time.monotonic()
+        while await self.left():
+            assert time.monotonic() - began < ALL_DONE_WITHIN, f"{await self.left()} tasks are not done: {self.seen}"
+            for name, child in list(self.workers.items()):
+                if child.returncode is not None:
+                    await self.kill(name)
+                    await self.start(name)
+            await self.answer_questions()
+            await asyncio.sleep(0.25)
+        return time.monotonic() - began
+
+    async def verify(self) -> None:
+        """Every task succeeded once, in one piece, and every charge was made exactly once."""
+        traces = self.traces()
+        charges = {line: count for line, count in traces.items() if line.startswith("charge ")}
+        twice = {line: count for line, count in charges.items() if count != 1}
+        assert not twice, f"charged more than once: {twice}"
+        assert len(charges) == self.tasks * len(AGENTS)
+        assert len([line for line in traces if line.startswith("save ")]) == self.tasks * len(AGENTS)
+        for number in range(self.tasks):
+            records = await self.runtime.tasking.tasks.events("default", f"t{number}")
+            ends = [record.event for record in records if record.event.__struct_config__.tag.startswith("task.")]
+            assert [type(end) for end in ends[1:]] == [TaskSucceeded], f"t{number}: {ends[1:]}"
+            assert ends[1].output == "close is done"
+
+    def report(self, name: str, seed: int, seconds: float, recovery: float) -> None:
+        sys.stdout.write(
+            f"\n{name}, seed {seed}: {self.tasks} tasks, {self.tasks * len(AGENTS)} runs in {seconds:.0f} s; "
+            f"done {recovery:.1f} s after the last fault\n"
+        )
+        for what, count in sorted(self.seen.items()):
+            sys.stdout.write(f"  {what:<28}{count:>7}\n")
+
+
+async def play(crew: Crew, name: str, seed: int, faults: list[Callable[[], object]], count: int) -> None:
+    began = time.monotonic()
+    async with crew.runtime:
+        await crew.declare()
+        try:
+            for number in range(3):
+                await crew.start(f"w{number}")
+            handing_in = asyncio.create_task(crew.hand_in())
+            for _ in range(count):
+                await asyncio.sleep(crew.chance.uniform(0.1, 0.5))
+                fault = crew.chance.choice(faults)()
+                if asyncio.iscoroutine(fault):
+                    await fault
+                await crew.answer_questions()
+            await handing_in
+            recovery = await crew.finish()
+            await crew.verify()
+        finally:
+            await crew.close()
+        crew.report(name, seed, time.monotonic() - began, recovery)
+
+
+def kill_someone(crew: Crew):
+    async def fault() -> None:
+        name = crew.chance.choice(list(crew.workers))
+        await crew.kill(name)
+        await crew.start(name if crew.chance.random() < 0.7 else f"{name}x")
+
+    return fault
+
+
+def pause_someone(crew: Crew):
+    async def fault() -> None:
+        child = crew.chance.choice(list(crew.workers.values()))
+        with suppress(ProcessLookupError):
+            child.send_signal(signals.SIGSTOP)
+            await asyncio.sleep(crew.chance.choice((0.3, LEASE_SECONDS * 1.5)))
+            child.send_signal(signals.SIGCONT)
+            crew.seen["pauses of workers"] += 1
+
+    return fault
+
+
+def disturb(crew: Crew, what: str, service):
+    async def restart() -> None:
+        await asyncio.to_thread(service.kill if crew.chance.random() < 0.5 else service.stop)
+        await asyncio.sleep(crew.chance.uniform(0.0, 1.0))
+        await asyncio.to_thread(service.start)
+        crew.seen[f"restarts of {what}"] += 1
+
+    async def pause() -> None:
+        pid = service.pid
+        assert pid is not None
+        os.kill(pid, signals.SIGSTOP)
+        try:
+            await asyncio.sleep(crew.chance.uniform(0.3, 1.5))
+        finally:
+            os.kill(pid, signals.SIGCONT)
+        crew.seen[f"pauses of {what}"] += 1
+
+    return [restart, pause]
+
+
+def seed_of() -> int:
+    return int(os.environ.get("FOLIOT_CHAOS_SEED") or secrets.randbelow(10**6))
+
+
+@pytest.mark.timeout(3000)
+async def test_workers_die_and_servers_come_and_go(tmp_path, postgres_service, nats_service):
+    seed = seed_of()
+    crew = Crew(tmp_path, postgres_service.url, nats_service.url, seed, TASKS)
+    faults = [
+        *[kill_someone(crew)] * 6,
+        pause_someone(crew),
+        *disturb(crew, "PostgreSQL", postgres_service),
+        *disturb(crew, "NATS", nats_service),
+    ]
+    await play(crew, "PostgreSQL + NATS", seed, faults, FAULTS)
+
+
+@pytest.mark.timeout(3000)
+async def test_workers_die_on_one_file_with_disks_full_and_clocks_moved(tmp_path):
+    seed = seed_of()
+    crew = Crew(tmp_path, str(tmp_path / "foliot.db"), "-", seed, SMALL)
+
+    async def full_disk() -> None:
+        name = crew.chance.choice(list(crew.workers))
+        await crew.kill(name)
+        await crew.start(name, largest=crew.chance.choice((64, 400, 900)) * 1024)
+        crew.seen["full disks"] += 1
+
+    async def wrong_clock() -> None:
+        name = crew.chance.choice(list(crew.workers))
+        await crew.kill(name)
+        await crew.start(name, skew=crew.chance.choice((-90.0, -20.0, 15.0, 60.0)))
+        crew.seen["clocks moved"] += 1
+
+    async def as_it_should_be() -> None:
+        for name in list(crew.workers):
+            await crew.kill(name)
+            await crew.start(name)
+
+    faults = [*[kill_someone(crew)] * 3, pause_someone(crew), full_disk, full_disk, wrong_clock, wrong_clock]
+    try:
+        await play(crew, "SQLite, full disks, moved clocks", seed, [*faults, as_it_should_be], FAULTS)
+    finally:
+        await crew.close()
