@@ -44,6 +44,16 @@ spec: {model_ref: brain, tools: [refund], roles: [clerk]}
 kind: Agent
 metadata: {name: guest}
 spec: {model_ref: brain, tools: [refund]}
+---
+kind: ToolPermission
+metadata: {name: no-guests}
+spec:
+  tool_ref: agent:guest
+  conditions: [{when: 'args.input == "refund all"', verdict: deny, reason: not by guests}]
+---
+kind: Agent
+metadata: {name: boss}
+spec: {model_ref: brain, tools: [delegate, "agent:guest"]}
 """
 
 
@@ -188,3 +198,23 @@ spec: {tool_ref: refund, required_permissions: ["tool:refund:invoke"]}
         assert "spec.conditions[0].when" in said.err
         assert "column 14" in said.err
         assert foliot("validate", "-f", "new.yaml").code == 5
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    ("agent", "task", "outcome", "rule"),
+    [
+        ("guest", "refund one", "allow", ""),
+        ("guest", "refund all", "deny", "ToolPermission/no-guests"),
+        ("desk", "refund one", "deny", "tools"),
+    ],
+)
+def test_explain_knows_which_agents_a_call_would_run(
+    foliot: Foliot, agent: str, task: str, outcome: str, rule: str
+) -> None:
+    arguments = json.dumps({"tasks": [{"agent": agent, "task": task}]})
+    said = foliot("policy", "explain", "boss", "delegate", "--args", arguments, "-o", "json")
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    assert told["outcome"] == outcome
+    assert told["decided"].get("rule", "") == rule

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.errors import Conflict, Denied
+from foliot.errors import Conflict, Denied, InvalidInput
 from foliot.kernel.events import ToolFinished, ToolStarted
 from foliot.kernel.messages import ModelRequest, ToolResult
 from foliot.resources.validate import validate_document
@@ -300,13 +300,48 @@ async def test_a_call_is_not_run_when_the_one_it_depends_on_failed() -> None:
     assert refused.error.kind == "dependency_failed"
 
 
-async def test_tools_that_wait_in_a_circle_still_run() -> None:
+async def test_a_call_can_be_declared_to_run_although_the_one_before_it_failed() -> None:
+    log: list[str] = []
+    clean = ordered("clean_up", log, after=("build",), on_dependency_failure="run")
+
+    results, started = await run_calls([ordered("build", log, fails=True), clean], "clean_up", "build")
+
+    assert started == ["build", "clean_up"]
+    assert [result.name for result in results if result.error is None] == ["clean_up"]
+
+
+async def test_tools_that_wait_in_a_circle_are_refused_before_anything_runs() -> None:
     log: list[str] = []
     tools = [ordered("a", log, after=("b",)), ordered("b", log, after=("c",)), ordered("c", log, after=("a",))]
 
-    results, _ = await run_calls(tools, "a", "b", "c")
+    with pytest.raises(InvalidInput, match="wait for each other: a -> b -> c -> a"):
+        await run_calls(tools, "a", "b", "c")
+    assert log == []
 
-    assert len(results) == 3
+
+async def test_tools_that_need_what_the_agent_has_not_are_refused_before_anything_runs() -> None:
+    log: list[str] = []
+    tools = [ordered("a", log, requires=("b", "capability:gpu", "secret:key")), ordered("c", log, requires=("tool:a",))]
+
+    with pytest.raises(InvalidInput, match=r"a needs tool:b; a needs capability:gpu$"):
+        await run_calls(tools, "a")
+    assert log == []
+
+
+async def test_what_is_deprecated_is_still_run_and_the_model_is_told_what_to_use() -> None:
+    old = ordered("look", [], deprecated_since="2.0.0", replaced_by="see")
+    seen: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> dict[str, Any]:
+        seen.append(request)
+        return {"say": "done"} if len(seen) > 1 else {"call": {"look": {"path": "a"}}}
+
+    async with Runtime("memory:") as runtime:
+        result = await runtime.run(Agent("desk", model=ScriptedModel(answer), tools=[old]), "go")
+        (done,) = await results_of(runtime, result.run_id)
+
+    assert done.error is None
+    assert seen[0].tools[0].description.endswith("(Deprecated; use see instead.)")
 
 
 async def test_a_tool_that_must_come_first_is_asked_for() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
 from foliot.tools.base import ToolDefinition
-from foliot.tools.plan import Step, check_order, edges, waves
+from foliot.tools.plan import Step, check_order, check_requirements, edges, waves
 
 READ = ToolDefinition("read", effect="read", resource_keys=("file:{path}",))
 WRITE = ToolDefinition("write", resource_keys=("file:{path}",))
@@ -72,6 +72,17 @@ def test_only_a_declared_order_makes_one_call_depend_on_the_other() -> None:
 def test_tools_that_wait_for_each_other_for_ever_are_found(definitions) -> None:
     with pytest.raises(InvalidInput, match=" -> "):
         check_order(definitions)
+
+
+def test_every_gap_in_what_tools_require_is_told_at_once() -> None:
+    tools = [
+        ToolDefinition("a", requires=("b", "tool:c", "capability:gpu", "secret:key")),
+        ToolDefinition("b", capabilities=("gpu",)),
+        ToolDefinition("d", requires=("capability:tpu",)),
+    ]
+    with pytest.raises(InvalidInput, match=r"a needs tool:c; d needs capability:tpu$"):
+        check_requirements(tools)
+    check_requirements([*tools, ToolDefinition("c", capabilities=("tpu",))])
 
 
 def test_a_diamond_is_no_circle() -> None:

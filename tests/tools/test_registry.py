@@ -63,6 +63,16 @@ def test_what_says_no_version_is_refused(request_: str) -> None:
         Registry(SEARCH).resolve(request_)
 
 
+def test_a_plain_name_is_the_highest_version_that_is_not_deprecated() -> None:
+    registry = Registry(
+        [tool("f", "1.0.0"), tool("f", "1.5.0", deprecated_since="1.4.0"), tool("g", deprecated_since="1.0.0")]
+    )
+
+    assert version_of(registry, "f") == "1.0.0"
+    assert version_of(registry, "f@^1.2") == "1.5.0", "who asks for it gets it"
+    assert version_of(registry, "g") == "1.0.0", "there is no other"
+
+
 def test_two_tools_of_one_name_and_version_collide_and_nothing_is_registered() -> None:
     registry = Registry([tool("a")])
 

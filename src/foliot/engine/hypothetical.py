@@ -10,8 +10,9 @@ from foliot.engine.approval.documents import phase_at
 from foliot.engine.approval.grants import in_force
 from foliot.engine.definition import tool_definition
 from foliot.store.base import Document
+from foliot.tools.backends.agent import PREFIX, agent_definition
 from foliot.tools.base import Caller, Invocation, ToolDefinition
-from foliot.tools.builtin.catalogue import builtin_definition
+from foliot.tools.builtin.catalogue import builtin_definition, builtin_to_judge
 from foliot.tools.judge import Judgement, judge, layers_of
 from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import Access, Rules
@@ -73,6 +74,8 @@ class World:
         document = self.tools.get(tool)
         if document is not None:
             return tool_definition(document)
+        if tool.startswith(PREFIX):
+            return agent_definition(tool.removeprefix(PREFIX), self.namespace)
         return builtin_definition(tool) or ToolDefinition(tool, namespace=self.namespace)
 
     def judge(self, ask: Ask, *, now: float) -> Judgement:
@@ -80,7 +83,8 @@ class World:
         definition = self.definition(ask.tool)
         spec: Document = self.agents[ask.agent]["spec"] if ask.agent in self.agents else {}
         names = frozenset(split_request(request)[0] for request in spec.get("tools", ()))
-        layers = layers_of(definition, profile=self.profile, offered=self._offered(names))
+        built_in = None if ask.tool in self.tools else builtin_to_judge(ask.tool)
+        layers = layers_of(definition, profile=self.profile, offered=self._offered(names), tool=built_in)
         caller = Caller(
             namespace=self.namespace,
             agent=ask.agent,

@@ -46,7 +46,8 @@ def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> T
         for call_id, declared in before.get(intent.call_id, ()):
             earlier = state.call(call_id)
             assert earlier is not None, "edges are between calls of this step"
-            if why := _in_vain(earlier, declared, moving):
+            strict = declared and not _goes_on(tools, intent)
+            if why := _in_vain(earlier, strict, moving):
                 refused.append(_dependency_failed(intent, earlier, why))
                 break
             waits = waits or earlier.phase != "done"
@@ -58,10 +59,16 @@ def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> T
     return Turns(ready, refused)
 
 
-def _in_vain(earlier: Call, declared: bool, moving: set[str]) -> str | None:
-    """Why waiting for this call would be in vain."""
+def _goes_on(tools: Toolbox, intent: CallIntent) -> bool:
+    """Whether the tool is declared to run although one that it comes after has failed."""
+    definition = tools.definition(intent.name)
+    return definition is not None and definition.on_dependency_failure == "run"
+
+
+def _in_vain(earlier: Call, strict: bool, moving: set[str]) -> str | None:
+    """Why waiting for this call would be in vain. `strict`: its failure is one of whoever comes after it."""
     if earlier.phase == "done":
-        return "failed" if declared and not earlier.succeeded else None
+        return "failed" if strict and not earlier.succeeded else None
     # A parked call may take days. Whoever depends on it is told now, and can be called again afterwards.
     return None if earlier.id in moving or earlier.phase == "requested" else "waits for a decision"
 

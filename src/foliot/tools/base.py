@@ -112,6 +112,8 @@ class ToolDefinition:
     that backend understands, by its name (`http`).
     `resource_keys` name what a call touches, such as `file:{path}` with an argument in braces: calls that share a key
     run one after another unless all of them only read. `record: required` refuses a call that cannot be recorded.
+    `on_dependency_failure: run` runs a call although one that it comes `after` has failed. `deprecated_since` is the
+    version since which another tool, `replaced_by`, should be used.
     `ends_run`: a result of this tool that is no failure is the answer of the run. `breaker: False` for a tool whose
     failures say nothing of its health, because each call goes to a place of its own (any file, any web address).
     `price` is what each attempt costs, in millionths of a US dollar.
@@ -137,6 +139,9 @@ class ToolDefinition:
     requires_prior: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     resource_keys: tuple[str, ...] = ()
+    on_dependency_failure: Literal["fail", "run"] = "fail"
+    deprecated_since: str = ""
+    replaced_by: str = ""
     record: Literal["best_effort", "required"] = "best_effort"
     attempt_timeout: float | None = None
     idle_timeout: float | None = None

@@ -7,16 +7,17 @@ everything that speaks against a call is said at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
-from foliot.tools.base import Invocation, OnOutput, ToolDefinition, ToolError
+from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition, ToolError
 from foliot.tools.conditions import ConditionFailed
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Layer, layers_for
 from foliot.tools.rules import Rules
 from foliot.tools.stages.allow_list import Profile
+from foliot.tools.stages.callees import Delegates
 from foliot.tools.stages.preconditions import qualified
 from foliot.tools.verdict import STRICTNESS, Outcome, Verdict
 
@@ -30,11 +31,13 @@ class Judgement(Struct, frozen=True):
 
 
 class Declared:
-    """A tool of which only the definition is known. It is judged and never called."""
+    """A tool of which only the definition is known, and which agents it names. It is judged and never called."""
 
-    def __init__(self, definition: ToolDefinition) -> None:
+    def __init__(self, definition: ToolDefinition, tool: Tool | None = None) -> None:
         self._definition = definition
         self.isolation = definition.isolation
+        if hasattr(tool, "callees"):
+            self.callees = cast("Delegates", tool).callees
 
     @property
     def definition(self) -> ToolDefinition:
@@ -44,9 +47,11 @@ class Declared:
         raise ToolError(f"the tool {call.tool!r} is only judged here")
 
 
-def layers_of(definition: ToolDefinition, *, profile: Profile, offered: frozenset[str]) -> tuple[Layer, ...]:
+def layers_of(
+    definition: ToolDefinition, *, profile: Profile, offered: frozenset[str], tool: Tool | None = None
+) -> tuple[Layer, ...]:
     """The layers of a tool. `offered` are the needs that are met: `tool:<name>`, `capability:<name>`."""
-    return layers_for(Declared(definition), Parts(profile=profile), lambda need: qualified(need) in offered)
+    return layers_for(Declared(definition, tool), Parts(profile=profile), lambda need: qualified(need) in offered)
 
 
 def judge(layers: Sequence[Layer], call: Invocation, rules: Rules, *, now: float) -> Judgement:

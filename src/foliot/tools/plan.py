@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from foliot.errors import InvalidInput
 from foliot.tools.base import ToolDefinition
+from foliot.tools.stages.preconditions import qualified
 
 _SLOT: Final = re.compile(r"\{([^{}]*)\}")
 
@@ -87,6 +88,23 @@ def _covers(key: str, other: str) -> bool:
 
 def _filled(key: str, arguments: Mapping[str, Any]) -> str:
     return _SLOT.sub(lambda slot: str(arguments.get(slot[1], "*")), key)
+
+
+def check_requirements(definitions: Sequence[ToolDefinition]) -> None:
+    """Raises `InvalidInput`, with every gap, for tools that need others or capabilities which none of them has.
+
+    Secrets are looked for when the tool is called: they may be there by then.
+    """
+    offered = {f"tool:{each.name}" for each in definitions}
+    offered |= {f"capability:{name}" for each in definitions for name in each.capabilities}
+    gaps = [
+        f"{each.name} needs {need}"
+        for each in definitions
+        for need in map(qualified, each.requires)
+        if not need.startswith("secret:") and need not in offered
+    ]
+    if gaps:
+        raise InvalidInput(f"the tools do not fit together: {'; '.join(gaps)}", hint="give the agent what is missing")
 
 
 def check_order(definitions: Iterable[ToolDefinition]) -> None:

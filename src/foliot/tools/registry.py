@@ -80,7 +80,10 @@ class Registry:
         self._changes += 1
 
     def resolve(self, request: str) -> Tool:
-        """The highest version that `name@constraint` allows. Raises `NotFound` with the versions that there are."""
+        """The highest version that `name@constraint` allows; of a plain name the highest that is not deprecated.
+
+        Raises `NotFound` with the versions that there are.
+        """
         name, constraint = split_request(request)
         found = self.find(name, constraint)
         if found is not None:
@@ -100,6 +103,8 @@ class Registry:
         if versions is None:
             return self._parent.find(name, constraint) if self._parent is not None else None
         fitting = [version for version in versions if constraint.allows(version)]
+        if not constraint.text:
+            fitting = [each for each in fitting if not versions[each].definition.deprecated_since] or fitting
         return versions[max(fitting)] if fitting else None
 
     def versions(self, name: str) -> list[str]:

@@ -224,6 +224,13 @@ class ToolSpec(Model):
         default_factory=list[str],
         description="What a call touches, such as file:{path}: calls that share a key do not run side by side.",
     )
+    on_dependency_failure: Annotated[Literal["fail", "run"], BeforeValidator(lowered)] | None = Field(
+        default=None, description="When a tool that it comes after has failed: fail (the default), or run all the same."
+    )
+    deprecated_since: Annotated[str, AfterValidator(_semver)] = Field(
+        default="", description="The version since which it should not be used."
+    )
+    replaced_by: str = Field(default="", description="The tool that should be used instead.")
     record: Annotated[Literal["best_effort", "required"], BeforeValidator(lowered)] | None = Field(
         default=None, description="`required` refuses a call that cannot be recorded; `best_effort` when not given."
     )

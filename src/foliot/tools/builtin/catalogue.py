@@ -155,11 +155,17 @@ def builtin_tool(name: str, around: Surroundings, definitions: Definitions) -> T
 
 def builtin_definition(name: str) -> ToolDefinition | None:
     """What a built-in tool is declared to do, wherever it would run; None when there is none of that name."""
+    tool = builtin_to_judge(name)
+    return None if tool is None else tool.definition
+
+
+def builtin_to_judge(name: str) -> Tool | None:
+    """A built-in tool that is never called, for whoever says what would become of a call."""
     if name not in NAMES:
         return None
-    # Tools keep what they are given until they are called, and these are never called.
+    # Tools keep what they are given until they are called.
     anywhere = Surroundings(".", cast("Any", lambda: None), cast("Any", object()), agents=cast("Any", object()))
-    return builtin_tool(name, anywhere, lambda: ()).definition
+    return builtin_tool(name, anywhere, lambda: ())
 
 
 def _renamed(tool: Tool, name: str) -> Tool:
