@@ -1,7 +1,8 @@
 """A small pure shell for the graph of a task: ends messages as a test says, and keeps the facts.
 
 After every move it holds the kernel to its promises: the fold of the facts is the state, the state survives its bytes,
-ids are used once, nothing is activated after the end, and phases change only as the table allows.
+a process that read plan and state from the store decides the same, ids are used once, nothing is activated after the
+end, and phases change only as the table allows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from foliot.kernel import task_events as t
 from foliot.kernel.graph import GraphState, Moves, advance, decode_state, encode_state, explain, fold, new_state, phase
 from foliot.kernel.lifecycle import TASKS, may
 from foliot.kernel.messages import Usage
-from foliot.kernel.plan import Edge, Join, JoinFailure, Node, Plan
+from foliot.kernel.plan import Edge, Join, JoinFailure, Node, Plan, decode_plan, encode_plan
 
 
 def edge(to: str, when: Any = None, on_failure: Any = "fail") -> Edge:
@@ -45,12 +46,13 @@ def plan(
             join = Join(mode, before[name], required, how, (timeout or {}).get(name))
         nodes[name] = Node(targets, join)
     starts = tuple(entries) or tuple(name for name in nodes if not before[name]) or (next(iter(nodes)),)
-    return Plan("ns/job", nodes, starts, **limits)
+    return Plan("ns/job", nodes, starts, order=tuple(nodes), **limits)
 
 
 class Play:
     def __init__(self, plan: Plan, *, message: str = "go") -> None:
         self.plan = plan
+        self.stored = decode_plan(encode_plan(plan))
         self.state: GraphState = new_state()
         self.facts: list[tuple[float, t.TaskEvent]] = []
         self.activated: list[t.Envelope] = []
@@ -61,8 +63,9 @@ class Play:
 
     def give(self, fact: t.TaskEvent, at: float | None = None) -> Moves:
         self.now = self.now + 1 if at is None else at
-        before = phase(self.state)
+        before, stored = phase(self.state), encode_state(self.state)
         moves = self.moves = advance(self.plan, self.state, fact, self.now)
+        assert advance(self.stored, decode_state(stored), fact, self.now) == moves, "another process decides otherwise"
         assert moves.facts[0] == fact
         self.facts += [(self.now, each) for each in moves.facts]
         self.activated += moves.activate
@@ -118,7 +121,7 @@ class Play:
     # --- promises
 
     def _check(self, before: Any) -> None:
-        assert fold(self.plan, self.facts) == self.state
+        assert fold(self.stored, self.facts) == self.state
         assert decode_state(encode_state(self.state)) == self.state
         ids = [fact.message.id for fact in self.of(t.MessageSent)]
         assert len(ids) == len(set(ids))

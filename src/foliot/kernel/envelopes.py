@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from foliot.kernel.graph_state import GraphState, Handoff, Output, Round
-from foliot.kernel.plan import OTHERWISE, Node, Plan
+from foliot.kernel.plan import OTHERWISE, Node, Plan, in_order
 from foliot.kernel.task_events import JOIN, SYSTEM, Envelope, MessageEnded, Source
 
 _UNSAFE: Final = str.maketrans(" .>*/:", "______")
@@ -166,7 +166,7 @@ def under_names(texts: Sequence[tuple[str, str, bool]]) -> str:
 def output_of(plan: Plan, outputs: Sequence[Output]) -> tuple[str, dict[str, str]]:
     """The text of a task and its parts by agent, in the order of the graph, whoever was ready first."""
     by_agent: dict[str, list[str]] = {}
-    places = {name: place for place, name in enumerate(plan.nodes)}
+    places = {name: place for place, name in enumerate(in_order(plan))}
     for output in sorted(outputs, key=lambda output: (places[output.agent], output.hop, output.branch)):
         by_agent.setdefault(output.agent, []).append(output.text)
     parts = {agent: "\n\n".join(texts) for agent, texts in by_agent.items()}

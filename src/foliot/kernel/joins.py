@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from foliot.kernel.envelopes import laps_behind, round_for
 from foliot.kernel.graph_state import GraphState, Round, open_rounds
-from foliot.kernel.plan import Join, Plan
+from foliot.kernel.plan import Join, Plan, in_order
 from foliot.kernel.task_events import Envelope, JoinClosed
 
 
@@ -29,10 +29,11 @@ def each_open(plan: Plan, state: GraphState) -> Iterator[tuple[str, Join, int, R
     """Every open round in the order of the graph."""
     if not state.joins:
         return
-    for name, node in plan.nodes.items():
-        if node.join is not None and name in state.joins:
+    for name in in_order(plan):
+        join = plan.nodes[name].join
+        if join is not None and name in state.joins:
             for number in open_rounds(state, name):
-                yield name, node.join, number, state.joins[name][number]
+                yield name, join, number, state.joins[name][number]
 
 
 def ready(plan: Plan, state: GraphState) -> tuple[str, int, Round] | None:

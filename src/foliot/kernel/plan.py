@@ -60,7 +60,8 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     """`task` is `namespace/name`. `agents` gives the digest of each agent's frozen `RunSpec`.
 
     `max_turns` bounds the messages along any line of ancestry (0: no bound of its own); `max_messages` bounds all
-    messages of one attempt, whatever the graph says.
+    messages of one attempt, whatever the graph says. `order` are the nodes as they were declared: a stored plan does
+    not keep the order of `nodes`.
     """
 
     task: str
@@ -73,6 +74,12 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     max_messages: int = 500
     retry: Retry = Retry()
     v: int = VERSION
+    order: tuple[str, ...] = ()
+
+
+def in_order(plan: Plan) -> tuple[str, ...]:
+    """The nodes in an order that every process agrees on: as declared, else by name."""
+    return plan.order or tuple(sorted(plan.nodes))
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -46,6 +46,7 @@ def compile_plan(
         system=name if system else "",
         max_turns=turns,
         retry=retry_of(task_spec),
+        order=tuple(nodes),
     )
 
 
