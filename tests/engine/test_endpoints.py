@@ -8,6 +8,9 @@ import pytest
 
 from foliot.engine.endpoints import RunModels, qualified
 from foliot.errors import NotFound, SecretError
+from foliot.kernel.messages import ModelRequest, ModelSettings
+from foliot.kernel.spec import RunSpec
+from foliot.models.pricing import Pricing
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
 from foliot.store.keyring import keyring_from_text
@@ -91,3 +94,32 @@ async def test_an_endpoint_that_is_not_there_is_named(store) -> None:
 )
 def test_a_reference_means_the_same_wherever_it_is_read(ref: str, meant: str) -> None:
     assert qualified(ref, "team") == meant
+
+
+class Object:
+    """A gateway made in Python."""
+
+    def __init__(self, pricing: Pricing | None = None) -> None:
+        if pricing is not None:
+            self.pricing = pricing
+
+    async def respond(self, request: ModelRequest, *, on_delta=None):
+        raise AssertionError("nobody is asked for a quote")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_quote_is_that_of_the_dearest_model_that_may_answer(store) -> None:
+    await store.write([Put(endpoint("spare", pricing={"input": 0, "output": 30}))])
+    models = RunModels(store, clock=lambda: 0.0, environ={})
+    models.serve("python:default/a", Object(Pricing(0, 10)))
+    request = ModelRequest("m", (), settings=ModelSettings(max_output_tokens=1000))
+    spec = RunSpec("a", "m", extra={"endpoint": "python:default/a"})
+    assert (await models.quote(spec, request)).cost_usd == pytest.approx(0.01)
+    with_spare = RunSpec("a", "m", fallbacks=("spare", "missing"), extra={"endpoint": "python:default/a"})
+    assert (await models.quote(with_spare, request)).cost_usd == pytest.approx(0.03)
+    models.serve("default/missing", Object())
+    unpriced = await models.quote(with_spare, request)
+    assert (unpriced.cost_usd, unpriced.output_tokens) == (None, 1000)
+    await models.close()

@@ -367,6 +367,26 @@ async def test_costs_are_filled_in_from_the_endpoints_prices_or_the_tables_and_u
     assert (await world.ask("between")).usage.cost_usd == pytest.approx(2.5)
 
 
+async def test_a_quote_is_the_most_that_is_expected_at_every_endpoint_that_may_answer(world: World):
+    world.add("main", [{"say": "x"}], pricing=Pricing(1, 10), fallbacks=("dear", "missing"))
+    world.add("dear", [{"say": "x"}], pricing=Pricing(2, 20))
+    request = ModelRequest("", ASK.messages, settings=ModelSettings(max_output_tokens=1000))
+    cheap, dear = await world.router.quote("main", request)
+    assert cheap.output_tokens == 1000
+    assert cheap.input_tokens == estimate_request(request)
+    assert cheap.cost_usd == pytest.approx((estimate_request(request) + 10 * 1000) / 1e6)
+    assert dear.cost_usd == pytest.approx(2 * (cheap.cost_usd or 0))
+    assert world.built == []  # nothing is opened for a quote
+
+
+async def test_a_quote_without_a_price_or_a_limit_says_so(world: World):
+    world.add("main", [{"say": "x"}])
+    (quote,) = await world.router.quote("main", ASK)
+    assert (quote.output_tokens, quote.cost_usd) == (4096, None)
+    with pytest.raises(ModelRequestError):
+        await world.router.quote("missing", ASK)
+
+
 async def test_the_providers_count_corrects_later_estimates(world: World):
     raw = estimate_request(ASK)
     world.add("main", [{"say": "x", "usage": {"input_tokens": raw * 2, "output_tokens": 1}}], model="m")

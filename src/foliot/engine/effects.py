@@ -38,15 +38,7 @@ async def ask_model(
             async with limit:
                 response = await models.ask(spec, request, on_delta=on_delta)
     except ModelError as error:
-        return ModelFailed(
-            step=action.step,
-            kind=error.kind,
-            message=error.message,
-            retryable=error.retryable,
-            retry_after=error.retry_after,
-            status=error.status,
-            provider=error.provider,
-        )
+        return not_answered(action.step, error)
     except (Exception, asyncio.CancelledError) as error:
         if limit is not None and limit.expired():
             return ModelFailed(action.step, "timeout", "the time limit of the run passed before the model had answered")
@@ -56,6 +48,18 @@ async def ask_model(
         log.exception("the model gateway for run of agent %s broke", spec.agent)
         return ModelFailed(action.step, "other", f"the model gateway broke: {type(error).__name__}: {error}")
     return ModelResponded(action.step, response, clock() - started)
+
+
+def not_answered(step: int, error: ModelError) -> ModelFailed:
+    return ModelFailed(
+        step=step,
+        kind=error.kind,
+        message=error.message,
+        retryable=error.retryable,
+        retry_after=error.retry_after,
+        status=error.status,
+        provider=error.provider,
+    )
 
 
 async def call_tool(

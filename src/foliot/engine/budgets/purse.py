@@ -15,12 +15,14 @@ from foliot.engine.budgets.declared import Payer
 from foliot.engine.budgets.lineage import payer_of, user_of
 from foliot.engine.budgets.service import BudgetService, Estimate, Hold
 from foliot.engine.budgets.shortage import Shortage
+from foliot.engine.effects import not_answered
 from foliot.errors import FoliotError
 from foliot.kernel.actions import AskModel
 from foliot.kernel.events import BudgetExceeded, ModelFailed, ModelResponded, StepStarted
 from foliot.kernel.messages import ModelRequest, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
+from foliot.models.base import ModelError
 from foliot.resources.money import micros_of_cost
 from foliot.store.budgets import Act, Amount
 from foliot.store.runs import Journal
@@ -65,6 +67,10 @@ class Purse:
 
         try:
             hold = await self._service.reserve(spec.namespace, act, self.payer, estimate)
+        except ModelError as error:
+            return not_answered(
+                action.step, error
+            )  # it would not answer either: there is no such endpoint, for example
         except FoliotError as error:
             # Without knowing that there is room nothing is asked; the kernel tries again after a while.
             message = f"the budgets of namespace {spec.namespace!r} cannot be checked: {error.message}"
