@@ -1,6 +1,6 @@
-"""What `make run` shows: an agent at work, a process killed in the middle of it, and nothing lost or done twice.
+"""What `make run` shows: a system of agents at work, a process killed in the middle of a run, nothing lost or done twice.
 
-It runs offline, in about fifteen seconds. Kill it with `kill -9` whenever you like and start it again: it goes on with
+It runs offline, in about twenty-five seconds. Kill it with `kill -9` whenever you like and start it again: it goes on with
 the run that was under way. Everything is kept in .foliot/tour, or in the folder given with --home.
 """
 
@@ -24,6 +24,7 @@ from foliot.cli.main import cli
 from foliot.engine.worker import is_gone
 from foliot.errors import NotFound
 
+NEWSROOM = Path(__file__).resolve().parent / "newsroom"
 DESK = Path(__file__).resolve().parent / "first-run"
 LETTER = "Order A-1007 arrived broken. I want my money back."
 PATIENCE = 15.0
@@ -77,14 +78,16 @@ class Tour:
         first, second = f"tour-{self.number}", f"tour-{self.number}-killed"
         if self.again:
             say("Going on with the tour that was interrupted.")
-        act("1", "An agent at work")
+        act("1", "A system of agents at work: watch its graph fill in")
+        self._have_done(f"tour-{self.number}-page")
+        act("2", "One agent, with tools that pay money")
         self._run(first)
-        act("2", "The same again, but the process is killed right after the refund was paid")
+        act("3", "The same again, but the process is killed right after the refund was paid")
         self._run_and_kill(second)
-        act("3", "Started again: it goes on where it was")
+        act("4", "Started again: it goes on where it was")
         self._settled(second, foliot("resume", second))
         self._count(second)
-        act("4", "What happened? Everything is in the journal")
+        act("5", "What happened? Everything is in the journal")
         command("foliot", "why", second)
         foliot("why", second)
         click.echo()
@@ -92,6 +95,12 @@ class Tour:
         foliot("trace", second)
         self._remember(done=True)
         self._goodbye(second)
+
+    def _have_done(self, task: str) -> None:
+        """The name of the task comes from the tour, so one that was killed goes on with it, behind what is done."""
+        command("foliot", "task", "run", "examples/newsroom")
+        if code := foliot("task", "run", str(NEWSROOM), "--name", task, "--here", "--no-wait"):
+            sys.exit(code)
 
     def _run(self, run_id: str) -> None:
         wait_for_orphan(run_id)
@@ -147,6 +156,7 @@ class Tour:
         click.echo(f"  cd examples/first-run && export FOLIOT_HOME={self.home}{path}")
         for words, what in (
             ("foliot runs", "every run so far"),
+            (f"foliot task trace tour-{self.number}-page", "the six runs of the page, step by step"),
             (f'foliot run agent.yaml "{LETTER}"', "and press Ctrl-C, or kill -9 it"),
             ("foliot resume", "goes on with whatever was interrupted"),
             (f"foliot replay {run_id}", "decides it again, offline, byte for byte"),

@@ -71,7 +71,7 @@ def _tell_taken(taken: Taken, *, quiet: bool) -> None:
     elif taken.task is not None and taken.task.archived_at is not None:
         warn(f"task/{taken.name} was done before and is archived.\n`foliot task delete {taken.name}` frees its name.")
     elif taken.new and not quiet:
-        click.echo(f"task/{taken.name} accepted: `foliot task wait {taken.name}` follows it", err=True)
+        click.echo(f"task/{taken.name} accepted: `foliot task wait {taken.name}` follows it")
 
 
 def _render(applied: Applied, output: str, *, dry_run: bool) -> str:

@@ -18,6 +18,9 @@ BLUEPRINTS: Final = {
     "pipeline": "planner → researcher → writer",
     "hierarchical": "a manager, two leads, two specialists, an editor who waits for both branches",
     "swarm-loop": "a coordinator and three scouts, round and round within a bound",
+    "research-loop": "a manager and a researcher, back and forth until there is enough",
+    "routing": "triage hands each letter to the desk it belongs to",
+    "quorum": "three reviewers at once, and a chair whom two of them suffice",
 }
 PLACEHOLDER: Final = "my-project"
 """The name in the blueprint files. They are valid manifests as they stand, and tested as such."""
@@ -34,7 +37,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
     default="agent",
     show_default=True,
     metavar="NAME",
-    help="agent, pipeline, hierarchical or swarm-loop.",
+    help="Which one; see below.",
 )
 @click.option("--name", metavar="NAME", help="Name of the system.  [default: the folder's name]")
 @click.option("--force", is_flag=True, help="Overwrite files that are there already.")
@@ -46,6 +49,9 @@ def init(folder: Path, blueprint: str, name: str | None, force: bool) -> None:
     pipeline        planner → researcher → writer
     hierarchical    manager, leads, specialists, and an editor who joins them
     swarm-loop      coordinator and scouts, round and round within a bound
+    research-loop   manager and researcher, back and forth until there is enough
+    routing         triage and three desks: conditions on edges
+    quorum          three reviewers at once, and a chair whom two of them suffice
     """
     name = _checked(name) if name else _from_folder(folder)
     contents = {path: text.replace(PLACEHOLDER, name) for path, text in blueprint_files(blueprint)}
@@ -61,8 +67,10 @@ def init(folder: Path, blueprint: str, name: str | None, force: bool) -> None:
         target.write_text(text, encoding="utf-8")
         click.echo(f"  {target}")
     click.echo(f"\n{click.style(name, bold=True)} is ready: {BLUEPRINTS[blueprint]}. Next:\n")
-    last = f'run {folder} "a topic"' if blueprint == "agent" else f"describe agent-system {name}"
-    click.echo(f"  foliot validate -f {folder}\n  foliot apply -f {folder}\n  foliot {last}")
+    first = f'run {folder} "a topic"' if blueprint == "agent" else f"describe agent-system {name}"
+    click.echo(
+        f"  foliot task run {folder}\n  foliot validate -f {folder}\n  foliot apply -f {folder}\n  foliot {first}"
+    )
 
 
 def blueprint_files(blueprint: str) -> Iterator[tuple[str, str]]:
