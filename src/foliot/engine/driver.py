@@ -24,7 +24,7 @@ from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Clock, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Purse
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
-from foliot.engine.intake import admit_calls, check_output, give_up_compacting
+from foliot.engine.intake import admit_calls, caller_of, check_output, give_up_compacting
 from foliot.engine.summary import phase_of, summary_of
 from foliot.errors import FoliotError
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
@@ -43,13 +43,10 @@ STOP_WITHIN = 5.0
 
 
 def begin(effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start an effect as a task of its own.
-
-    Where Python can (3.12), it runs at once up to its first wait: one that never waits costs no turn of the loop.
-    """
+    """Start an effect as a task of its own. Where Python can (3.12), it runs at once up to its first wait."""
     if sys.version_info >= (3, 12):
         return asyncio.Task(effect, loop=asyncio.get_running_loop(), eager_start=True)
-    return asyncio.create_task(effect)
+    return asyncio.Task(effect, loop=asyncio.get_running_loop())
 
 
 class Driver:
@@ -87,7 +84,10 @@ class Driver:
         self._claim = claim
         self._lease_seconds = lease_seconds
         self._until = lease.until
-        self._unwritten: list[tuple[Entry, Event]] = []
+        self._caller = None if state.created is None else caller_of(state)
+        # What is recorded and not yet written: the facts, and beside them what is stored of each.
+        self._facts: list[Event] = []
+        self._entries: list[Entry] = []
         self._taken: list[str] = []
         self._seen: set[str] = set()
         self._mail: list[tuple[Event, str | None]] = []
@@ -154,7 +154,8 @@ class Driver:
                 await self._wait_for_mail()
             case AskModel():
                 await self._write()
-                self._asking = begin(self._ask(action))
+                asking = begin(self._ask(action))
+                self._asking = None if asking.done() else asking
                 await self._wait_for_mail()  # the kernel would say so too: nothing else starts while the model is asked
             case CallTools():
                 await self._start_calls(action)
@@ -177,8 +178,9 @@ class Driver:
         """Fold the event in, and keep it for the next append."""
         at = self._clock()
         data = encode(event)
-        apply(self.state, event, at)
-        self._unwritten.append((Entry(self.state.seq, at, type_of(event), data), event))
+        state = apply(self.state, event, at)
+        self._entries.append(Entry(state.seq, at, type_of(event), data))
+        self._facts.append(event)
 
     def _take(self, event: Event, signal_id: str | None) -> None:
         """Record what came in. What has no place any more (a result after its call was stopped) is dropped."""
@@ -215,31 +217,31 @@ class Driver:
     async def _write(self, phase: Phase | None = None, *, due: float | None = None) -> None:
         """Make everything recorded durable; only then is it told to anyone."""
         self._stop_if_lost()
-        written, taken = self._unwritten, self._taken
-        if not written and not taken and phase is None:
-            return
-        await self._journal.append(
-            self.lease,
-            [entry for entry, _ in written],
-            phase=phase,
-            summary=summary_of(self.state) if phase else None,
-            taken=taken,
-            due=due,
-            also=self._beside(phase),
-        )
-        self._unwritten, self._taken = self._unwritten[len(written) :], self._taken[len(taken) :]
-        recorded = self._watcher.recorded
-        for entry, event in written:
-            recorded(self.lease.run_id, entry.seq, entry.at, event)
-        if self._parking is not None:
-            await self._parking.recorded(event for _, event in written)
-        if phase is not None and self._settlement is not None:
-            await self._settlement.settled()
+        entries, facts, taken = self._entries, self._facts, tuple(self._taken)
+        if phase is None:
+            if not entries and not taken:
+                return
+            await self._journal.append(self.lease, entries, taken=taken)
+        else:
+            summary, also = summary_of(self.state), self._beside(phase)
+            await self._journal.append(
+                self.lease, entries, phase=phase, summary=summary, taken=taken, due=due, also=also
+            )
+        self._entries, self._facts = [], []  # nothing is recorded while something is written
+        if taken:
+            del self._taken[: len(taken)]
+        run_id, recorded = self.lease.run_id, self._watcher.recorded
+        for entry, event in zip(entries, facts, strict=True):
+            recorded(run_id, entry.seq, entry.at, event)
+        if self._parking is not None and self._parking.is_concerned(facts):
+            await self._parking.recorded(facts)
         if phase is None:
             self._stop_if_lost()  # it may have been lost while this was being written
+        elif self._settlement is not None:
+            await self._settlement.settled()
 
-    def _beside(self, phase: Phase | None) -> Beside | None:
-        return None if phase is None or self._settlement is None else self._settlement.settle(self.state)
+    def _beside(self, phase: Phase) -> Beside | None:
+        return None if self._settlement is None else self._settlement.settle(self.state)
 
     def _stop_if_lost(self) -> None:
         if self._lost:
@@ -248,17 +250,21 @@ class Driver:
     # --- effects -------------------------------------------------------------------------------------------------
 
     async def _ask(self, action: AskModel) -> None:
-        if not await self._may_act():
+        if not self._holds() and not await self._may_act():
             return
         heard = partial(self._watcher.streamed, self.lease.run_id, action.step) if self._stream else None
-        ask = partial(ask_model, self._models, self.state.spec, action, on_delta=heard, clock=self._clock)
-        fact = await ask() if self._purse is None else await self._purse.ask(action, ask)
+        models, spec, clock = self._models, self.state.spec, self._clock
+        if self._purse is None:
+            fact = await ask_model(models, spec, action, on_delta=heard, clock=clock)
+        else:
+            ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock)
+            fact = await self._purse.ask(action, ask)
         self._asking = None
         self._post(fact)
 
     async def _start_calls(self, action: CallTools) -> None:
         """Refused calls are answered at once; the starts of the others become durable, then they act."""
-        admitted, refused = await admit_calls(self._tools, self.state, action)
+        admitted, refused = await admit_calls(self._tools, self.state, action, self._caller)
         for fact in refused:
             self._take(fact, None)
         if not admitted and not refused:
@@ -276,7 +282,7 @@ class Driver:
                 self._calling[intent.call_id] = task
 
     async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
-        if not await self._may_act():
+        if not self._holds() and not await self._may_act():
             return
         heard = partial(self._watcher.output, self.lease.run_id, intent.call_id) if self._stream else None
         definition = self._tools.definition(intent.name)
@@ -292,6 +298,10 @@ class Driver:
         )
         self._calling.pop(intent.call_id, None)
         self._post(fact)
+
+    def _holds(self) -> bool:
+        """Whether the lease is certainly in force."""
+        return not self._lost and self._clock() < self._until
 
     async def _may_act(self) -> bool:
         """Whoever slept past its lease (a suspended machine) asks before it acts: the run may be another's by now."""

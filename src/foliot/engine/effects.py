@@ -75,16 +75,16 @@ async def call_tool(
     """`ends_run`: the tool was declared to give the answer of the run; a failure of it never does."""
     started = clock()
     spending = Spending()
-    limit = asyncio.timeout(_seconds_left(deadline, started))
+    limit = None if deadline is None else asyncio.timeout(max(0.0, deadline - started))
     try:
         with counted(spending):
-            if deadline is None:
+            if limit is None:
                 result = await call.run(on_output=on_output, may_act=may_act)
             else:
                 async with limit:
                     result = await call.run(on_output=on_output, may_act=may_act)
     except (Exception, asyncio.CancelledError) as error:
-        if limit.expired():
+        if limit is not None and limit.expired():
             result = failed(intent.call_id, intent.name, _OUT_OF_TIME)
         elif _was_told_to_stop(error):
             raise
@@ -133,7 +133,3 @@ _OUT_OF_TIME = ToolFailure(
 _STOPPED = ToolFailure(
     "canceled", "tool_execution_canceled", "stopped with its run; it may or may not have taken effect", kind="cancelled"
 )
-
-
-def _seconds_left(deadline: float | None, now: float) -> float | None:
-    return None if deadline is None else max(0.0, deadline - now)

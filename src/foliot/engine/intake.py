@@ -32,17 +32,19 @@ MOST_PROBLEMS_TOLD = 8
 
 
 async def admit_calls(
-    tools: Toolbox, state: State, action: CallTools
+    tools: Toolbox, state: State, action: CallTools, caller: Caller | None = None
 ) -> tuple[list[tuple[CallIntent, Admitted]], list[Answered]]:
     """Who may act; and the results of those who may not, or the questions to be answered first.
 
     Neither, for a call whose turn has not come: another one of the same step has to be finished before it.
+    `caller` is that of `caller_of`, by whoever has it already.
     """
+    caller = caller or caller_of(state)
     admitted: list[tuple[CallIntent, Admitted]] = []
     turns = whose_turn(tools, state, action.calls)
     refused: list[Answered] = [*turns.failed]
     for intent in turns.ready:
-        outcome = await tools.admit(_invocation(state, intent))
+        outcome = await tools.admit(_invocation(state, intent, caller))
         if isinstance(outcome, ToolResult):
             refused.append(shortage_of(intent.call_id, outcome.error) or ToolFinished(outcome))
         elif isinstance(outcome, Parked):
@@ -52,7 +54,7 @@ async def admit_calls(
     return admitted, refused
 
 
-def _invocation(state: State, intent: CallIntent) -> Invocation:
+def _invocation(state: State, intent: CallIntent, caller: Caller) -> Invocation:
     locked = state.spec.extra.get(LOCK, {}).get(intent.name, ("", ""))
     return Invocation(
         run_id=state.run_id,
@@ -60,7 +62,7 @@ def _invocation(state: State, intent: CallIntent) -> Invocation:
         tool=intent.name,
         arguments=_decode(intent.arguments),  # the kernel hands over JSON objects only
         idempotency_key=intent.key,
-        caller=_caller(state),
+        caller=caller,
         step=state.step,
         grant=intent.grant.approval_id if intent.grant else "",
         prior=frozenset(state.tools_done),
@@ -70,8 +72,8 @@ def _invocation(state: State, intent: CallIntent) -> Invocation:
     )
 
 
-def _caller(state: State) -> Caller:
-    """Who asks, from the frozen spec: what the model wrote has no say in it."""
+def caller_of(state: State) -> Caller:
+    """Who asks, from the frozen spec and from how the run was created: what the model wrote has no say in it."""
     spec = state.spec
     return Caller(
         namespace=spec.namespace,

@@ -6,8 +6,6 @@ counted whether the call succeeds, fails or is cut off.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from foliot.kernel.budget import Spent
@@ -41,14 +39,19 @@ class Spending:
 _current: ContextVar[Spending | None] = ContextVar("foliot_spending", default=None)
 
 
-@contextmanager
-def counted(spending: Spending) -> Generator[None]:
+class counted:  # used as a verb: `with counted(spending):`
     """Collect what is spent inside, in this task and those it starts."""
-    token = _current.set(spending)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_spending", "_token")
+
+    def __init__(self, spending: Spending) -> None:
+        self._spending = spending
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._spending)
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._token)
 
 
 def spend(run_id: str, usage: Usage) -> None:

@@ -23,6 +23,10 @@ class Parking:
         self._tools = tools
         self._open = {call.id: call.approval.approval_id for call in state.calls if call.approval and not call.grant}
 
+    def is_concerned(self, events: Iterable[Event]) -> bool:
+        """Whether any of these is worth hearing: almost always none is."""
+        return bool(self._open) or any(type(event) is ApprovalRequested for event in events)
+
     async def recorded(self, events: Iterable[Event]) -> None:
         for event in events:
             kind = type(event)
