@@ -22,6 +22,8 @@ from foliot.store.transaction import Tx
 Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed", "cancelled"]
 # The label that a run of a task carries: the name of its task.
 TASK_LABEL = "foliot.dev/task"
+# The label of a run that is done for somebody, when its spec is shared with runs for others.
+USER_LABEL = "foliot.dev/user"
 # What commits together with an append: a transaction body that is run inside the append's own.
 Beside: TypeAlias = Callable[[], Tx[None]]
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})

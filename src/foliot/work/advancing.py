@@ -35,7 +35,7 @@ from foliot.kernel.task_events import (
 from foliot.store import queue, tasks
 from foliot.store.journal import create_run
 from foliot.store.queue import QueueItem
-from foliot.store.runs import TASK_LABEL, Entry, NewRun
+from foliot.store.runs import TASK_LABEL, USER_LABEL, Entry, NewRun
 from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.base import Command
 from foliot.work.bundle import Pinned
@@ -120,7 +120,11 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
             agent=spec.agent,
             spec=spec_digest,
             created_at=now,
-            labels={**command.labels, TASK_LABEL: task.name},
+            labels={
+                **command.labels,
+                TASK_LABEL: task.name,
+                **({USER_LABEL: command.user} if command.user else {}),
+            },
             content={spec_digest: frozen},
         )
         key = yield from create_run(new, [Entry(1, now, type_of(created), encode(created))])

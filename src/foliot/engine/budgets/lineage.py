@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from foliot.engine.budgets.declared import Payer
 from foliot.errors import NotFound
 from foliot.kernel.spec import RunSpec, decode_spec
-from foliot.store.runs import Journal, RunInfo
+from foliot.store.runs import USER_LABEL, Journal, RunInfo
 
 # More than delegation allows. A chain that is longer is a circle in a damaged store.
 LONGEST: Final = 50
@@ -36,6 +36,7 @@ async def payer_of(journal: Journal, run_id: str, *, namespace: str, agent: str,
             agents.append(top.agent)
         labels = {**top.labels, **labels}
         above = top.parent if top.parent_seq is None else None  # a fork is nobody's delegate
+    user = user or labels.get(USER_LABEL, "")
     if not user and top is not None and top.id != run_id:
         user = user_of(decode_spec(await journal.get_blob(top.spec)))
     return Payer(namespace, run_id if top is None else top.id, tuple(agents), user, labels)

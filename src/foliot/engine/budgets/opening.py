@@ -15,10 +15,14 @@ from foliot.store.runs import Journal
 
 
 class RunBudgets:
-    """`calls` is for the tool pipeline; a `purse` for each run that is driven. `close` it before the database."""
+    """`calls` is for the tool pipeline; a `purse` for each run that is driven. `close` it before the database.
+
+    `declared` are the budgets as this process knows them.
+    """
 
     def __init__(self, service: BudgetService, journal: Journal, quote: Quote) -> None:
         self.calls = CallBudgets(service, journal)
+        self.declared = service.declared
         self._service = service
         self._journal = journal
         self._quote = quote
@@ -28,7 +32,7 @@ class RunBudgets:
 
     async def may_go_on(self, state: State) -> bool:
         """Whether a run that waits for a budget should look again before its time."""
-        return await may_go_on(self._service.declared, state)
+        return await may_go_on(self.declared, state)
 
     async def close(self) -> None:
         await self._service.close()

@@ -1,0 +1,75 @@
+"""Tasks whose runs wait for a budget: the worker lets them go, and takes them up when there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot import Agent, ScriptedModel
+from foliot.engine.budgets.waking import wake_paused
+from foliot.models.pricing import Pricing
+from foliot.resources.validate import validate_document
+from foliot.runtime import Runtime
+from foliot.store.base import Put
+from foliot.store.budgets import SqlBudgetLedger
+from foliot.store.placement import Offer
+from foliot.work.base import Command
+
+DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
+
+
+@pytest.fixture(params=DATABASES)
+async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runtime]:
+    url = f"{tmp_path}/foliot.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    async with Runtime(url) as opened:
+        yield opened
+
+
+class Priced(ScriptedModel):
+    pricing = Pricing(input=0, output=10)
+
+
+async def declare(runtime: Runtime, **spec: Any) -> None:
+    document, problems = validate_document({"kind": "Budget", "metadata": {"name": "team"}, "spec": spec})
+    assert document is not None, problems
+    resources = runtime._open().resources  # pyright: ignore[reportPrivateUsage]
+    assert resources is not None
+    await resources.write([Put(document)])
+    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    assert parts.budgets is not None
+    await parts.budgets.declared.of("default", anew=True)
+
+
+async def work(runtime: Runtime) -> None:
+    offer = Offer("w1", runtime.runs.worker, capacity=8)
+    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+
+
+async def test_a_task_without_room_waits_and_goes_on_when_the_limit_is_raised(runtime: Runtime) -> None:
+    clerk = Agent("clerk", model=Priced([{"say": "hello"}]), model_settings={"max_output_tokens": 1000})
+    await runtime.run(clerk, "so that this runtime knows it")
+    await declare(runtime, limit={"amount": "0.001"}, scope={"user": "*"})
+    tasks = runtime.tasking.tasks
+    name = (await tasks.accept(Command("agent", "clerk", message="go", user="ann"))).task.name
+
+    await work(runtime)
+    task = await tasks.get("default", name)
+    assert task.phase == "waiting"
+    assert (task.summary["waiting"]["reason"], task.summary["waiting"]["budget"]) == ("budget", "team")
+
+    await work(runtime)  # nothing has changed, and nobody takes it up
+    assert (await tasks.get("default", name)).phase == "waiting"
+
+    await declare(runtime, limit={"amount": "5"}, scope={"user": "*"})
+    assert await wake_paused(runtime.runs.journal, "default", clock=lambda: 0.0) == 1
+    await work(runtime)
+    assert (await tasks.get("default", name)).phase == "succeeded"
+    database = runtime._open().database  # pyright: ignore[reportPrivateUsage]
+    assert database is not None
+    (account,) = await SqlBudgetLedger(database).list("default")
+    assert account.account.payer == "user=ann"
+    assert account.balance.reserved.micros == 0
