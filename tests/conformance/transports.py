@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from foliot.bus.base import Delivery, Ticket, Transport
 
 SOON = 20.0  # more than any of them takes, less than a test may
-QUIET = 0.4  # long enough for something that comes although it should not
+QUIET = 0.25  # long enough for something that comes although it should not
 
 
 def ticket(number: int | str, **changes) -> Ticket:

@@ -141,6 +141,7 @@ class NatsTransport:
         self._alarms.close()
         self._rings.close()
         if self._puller is not None:
+            self._puller.forget()
             await self._puller.close()
         for each in list(self._handed):
             await each.again(delay=0)
@@ -172,7 +173,7 @@ class NatsTransport:
         except (NoConsumer, StreamUnusable, Error, TimeoutError, OSError) as error:
             self._ready = False
             self._complain(error)
-            if not len(self._rings):
+            if not self._closed and not len(self._rings):
                 await asyncio.sleep(max(0.0, min(_TRY_AGAIN, deadline - time.monotonic())))
             return []
 

@@ -53,7 +53,7 @@ class Puller:
             await self._leave(lane)
 
     def forget(self) -> None:
-        """The connection is a new one: the server does not know of any request."""
+        """The connection is a new one and the server does not know of any request, or we are closing."""
         for lane in self._lanes:
             if lane.arrived is not None:
                 lane.arrived.put_nowait(None)
