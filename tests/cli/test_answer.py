@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -152,3 +155,78 @@ def test_tools_call_says_that_only_a_run_can_ask(foliot, folder) -> None:
     said = foliot("tools", "call", "ask_user", "--args", '{"question": "Why?"}')
     assert said.code != 0
     assert "only a run can wait" in said.err
+
+
+class Terminal:
+    """A command on a terminal: what it draws can be waited for, and typed into."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._master, slave = pty.openpty()
+        command = [sys.executable, "-m", "foliot.cli", *words]
+        env = {**os.environ, "TERM": "xterm"}
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=env)
+        os.close(slave)
+        self.drawn = ""
+
+    def wait_for(self, text: str, *, times: int = 1) -> None:
+        deadline = time.monotonic() + 40
+        while self.drawn.count(text) < times:
+            assert time.monotonic() < deadline, self.drawn
+            assert self._read(), self.drawn
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def end(self) -> int:
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline and self._read():
+            pass
+        os.close(self._master)
+        return self.process.wait(20)
+
+    def _read(self) -> bool:
+        if not select.select([self._master], [], [], 0.5)[0]:
+            return True
+        try:
+            self.drawn += os.read(self._master, 65536).decode()
+        except OSError:  # how Linux says that nobody holds the other end any more
+            return False
+        return True
+
+
+def test_on_a_terminal_the_answer_is_taken_right_there(foliot, folder) -> None:
+    terminal = Terminal(folder, "run", "painter.yaml", "paint", "--id", "r3")
+    terminal.wait_for("Answer: ")
+    assert "Which colour?" in terminal.drawn
+    terminal.type("green\n")
+    terminal.wait_for("Answer: ", times=2)
+    assert "not one of the choices" in terminal.drawn
+    terminal.type("2\n")
+    assert terminal.end() == 0, terminal.drawn
+    assert "It is blue." in terminal.drawn
+    assert "by" in foliot("why", "r3").out
+
+
+def test_whoever_ends_the_input_leaves_the_question_open(foliot, folder) -> None:
+    terminal = Terminal(folder, "run", "painter.yaml", "paint", "--id", "r4")
+    terminal.wait_for("Answer: ")
+    terminal.type("\x04")
+    assert terminal.end() == 8, terminal.drawn
+    assert "r4" in foliot("answer").out
+
+
+def test_an_answer_from_elsewhere_is_as_good(foliot, folder) -> None:
+    terminal = Terminal(folder, "run", "painter.yaml", "paint", "--id", "r5")
+    terminal.wait_for("Answer: ")
+    assert foliot("answer", "r5", "red", "--no-resume").code == 0
+    terminal.wait_for("answered elsewhere")
+    assert terminal.end() == 0, terminal.drawn
+    assert "It is red." in terminal.drawn
+
+
+def test_without_a_text_the_answer_command_asks_too(foliot, waiting, folder) -> None:
+    terminal = Terminal(folder, "answer", "r1")
+    terminal.wait_for("Answer")
+    terminal.type("1\n")
+    assert terminal.end() == 0, terminal.drawn
+    assert "It is red." in terminal.drawn

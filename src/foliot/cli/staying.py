@@ -31,10 +31,15 @@ def stays(wait: bool | None) -> bool:
     return is_terminal(sys.stderr) if wait is None else wait
 
 
-async def stay(runtime: Runtime, view: View, result: RunResult, *, stream: bool) -> RunResult:
-    """Wait with the run until it has ended, or waits for something other than a person's word or a budget."""
+async def stay(runtime: Runtime, view: View, result: RunResult, *, stream: bool, ask_here: bool = False) -> RunResult:
+    """Wait with the run until it has ended, or waits for something other than a person's word or a budget.
+
+    With `ask_here` also until it asks something, which is answered where it is watched: see asking.py.
+    """
     told: set[str] = set()
     while result.waiting is not None and result.waiting.reason in ("approval", "input", "budget"):
+        if result.waiting.reason == "input" and ask_here:
+            break  # the person at the terminal is asked, when the view is out of the way
         if result.waiting.reason == "budget" and result.waiting.message not in told:
             told.add(result.waiting.message)
             view.note(result.waiting.message)

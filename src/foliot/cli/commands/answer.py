@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from foliot.cli.asking import can_ask, print_question
 from foliot.cli.connect import namespace, run
 from foliot.cli.going_on import go_on_elsewhere_or_here
-from foliot.cli.invocation import is_terminal
 from foliot.cli.live import leave
 from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import find_run, opened, whoami
 from foliot.cli.tables import table
 from foliot.engine.approval.questions import OpenQuestion, find_question
-from foliot.engine.story.amounts import duration, one_line, safe
+from foliot.engine.story.amounts import duration, one_line
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.events import RunClaimed
 from foliot.runtime import Runtime
@@ -118,10 +118,8 @@ async def _answer(word: str, call: str | None, text: str | None, by: str, *, res
 
 def _ask(asked: OpenQuestion) -> str:
     """The answer of whoever sits at the terminal. Raises `UsageError` when nobody does."""
-    click.echo(safe(asked.question), err=True)
-    for number, choice in enumerate(asked.choices, 1):
-        click.echo(f"  {number}  {safe(choice)}", err=True)
-    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+    print_question(asked)
+    if not can_ask():
         raise UsageError("There is no answer.", hint=f'Give it: `foliot answer {asked.run_id} {asked.call_id} "…"`.')
     return str(click.prompt("Answer", err=True))
 

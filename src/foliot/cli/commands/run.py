@@ -13,12 +13,13 @@ from typing import Final
 
 import click
 
+from foliot.cli.asking import answered_here, can_ask
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import warn
 from foliot.cli.live import choose_view, finish, leave, watch_run
 from foliot.cli.manifests import files_option, load, located
 from foliot.cli.runtimes import opened
-from foliot.cli.runview.base import Opening
+from foliot.cli.runview.base import Opening, View
 from foliot.cli.staying import stay, stays, wait_option
 from foliot.client.base import Applied
 from foliot.engine.story.amounts import counted, duration
@@ -74,8 +75,8 @@ def run_command(
 
     Manifests are applied first, as by `foliot apply`. Tools of type `function` are imported from the current
     folder too, and from that of the manifests. Ctrl-C cancels the run; twice leaves it, to be resumed.
-    A run that needs an approval waits for it here (--wait), or ends with code 8 and is gone on with by whoever
-    decides: `foliot approvals --help`.
+    A run that needs an approval or asks something waits here (--wait), or ends with code 8 and is gone on with by
+    whoever decides: `foliot approvals --help`, `foliot answer --help`. On a terminal you can answer right here.
 
     Exit code: 0 succeeded, 1 failed, 8 waits for a person or a budget, 130 Ctrl-C.
     """
@@ -166,6 +167,7 @@ async def _run(
 ) -> int:
     agent = await _agent(order, quiet=quiet)
     view = choose_view(json=as_json, quiet=quiet)
+    ask_here = wait and not as_json and can_ask()
     async with opened(*_folders(order.files)) as runtime:
         opening = await _opening(runtime, agent, order.input, run_id)
 
@@ -173,9 +175,18 @@ async def _run(
             result = await runtime.run(
                 agent, order.input or "", run_id=opening.run_id, labels=labels, user=user, stream=not quiet, check=False
             )
-            return await stay(runtime, view, result, stream=not quiet) if wait else result
+            return await stay(runtime, view, result, stream=not quiet, ask_here=ask_here) if wait else result
 
-        code = await finish(runtime, view, await watch_run(runtime, view, opening, drive))
+        watched = await watch_run(runtime, view, opening, drive)
+        while ask_here and await answered_here(runtime, watched.result):
+            view = choose_view(json=as_json, quiet=quiet)
+
+            async def go_on(view: View = view) -> RunResult:
+                result = await runtime.resume(opening.run_id, stream=not quiet, check=False)
+                return await stay(runtime, view, result, stream=not quiet, ask_here=True)
+
+            watched = await watch_run(runtime, view, await going_on(runtime, opening.run_id), go_on)
+        code = await finish(runtime, view, watched)
     return leave(code)
 
 
