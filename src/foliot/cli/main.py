@@ -54,6 +54,7 @@ OPERATE: Final = {
     "audit": Verb(f"{_AT}.audit:audit", "What was decided about every tool call; verify it", ("records", "metering")),
     "budgets": Verb(f"{_AT}.budgets:budgets", "What may be spent, what was, and what is left", ("budget", "costs")),
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
+    "loadtest": Verb(f"{_AT}.loadtest:loadtest", "Many tasks with faults among them, and gates", ("bench", "stress")),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
     "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: list, call, test, serve", ("tool", "serve", "call")),
     "worker": Verb(f"{_AT}.worker:worker", "Do the runs of tasks until stopped", ("work", "daemon")),

@@ -1,0 +1,234 @@
+"""`foliot loadtest`: many tasks, faults among them, and gates that say whether the result is good enough."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import msgspec
+
+from foliot.cli.commands.wait import parse_seconds
+from foliot.cli.connect import connected, run
+from foliot.cli.errors import say
+from foliot.cli.invocation import current, is_terminal
+from foliot.cli.loadtest.driving import Load, Outcome, create_all, run_name, wait_for_end, wait_for_workers
+from foliot.cli.loadtest.gates import PROFILES, Gates, Verdict, fill, judge
+from foliot.cli.loadtest.manifests import SYSTEM, baseline
+from foliot.cli.loadtest.measuring import Measured, measure, metrics_of, slowest, summary_of
+from foliot.cli.output import as_json
+from foliot.cli.runtimes import opened
+from foliot.cli.tables import table
+from foliot.resources.reader import parse_text
+from foliot.runtime import Runtime
+from foliot.store.placement import Offer
+from foliot.work.base import PRIORITIES
+from foliot.work.story.happenings import iso
+
+GATE_VIOLATED = 2
+NAMESPACE = "loadtest"
+READ_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is around the load: how it is prepared, who works, how it is told."""
+
+    setup: bool
+    timeout_agent: str
+    workers: int
+    capacity: int
+    min_ready: int
+    ready_timeout: float
+    verbose: bool
+
+
+def _rate(name: str, what: str) -> Any:
+    return click.option(name, type=click.FloatRange(0.0, 1.0), default=0.0, metavar="RATE", help=what)
+
+
+def _gate(name: str, what: str) -> Any:
+    return click.option(name, type=float, default=None, metavar="N", help=what)
+
+
+@click.command()
+@click.option("--tasks", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="How many.")
+@click.option("--create-concurrency", type=click.IntRange(min=1), default=10, show_default=True, help="At a time.")
+@click.option("--run-timeout", default="5m", show_default=True, metavar="TIME", help="Give up after this long.")
+@click.option("--task-system", "system", default=SYSTEM, show_default=True, metavar="NAME", help="Who does them.")
+@click.option("--topic-prefix", default="loadtest-topic", show_default=True, metavar="TEXT", help="What about.")
+@click.option("--task-priority", "priority", type=click.Choice(list(PRIORITIES)), default="high", show_default=True)
+@click.option("--message-retry-attempts", "retry_attempts", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--message-retry-backoff", "retry_backoff", default="200ms", show_default=True, metavar="TIME")
+@click.option("--message-retry-max-backoff", "retry_max_backoff", default="2s", show_default=True, metavar="TIME")
+@click.option("--setup/--no-setup", default=True, show_default=True, help="Apply the systems of the test first.")
+@click.option("--workers", type=click.IntRange(0, 1), default=1, show_default=True, help="1: work here too; 0: do not.")
+@click.option("--capacity", type=click.IntRange(min=1), default=16, show_default=True, help="Runs at a time, here.")
+@click.option("--min-ready-workers", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
+@click.option("--worker-ready-timeout", default="45s", show_default=True, metavar="TIME")
+@_rate("--inject-invalid-system-rate", "Share of tasks for a system that is not there.")
+@_rate("--inject-timeout-system-rate", "Share of tasks for an agent that is too slow for its limit.")
+@_rate("--inject-expired-lease-rate", "Share of tasks whose first worker takes them and dies.")
+@_rate("--inject-tool-failure-rate", "Share of tasks whose tool fails.")
+@click.option("--timeout-agent-duration", default="1ms", show_default=True, metavar="TIME", help="The limit it misses.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides which tasks get which fault.")
+@click.option("--quality-profile", "profile", type=click.Choice(list(PROFILES)), help="Gates: default or ci.")
+@_gate("--min-success-rate", "Of what ended.")
+@_gate("--max-deadletter-rate", "Of what ended; -1: any.")
+@_gate("--max-failed-rate", "Of what ended; -1: any.")
+@_gate("--max-timed-out", "Tasks that had not ended in time; -1: any.")
+@_gate("--min-retry-total", "Attempts beyond the first; -1: any.")
+@_gate("--min-takeover-events", "Runs that another worker took over; -1: any.")
+@_gate("--max-queue-p99-ms", "From accepted to the first step; -1: any.")
+@_gate("--min-throughput", "Tasks per second; -1: any.")
+@click.option("--json", "as_json_", is_flag=True, help="The report as JSON on stdout.")
+def loadtest(**options: Any) -> int:
+    """Have many tasks done, some of them with faults, and say whether the result is good enough.
+
+    \b
+    foliot loadtest                                      fifty tasks, worked on in this process
+    foliot loadtest --tasks 500 --workers 0              by the workers that are there
+    foliot loadtest --quality-profile ci --inject-expired-lease-rate 0.2 --inject-timeout-system-rate 0.1
+
+    It works in namespace `loadtest` unless -n names another, with a model that plays a script. Its tasks stay:
+    `foliot task list -n loadtest --label foliot.dev/loadtest=RUN` shows them.
+
+    Exit code: 0 good enough, 2 a gate is not reached, 1 it could not be done.
+    """
+    gates = fill(options["profile"], {name: options.pop(name) for name in Gates.__struct_fields__})
+    load = Load(
+        namespace=current().namespace or NAMESPACE,
+        tasks=options["tasks"],
+        create_concurrency=options["create_concurrency"],
+        run_timeout=parse_seconds(options["run_timeout"]),
+        system=options["system"],
+        topic_prefix=options["topic_prefix"],
+        priority=options["priority"],
+        retry_attempts=options["retry_attempts"],
+        retry_backoff=parse_seconds(options["retry_backoff"]),
+        retry_max_backoff=parse_seconds(options["retry_max_backoff"]),
+        rates={
+            "invalid_system": options["inject_invalid_system_rate"],
+            "timeout_system": options["inject_timeout_system_rate"],
+            "expired_lease": options["inject_expired_lease_rate"],
+            "tool_failure": options["inject_tool_failure_rate"],
+        },
+        seed=options["seed"],
+    )
+    around = Around(
+        setup=options["setup"],
+        timeout_agent=options["timeout_agent_duration"],
+        workers=options["workers"],
+        capacity=options["capacity"],
+        min_ready=options["min_ready_workers"],
+        ready_timeout=parse_seconds(options["worker_ready_timeout"]),
+        verbose=not options["as_json_"],
+    )
+    report, verdict = run(_loadtest(load, gates, around))
+    if options["as_json_"]:
+        click.echo(as_json(report))
+    else:
+        _tell(report, verdict)
+    return 0 if verdict.passed else GATE_VIOLATED
+
+
+async def _loadtest(load: Load, gates: Gates, around: Around) -> tuple[dict[str, Any], Verdict]:
+    started = time.time()
+    name = run_name(started)
+    if around.setup:
+        await _set_up(load.namespace, around.timeout_agent)
+    async with opened() as runtime:
+        # Faults that are injected at birth must find their runs before a live worker of this process does.
+        outcomes = await create_all(runtime, load, name) if load.rates.get("expired_lease") else None
+        async with _working(runtime, around):
+            await wait_for_workers(runtime, around.min_ready, around.ready_timeout)
+            if outcomes is None:
+                outcomes = await create_all(runtime, load, name)
+            late = await wait_for_end(runtime, load, outcomes, _progress(around.verbose))
+        measured = await _measured(runtime, load, outcomes)
+    summary = summary_of(outcomes, measured, len(late))
+    metrics = metrics_of(summary, measured)
+    verdict = judge(gates, summary, metrics)
+    report = {
+        "timestamp": iso(started),
+        "run_id": name,
+        "config": {**msgspec.to_builtins(load), "gates": msgspec.to_builtins(gates)},
+        "summary": summary,
+        "metrics": metrics,
+        "gates": {"passed": verdict.passed, "violations": verdict.violations},
+        "top_slowest": slowest(measured),
+    }
+    return report, verdict
+
+
+async def _set_up(namespace: str, timeout: str) -> None:
+    """Through the reader, as any manifest: what is not said is filled in, what is wrong is found."""
+    text = msgspec.json.encode({"kind": "List", "items": baseline(namespace, timeout=timeout)}).decode()
+    bundle = parse_text(text, "loadtest.json")
+    bundle.raise_for_errors()
+    async with connected() as client:
+        await client.apply([item.document for item in bundle.items])
+
+
+@asynccontextmanager
+async def _working(runtime: Runtime, around: Around) -> AsyncGenerator[None]:
+    """A worker in this process, if one is wanted."""
+    if not around.workers:
+        yield
+        return
+    offer = Offer(f"loadtest-{socket.gethostname()}-{os.getpid()}", runtime.runs.worker, capacity=around.capacity)
+    worker = runtime.tasking.worker(offer)
+    working = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.drain()
+        worker.drain()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def _measured(runtime: Runtime, load: Load, outcomes: list[Outcome]) -> list[Measured]:
+    gate = asyncio.Semaphore(READ_AT_ONCE)
+
+    async def one(name: str) -> Measured:
+        async with gate:
+            info = await runtime.tasking.tasks.get(load.namespace, name)
+            batch = await runtime.tasking.stories.happenings(load.namespace, name)
+            return measure(info, batch.happenings)
+
+    return await asyncio.gather(*(one(outcome.name) for outcome in outcomes if outcome.created))
+
+
+def _progress(shown: bool) -> Any:
+    live = shown and is_terminal(sys.stderr)
+
+    def told(done: int, total: int) -> None:
+        if live:
+            click.echo(f"\r{done} of {total} tasks have ended", err=True, nl=done == total)
+
+    return told
+
+
+def _tell(report: dict[str, Any], verdict: Verdict) -> None:
+    summary, metrics = report["summary"], report["metrics"]
+    rows = [[name.replace("_", " "), f"{value:,}"] for name, value in summary.items() if value or name == "timed_out"]
+    click.echo(click.style(report["run_id"], bold=True))
+    click.echo(table(["TASKS", "COUNT"], rows))
+    click.echo()
+    click.echo(table(["MEASURED", "VALUE"], [[name.replace("_", " "), f"{metrics[name]:,}"] for name in metrics]))
+    if report["top_slowest"]:
+        click.echo()
+        slow = [[each["task"], each["phase"], f"{each['duration_ms']:,}"] for each in report["top_slowest"]]
+        click.echo(table(["SLOWEST", "PHASE", "MS"], slow))
+    click.echo()
+    for violation in verdict.violations:
+        say("gate", violation, paint="red")
+    if verdict.passed:
+        click.echo(click.style("Every gate is reached.", fg="green"))
