@@ -93,7 +93,7 @@ class NatsTransport:
         plan: StreamPlan | None = None,
         *,
         clock: Callable[[], float] = time.time,
-        patience: float = 5.0,
+        patience: float = 2.0,
     ) -> NatsTransport:
         """Connect, and see that stream and consumer are there. A server that does not answer within `patience` seconds
         is waited for in the background. Raises `UsageError`, `StreamUnusable`.
