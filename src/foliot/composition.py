@@ -22,6 +22,7 @@ from foliot.engine.limiting.opening import Limiting, open_limiting
 from foliot.engine.records.opening import open_audit
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.runs import Runs
+from foliot.engine.task_memory import TaskMemory
 from foliot.errors import UsageError
 from foliot.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
@@ -194,4 +195,5 @@ def _assembled(
     parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting)
     if database is not None:
         runs.settlements = parts.settlement
+        backends.memory = TaskMemory(database, clock=clock)
     return parts

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foliot.tools.backends.agent import Agents
     from foliot.tools.backends.grpc_channels import GrpcChannels
     from foliot.tools.backends.web import Web
+    from foliot.tools.builtin.memory import SharedMemory
     from foliot.tools.mcp.connections import McpConnections
     from foliot.tools.serving.link import NatsLink
 
@@ -54,6 +55,8 @@ class Backends:
         self._nats_url = nats
         self._environ = environ
         self._journal = journal
+        # What the agents of one task share; set by whoever has a database.
+        self.memory: SharedMemory | None = None
         self._workspace = workspace
         self._namespace = namespace
         self._web: Web | None = None
@@ -100,6 +103,7 @@ class Backends:
             outbound=lambda: self.web.client,
             journal=self._journal,
             agents=self.agents,
+            memory=self.memory,
         )
         return builtin_tool(name, around, definitions)
 

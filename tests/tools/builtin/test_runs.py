@@ -291,6 +291,7 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
 
     from foliot.store.memory import MemoryJournal
     from foliot.tools.backends.agent import Agents
+    from foliot.tools.builtin.memory import SharedMemory
     from foliot.tools.outbound.client import OutboundClient
     from foliot.tools.outbound.guard import Guard, Outbound
 
@@ -300,12 +301,13 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
         outbound=OutboundClient(Guard(Outbound())),
         journal=MemoryJournal(),
         agents=cast("Agents", object()),
+        memory=cast("SharedMemory", object()),
     )
 
     assert sorted(each.definition.name for each in made) == sorted(NAMES)
     for each in made:
         assert each.definition.description
-        assert each.definition.category in {"core", "knowledge", "network", "inspect", "orchestration"}
+        assert each.definition.category in {"core", "knowledge", "network", "inspect", "orchestration", "memory"}
         assert each.definition.schema["additionalProperties"] is False
     effects = {each.definition.name: each.definition.effect for each in made}
     assert {name for name, effect in effects.items() if effect == "once"} == {
@@ -316,7 +318,7 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
     }
     assert {name for name, effect in effects.items() if effect == "idempotent"} == {
         "decide", "submit_work", "emit_diagnosis", "write_todos", "scratchpad", "write", "write_file",
-        "submit", "ask", "ask_user", "delegate", "spawn_agent", "spawn",
+        "submit", "ask", "ask_user", "delegate", "spawn_agent", "spawn", "memory.write",
     }  # fmt: skip
     assert [builtin_definition(name) for name in sorted(NAMES)] == [each.definition for each in made]
     assert builtin_definition("nope") is None

@@ -23,6 +23,7 @@ from foliot.tools.builtin.delegation import Delegate, SpawnAgent, WaitAgents
 from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
 from foliot.tools.builtin.find import Glob, Grep
 from foliot.tools.builtin.findings import EmitDiagnosis
+from foliot.tools.builtin.memory import MemoryList, MemoryRead, MemorySearch, MemoryWrite, SharedMemory
 from foliot.tools.builtin.notes import ReadScratchpad, ReadTodos, Scratchpad, WriteTodos
 from foliot.tools.builtin.overview import Definitions, ListTools, MonitorRuns
 from foliot.tools.builtin.past import History
@@ -46,6 +47,7 @@ class Surroundings:
     actions: Sequence[str] = ()
     restricted_actions: Sequence[str] = ()
     agents: Agents | None = None
+    memory: SharedMemory | None = None
 
     @cached_property
     def folder(self) -> Workspace:
@@ -64,6 +66,12 @@ class Surroundings:
         if self.journal is None:
             raise _lacks("a journal", "use it inside a runtime")
         return self.journal
+
+    @property
+    def shared(self) -> SharedMemory:
+        if self.memory is None:
+            raise _lacks("a store", "use it inside a runtime that has one")
+        return self.memory
 
     @property
     def delegates(self) -> Agents:
@@ -85,6 +93,10 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "delegate": lambda around, _: Delegate(around.delegates),
     "spawn_agent": lambda around, _: SpawnAgent(around.delegates),
     "wait_agents": lambda around, _: WaitAgents(around.delegates),
+    "memory.read": lambda around, _: MemoryRead(around.shared),
+    "memory.write": lambda around, _: MemoryWrite(around.shared),
+    "memory.list": lambda around, _: MemoryList(around.shared),
+    "memory.search": lambda around, _: MemorySearch(around.shared),
     "emit_diagnosis": lambda around, _: EmitDiagnosis(),
     "read_result": lambda around, _: ReadResult(around.history),
     "list_tools": lambda around, definitions: ListTools(definitions),
@@ -124,13 +136,14 @@ def builtin_tools(
     actions: Sequence[str] = (),
     restricted_actions: Sequence[str] = (),
     agents: Agents | None = None,
+    memory: SharedMemory | None = None,
 ) -> list[Tool]:
     """These tools, in this order. `definitions` are what `list_tools` lists, by default the tools made here.
 
     Raises `NotFound` for a name that is none, `InvalidInput` for a tool that needs what was not given.
     """
     way_out = None if outbound is None else lambda: outbound
-    around = Surroundings(workspace, way_out, journal, actions, restricted_actions, agents)
+    around = Surroundings(workspace, way_out, journal, actions, restricted_actions, agents, memory)
     made: list[Tool] = []
     listed = definitions or partial(_definitions, made)
     made += [builtin_tool(name, around, listed) for name in names]
@@ -164,7 +177,13 @@ def builtin_to_judge(name: str) -> Tool | None:
     if name not in NAMES:
         return None
     # Tools keep what they are given until they are called.
-    anywhere = Surroundings(".", cast("Any", lambda: None), cast("Any", object()), agents=cast("Any", object()))
+    anywhere = Surroundings(
+        ".",
+        cast("Any", lambda: None),
+        cast("Any", object()),
+        agents=cast("Any", object()),
+        memory=cast("Any", object()),
+    )
     return builtin_tool(name, anywhere, lambda: ())
 
 
