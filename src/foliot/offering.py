@@ -26,6 +26,7 @@ from foliot.tools.result import failure_result
 from foliot.tools.rules import EVERY_TOOL, tool_token
 from foliot.tools.stages.approval import Approval
 from foliot.tools.stages.asking import Asking, nobody_hears
+from foliot.tools.stages.budget import BudgetHold
 from foliot.tools.verdict import Verdict
 from foliot.tools.versions import split_request
 
@@ -218,11 +219,11 @@ def _uncontained(tool: Tool) -> str:
 
 
 async def _asked(entry: Entry, call: Invocation, pipeline: Pipeline) -> list[Verdict]:
-    """What the gates say that only look. The one for approvals may use up a grant: the judge has looked for it."""
+    """What the gates say that only look. Others take something: a grant, for which the judge has looked; money."""
     verdicts: list[Verdict] = []
     rules = await pipeline.parts.rules.rules(call.caller.namespace)
     for gate in entry.gates:
-        if isinstance(gate, Approval | Asking):
+        if isinstance(gate, Approval | Asking | BudgetHold):
             continue
         layer = str(getattr(gate, "layer", "gate"))
         try:

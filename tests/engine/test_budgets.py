@@ -18,9 +18,10 @@ from foliot.engine.budgets.waking import paused_runs, wake_paused
 from foliot.errors import Unavailable
 from foliot.kernel.actions import AskModel
 from foliot.kernel.events import BudgetExceeded, ModelFailed, RunFailed, RunResumed, StepStarted
-from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, Usage
+from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolResult, Usage
 from foliot.models.base import ModelOverloaded
 from foliot.models.pricing import Pricing
+from foliot.offering import Asker
 from foliot.resources.validate import validate_document
 from foliot.results import RunFailedError
 from foliot.runtime import Runtime
@@ -370,6 +371,30 @@ async def test_a_call_without_room_waits_and_is_made_when_there_is(runtime: Runt
     assert (await runtime.resume(run.run_id)).succeeded
     assert (done, model.asked) == (["a"], 2)
     assert (await balances(runtime))["team", "", "total"] == Balance(Amount(70_000, 300))
+
+
+async def test_a_call_outside_any_run_is_paid_for_and_asking_what_would_happen_is_free(
+    tmp_path: Path, clock: Clock
+) -> None:
+    @tool(effect="read")
+    async def search() -> str:
+        return "found"
+
+    dear = search.with_definition(replace(search.definition, price=50_000))
+    async with Runtime(tmp_path / "foliot.db", clock=clock, tools=[dear]) as runtime:
+        await declare(runtime, clock, budget(limit={"amount": "0.09"}))
+        told = await runtime.tools.test("search", {}, Asker())
+        assert told.outcome == "allow"
+        assert await balances(runtime) == {}
+        first = await runtime.tools.call("search", {}, Asker())
+        second = await runtime.tools.call("search", {}, Asker())
+        assert isinstance(first, ToolResult)
+        assert isinstance(second, ToolResult)
+        assert first.error is None
+        assert second.error is not None
+        assert (second.error.kind, second.error.details["rule"]) == ("budget_exceeded", "Budget/team")
+        assert (await runtime.tools.test("search", {}, Asker())).outcome == "deny"
+        assert (await balances(runtime))["team", "", "total"] == Balance(Amount(50_000))
 
 
 # --- delegation --------------------------------------------------------------------------------------------------
