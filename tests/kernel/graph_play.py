@@ -65,7 +65,9 @@ class Play:
         self.now = self.now + 1 if at is None else at
         before, stored = phase(self.state), encode_state(self.state)
         moves = self.moves = advance(self.plan, self.state, fact, self.now)
-        assert advance(self.stored, decode_state(stored), fact, self.now) == moves, "another process decides otherwise"
+        elsewhere = decode_state(stored)
+        assert advance(self.stored, elsewhere, fact, self.now) == moves, "another process decides otherwise"
+        assert elsewhere == self.state
         assert moves.facts[0] == fact
         self.facts += [(self.now, each) for each in moves.facts]
         self.activated += moves.activate

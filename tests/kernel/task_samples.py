@@ -24,6 +24,7 @@ MESSAGE = t.Envelope(
     True,
     {"editor": 1, "boss": 2},
     "acme/report/a001/h003/join/editor",
+    ("archive",),
 )
 TASK_SAMPLES: tuple[t.TaskEvent, ...] = (
     t.TaskAccepted("write", {"topic": "write", "audience": "all"}, "ann"),

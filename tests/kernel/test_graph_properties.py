@@ -142,6 +142,23 @@ def test_the_order_in_which_runs_end_does_not_matter(
     assert results[0] == results[1]
 
 
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.integers(0, 2**32))
+def test_a_requeue_after_which_all_goes_well_ends_as_well_as_a_fresh_task(graph: dict[str, list[Edge]], seed: int):
+    always = {name: [Edge(edge.to, None, edge.on_failure) for edge in edges] for name, edges in graph.items()}
+    same = plan(always, max_turns=6)
+    fresh, play, chance = Play(same), Play(same), Random(seed)
+    while play.end is None:
+        identity = chance.choice(list(play.state.running))
+        if chance.random() < 0.25:
+            play.fail(identity)
+        else:
+            play.ok(identity)
+    if isinstance(fresh.all_ok(), t.TaskSucceeded) and not isinstance(play.end, t.TaskSucceeded):
+        play.give(t.TaskRequeued(2))
+        assert isinstance(play.all_ok(), t.TaskSucceeded)
+
+
 def slow_prospects(graph: Plan, state: GraphState) -> set[str]:
     """What may still run, by trying every node until nothing changes."""
     found = {running.message.to for running in state.running.values()}

@@ -33,11 +33,12 @@ def fail(plan: Plan, state: GraphState, message: t.Envelope, fact: t.MessageEnde
         state.lost[message.id] = Lost(message, error, tolerated=True)
         state.handoffs[message.id] = Handoff(bare, "", failed=True, ends="turn_limit", detail=error)
         return
-    to = [edge.to for edge in edges if edge.on_failure == "forward"]
-    missed = [_absent(plan, state, message, edge.to, error, at) for edge in edges if edge.on_failure != "forward"]
-    rounds = [place for place in missed if place is not None]
-    if rounds or not to:
-        state.lost[message.id] = Lost(message, error, rounds, tolerated=True, forwarded=bool(to))
+    silent = [edge.to for edge in edges if edge.on_failure != "forward"]
+    to = [edge.to for edge in edges if edge.on_failure == "forward" and edge.to not in message.told]
+    if silent:
+        missed = [_absent(plan, state, message, name, error, at) for name in silent]
+        rounds = [place for place in missed if place is not None]
+        state.lost[message.id] = Lost(message, error, rounds, tolerated=True, told=list(to))
     if to:
         state.handoffs[message.id] = Handoff(bare, error, to, len(to), failed=True)
     else:

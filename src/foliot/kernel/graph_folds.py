@@ -155,16 +155,17 @@ def _ended(plan: Plan, state: GraphState, fact: t.MessageEnded, at: float) -> No
 def _succeeded(plan: Plan, state: GraphState, message: t.Envelope, fact: t.MessageEnded) -> None:
     node = plan.nodes[message.to]
     bare = replace(message, payload="", sources=())
-    to = fired(node, fact)
+    followers = fired(node, fact)
+    to = [name for name in followers if name not in message.told]
     if to and plan.max_turns and message.turns >= plan.max_turns:
         detail = f"{message.turns} turns of {plan.max_turns}"
         state.handoffs[message.id] = Handoff(bare, fact.output, ends="turn_limit", detail=detail)
     elif to:
         state.handoffs[message.id] = Handoff(bare, fact.output, to, len(to))
-    elif node.edges:
+    elif node.edges and not followers:
         detail = "no condition of an edge held"
         state.handoffs[message.id] = Handoff(bare, fact.output, ends="no_edge", detail=detail)
-    else:
+    elif not followers:
         _keep_output(state, message.to, fact.output, message)
 
 
@@ -265,7 +266,7 @@ def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) ->
             if (round := state.joins[node].get(number)) is not None:
                 round.seen.remove(entry.message.to)
                 round.absent.pop(entry.message.to, None)
-        message = entry.message
+        message = replace(entry.message, told=(*entry.message.told, *entry.told))
         if (payload := fact.payloads.get(message.id)) is not None:
             # What was edited stands for all that a join had collected.
             message = replace(message, payload=payload, sources=())
@@ -278,13 +279,14 @@ def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) ->
 
 
 def _is_settled(plan: Plan, state: GraphState, lost: Lost) -> bool:
-    """Whether the graph has gone on without this message for good: nobody who could have had it still wants it."""
+    """Whether the graph has gone on without this message for good: nobody who did not hear of it can still have it."""
     if not lost.tolerated:
         return False
     rounds = [state.joins[node].get(number) for node, number in lost.missed]
     if any(round is not None and round.done not in ("started", "closed") for round in rounds):
         return False
-    return lost.forwarded or all(plan.nodes[edge.to].join is not None for edge in plan.nodes[lost.message.to].edges)
+    edges = plan.nodes[lost.message.to].edges
+    return all(edge.on_failure == "forward" or plan.nodes[edge.to].join is not None for edge in edges)
 
 
 def _task_ended(plan: Plan, state: GraphState, fact: t.TaskEnd, at: float) -> None:

@@ -50,14 +50,14 @@ class Handoff(Struct, omit_defaults=True):
 class Lost(Struct, omit_defaults=True):
     """A message whose agent failed or was stopped. `missed` are the rounds of joins that count it as absent.
 
-    `tolerated`: the graph went on without it; `forwarded`: someone was told.
+    `tolerated`: the graph went on without it; `told` are those who got the error instead.
     """
 
     message: Envelope
     error: str = ""
     missed: list[tuple[str, int]] = []
     tolerated: bool = False
-    forwarded: bool = False
+    told: list[str] = []
 
 
 class Round(Struct, omit_defaults=True):

@@ -39,7 +39,8 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     `hop` counts messages along the ancestry, and so does `turns` (see `Plan.max_turns`); `round` counts the fillings
     of the receiver's join, and is 0 for the message that starts a task at such a node. `sources` are what the join
     collected, in the order of the graph; `payload` is then the text of all of them. `laps` are the rounds of joins in
-    the ancestry. `replaces` is the message of an earlier attempt that is sent again.
+    the ancestry. `replaces` is the message of an earlier attempt that is sent again; `told` are those who were told of
+    its failure then, and hear nothing more of it.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     failed: bool = False
     laps: dict[str, int] = {}
     replaces: str = ""
+    told: tuple[str, ...] = ()
 
 
 class TaskAccepted(TaskFact, frozen=True, tag="task.accepted"):
