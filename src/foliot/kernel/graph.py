@@ -33,6 +33,10 @@ round that lacks someone is said in joins.py.
 
 A task that must end badly, or was cancelled, waits for the runs under way (`Moves.stop`) to confirm that they have
 stopped, and ends then. What they still bring is kept, and handed on if the task is requeued.
+
+A requeue is a new attempt of the same graph. What has ended well stays; what waits at a join still waits there; rounds
+that were given up are open again. Messages that failed or were stopped are sent again, unless the graph has gone on
+without them for good: every receiver was told, or is a join whose round is over. Nobody is told twice.
 """
 
 from __future__ import annotations
