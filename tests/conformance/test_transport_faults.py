@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import sys
@@ -118,6 +119,23 @@ class TestWorkers:
             assert list(await other.receive(want=1, timeout=QUICK.ack_wait / 4)) == []
         (now_silent,) = await named(other, want=1)
         assert now_silent.ticket == ticket(1)
+
+    async def test_tickets_that_come_to_someone_who_just_stopped_waiting_go_on(self, nats_url, opened) -> None:
+        transport = await open_nats(opened, nats_url, StreamPlan(ack_wait=3600.0))
+        chance = random.Random(7)
+        got: set[str] = set()
+        for number in range(200):
+            waiting = asyncio.create_task(transport.receive(want=3, timeout=SOON))
+            await transport.publish([ticket(number)])
+            await asyncio.sleep(chance.uniform(0, 0.005))
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            for each in [] if waiting.cancelled() else waiting.result():
+                assert each.ticket is not None
+                got.add(each.ticket.id)
+                await each.done()
+        rest = await named(transport, want=200 - len(got))
+        assert got | {each.ticket.id for each in rest} == {ticket(number).id for number in range(200)}
 
     async def test_closing_hands_back_what_is_not_done(self, nats_url, opened) -> None:
         patient = StreamPlan(ack_wait=3600.0)

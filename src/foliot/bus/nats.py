@@ -128,7 +128,8 @@ class NatsTransport:
             if rings := await self._rings.take(want=1, timeout=0):
                 return [Handed(each, self._rings) for each in rings]
             messages = await self._pull(want, min(deadline, self._rings.next_at or deadline))
-            if handed := [each for message in messages if (each := await self._accept(message)) is not None]:
+            # No await from here on: who is cancelled must not take messages along.
+            if handed := [each for message in messages if (each := self._accept(message)) is not None]:
                 return handed
             if time.monotonic() >= deadline:
                 break
@@ -192,23 +193,27 @@ class NatsTransport:
                 self._puller = Puller(client, next_message, self._give_back)
             return self._puller
 
-    async def _accept(self, message: Msg) -> NatsDelivery | None:
+    def _accept(self, message: Msg) -> NatsDelivery | None:
         try:
             ticket = decode(message.data)
         except Undecodable as error:
             log.warning("a message on %s is thrown away: %s", message.subject, error)
-            await _say(message.term())
+            self._tell(message.term())
             return None
         early = ticket.due_at - self._clock()
         if early > _EARLY:
-            await _say(message.nak(early))
+            self._tell(message.nak(early))
             return None
         delivery = NatsDelivery(ticket, message)
         self._handed.add(delivery)
         return delivery
 
     def _give_back(self, message: Msg) -> None:
-        task = asyncio.create_task(_say(message.nak()))
+        self._tell(message.nak())
+
+    def _tell(self, saying: Any) -> None:
+        """Without waiting for it."""
+        task = asyncio.create_task(_say(saying))
         self._said.add(task)
         task.add_done_callback(self._said.discard)
 
