@@ -76,11 +76,15 @@ async def play(runtime: Runtime, tasks: int, under_way: int, name: str) -> Pass:
         return names
 
     watching = asyncio.create_task(watch())
-    for each in names:
+
+    async def ask(each: str) -> None:
+        """Many ask at the same time, as users do; a place is given back when the task has ended."""
         await asyncio.wait_for(gate.acquire(), WAITS_AT_MOST)
         await service.accept(Command("system", SYSTEM, namespace="bench", name=each, message="clocks"))
         waiting.add(each)
         ended.clear()
+
+    await asyncio.gather(*map(ask, names))
     await asyncio.wait_for(ended.wait(), WAITS_AT_MOST)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
