@@ -177,6 +177,19 @@ async def test_processes_share_places_and_a_dead_ones_are_free_after_a_while(lim
         await limiter.close()
 
 
+async def test_a_place_is_kept_for_the_next_call_of_a_process_and_soon_given_to_another(limits: SqlLimits) -> None:
+    counted = Counted(limits)
+    one = SharedLimiter(counted, holder="a/1/1", is_gone=lambda holder: False)  # type: ignore[arg-type]
+    other = SharedLimiter(limits, holder="b/2/2", is_gone=lambda holder: False)
+    for _ in range(20):
+        await one.enter(KEY, ONE, within=1.0)
+        await one.leave(KEY, ONE)
+    assert counted.asked < 20
+    await other.enter(KEY, ONE, within=20.0)
+    for limiter in (one, other):
+        await limiter.close()
+
+
 async def test_a_place_is_kept_for_as_long_as_the_call_takes(limits: SqlLimits) -> None:
     clock, renewed = FakeTime(), asyncio.Event()
 

@@ -6,8 +6,8 @@ worth or a quarter of the burst, and touches the database that rarely; one call 
 leased and not used within a second goes back.
 
 Calls at a time are rows that belong to a process. They are kept alive while it lives; when it dies, they end after
-`PLACE_SECONDS`, or at once when it was on this machine. A place that somebody of the same process waits for is handed
-over without the database.
+`PLACE_SECONDS`, or at once when it was on this machine. A place that somebody of the same process waits for, or wants
+within a moment, is handed over without the database.
 
 It fails closed: a limit that cannot be checked refuses the call with an error that may be tried again, because a limit
 is most often a promise to somebody else. Times are those of the processes' clocks, which should agree to a second.
@@ -36,6 +36,8 @@ LEASE_SECONDS: Final = 1.0
 PLACE_SECONDS: Final = 30.0
 # How often a place is looked for while other processes have all of them.
 LOOK_EVERY: Final = (0.02, 0.5)
+# How long a place that nobody uses is kept for the next call of this process.
+IDLE_SECONDS: Final = 0.05
 # What the store may take on top of the wait for a turn.
 STORE_SECONDS: Final = 5.0
 CLOSE_WITHIN: Final = 5.0
@@ -77,6 +79,7 @@ class SharedLimiter:
         self._place_seconds = place_seconds
         self._lines: dict[str, _Line] = {}
         self._numbers = itertools.count(1)
+        self._closed = False
         self._keeping: asyncio.Task[None] | None = None
         self._loose: set[asyncio.Task[None]] = set()
 
@@ -105,22 +108,22 @@ class SharedLimiter:
         finally:
             line.waiting -= 1
             if line.free and not line.waiting:
-                places, line.free = line.free, []  # whoever they were kept for did not wait so long
-                self._later(self._give_back(key, places))
+                # Whoever they were kept for did not wait so long.
+                asyncio.get_running_loop().call_later(IDLE_SECONDS, self._idle, key, line.free[0])
 
     async def leave(self, key: str, limit: RateLimit) -> None:
         line = self._line(key)
         if not line.inside:
             return  # no places are counted
         number = line.inside.pop()
-        if line.waiting:
-            line.free.append(number)
-            line.freed.set()
-        else:
-            self._later(self._give_back(key, [number]))
+        line.free.append(number)
+        line.freed.set()
+        if not line.waiting:
+            asyncio.get_running_loop().call_later(IDLE_SECONDS, self._idle, key, number)
 
     async def close(self) -> None:
         """Give back what is held, for a few seconds at most."""
+        self._closed = True
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
@@ -238,6 +241,12 @@ class SharedLimiter:
 
     def _places(self) -> list[tuple[str, int]]:
         return [(key, number) for key, line in self._lines.items() for number in (*line.inside, *line.free)]
+
+    def _idle(self, key: str, number: int) -> None:
+        line = self._lines[key]
+        if not self._closed and not line.waiting and number in line.free:
+            places, line.free = line.free, []
+            self._later(self._give_back(key, places))
 
     async def _give_back(self, key: str, numbers: list[int]) -> None:
         try:
