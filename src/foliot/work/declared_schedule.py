@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
-from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +15,7 @@ from foliot.resources.placeholders import fill
 from foliot.store.base import Document, Key
 from foliot.work.base import Command
 from foliot.work.catch_up import CatchUp, first_after
-from foliot.work.slots import Once, Timing, timing_of
+from foliot.work.slots import Once, Timing, timing_of, zone_of
 
 LABEL = "foliot.dev/task-schedule"
 _NAME_LENGTH = 40
@@ -146,7 +145,7 @@ def _command(schedule: Schedule, slot: float, trigger: str, name: str, key: str,
 
 
 def _slot_values(schedule: Schedule, slot: float, trigger: str) -> dict[str, str]:
-    local = datetime.fromtimestamp(int(slot), ZoneInfo(schedule.zone))
+    local = datetime.fromtimestamp(int(slot), zone_of(schedule.zone))
     return {
         "slot": stamp_of(slot),
         "slot_local": local.isoformat(),

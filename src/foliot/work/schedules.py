@@ -195,8 +195,8 @@ class Scheduler:
             order = decode_order(row["command"])
             unsettled |= not await self._finish(schedule, row["slot"], order, row["claimed_at"], now)
         if not schedule.suspend:
-            unsettled |= await self._decide_slots(schedule, now)
-            await self._forget_oldest(schedule, known, now)
+            known = await self._known(schedule, now) if known.due else known
+            unsettled |= await self._decide_slots(schedule, known, now)
         document = await self._status.refresh(schedule, self._followed.documents[schedule.uid], now)
         self._followed.documents[schedule.uid] = document
         following = None
@@ -216,14 +216,10 @@ class Scheduler:
             known = await known_of(self._database, schedule.uid, upto=now)
         return known or Known(schedule.timing_text, now, None, [])  # deleted, and forgotten: nothing is due
 
-    async def _decide_slots(self, schedule: Schedule, now: float) -> bool:
+    async def _decide_slots(self, schedule: Schedule, known: Known, now: float) -> bool:
         """Decide every slot that is due; True when something is left for later."""
-        unsettled = False
-        while True:
-            known = await self._known(schedule, now)
-            found = verdicts(schedule.timing, schedule.rule, schedule.uid, after=known.after, now=now)
-            if not found:
-                return unsettled
+        unsettled, before = False, known.last
+        while found := verdicts(schedule.timing, schedule.rule, schedule.uid, after=known.after, now=now):
             first = next((verdict for verdict in found if verdict.fires), None)
             slots = [NewSlot(each.slot * 1000, "skipped", each.reason) for each in _before(found, first)]
             order: Order | None = None
@@ -238,16 +234,15 @@ class Scheduler:
                 else:
                     slots.append(NewSlot(first.slot * 1000, "skipped", f"skipped_forbid: {busy} has not ended"))
             if slots:
-                if not await self._database.write(decide, schedule.uid, known.last, slots, now):
-                    continue  # somebody else decided meanwhile
-            if first is not None and order is not None:
-                unsettled |= not await self._finish(schedule, first.slot * 1000, order, now, now)
+                decided = await self._database.write(decide, schedule.uid, known.last, slots, now)
+                if decided and order is not None and first is not None:
+                    unsettled |= not await self._finish(schedule, first.slot * 1000, order, now, now)
             if waits:
                 return True
-
-    async def _forget_oldest(self, schedule: Schedule, before: Known, now: float) -> None:
-        if (await self._known(schedule, now)).last != before.last:
+            known = await self._known(schedule, now)  # somebody else may have decided meanwhile
+        if known.last != before:
             await self._database.write(forget_slots, schedule.uid, SLOTS_KEPT)
+        return unsettled
 
     async def _busy(self, schedule: Schedule, known: Known) -> str:
         """The task that has not ended, or the slot whose task is being made; blank when there is none."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
@@ -98,7 +98,7 @@ class Cron:
         """The slots behind `moment`, in order, each once."""
         if (words := _words(self.expression)) is None:
             return
-        zone = _zone(self.zone)
+        zone = zone_of(self.zone)
         passing = self._goes_with_real_time()
         try:
             start = datetime.fromtimestamp(int(moment // 1), zone)
@@ -121,7 +121,7 @@ class Cron:
         return minute.startswith("*") or hour.startswith("*")
 
 
-def _fixed(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
+def _fixed(walls: Iterable[datetime], zone: tzinfo) -> Iterator[int]:
     """Times on the wall as slots: one that is skipped comes at the first minute there is, one that is repeated once."""
     for wall in walls:
         while not _exists(wall, zone):
@@ -129,7 +129,7 @@ def _fixed(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
         yield int(wall.replace(tzinfo=zone).timestamp())
 
 
-def _passing(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
+def _passing(walls: Iterable[datetime], zone: tzinfo) -> Iterator[int]:
     """Times on the wall as slots: one that is skipped never comes, one that is repeated comes twice."""
     again: list[int] = []
     for wall in walls:
@@ -145,7 +145,7 @@ def _passing(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
     yield from again
 
 
-def _exists(wall: datetime, zone: ZoneInfo) -> bool:
+def _exists(wall: datetime, zone: tzinfo) -> bool:
     return wall.replace(tzinfo=zone).astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0) == wall
 
 
@@ -155,7 +155,7 @@ def timing_of(schedule: str, at: str, zone: str) -> Timing:
         return Cron(schedule, zone)
     moment = datetime.fromisoformat(at)
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=_zone(zone))
+        moment = moment.replace(tzinfo=zone_of(zone))
     return Once(int(moment.timestamp()))
 
 
@@ -192,5 +192,6 @@ def _words(expression: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
+def zone_of(name: str) -> tzinfo:
+    """The time zone of this name. UTC is known also where a machine has no data about the others."""
+    return UTC if name == "UTC" else ZoneInfo(name)

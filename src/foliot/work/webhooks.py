@@ -102,7 +102,7 @@ class Webhooks:
             webhook = await self.find(endpoint_id, now)
         except NotFound:
             return _refusal(404, "webhook endpoint not found")
-        except FoliotError:
+        except (FoliotError, KeyError, ValueError):  # the store is away, or holds what nobody can read
             return _refusal(500, "failed to process webhook")
         shown = lowered(headers.items())
         secrets: list[bytes] = []
@@ -186,8 +186,7 @@ class Webhooks:
 
     async def _take(self, webhook: Webhook, parcel: Parcel, digest: str, now: float) -> tuple[Answer, Event]:
         if (wait := self._too_often(webhook, now)) > 0:
-            text = "webhook rate limit exceeded"
-            raise _Refused(429, text, "rate_limited", f"more than {webhook.rate}", retry_after=wait)
+            raise _Refused(429, "webhook rate limit exceeded", "rate_limited", _allowed(webhook), retry_after=wait)
         event_id = event_id_of(webhook, parcel)
         if not event_id and webhook.scheme.profile == "slack":
             event_id = digest  # commands have no id, and what was signed holds the time
@@ -287,6 +286,11 @@ def _unwanted(webhook: Webhook, parcel: Parcel, event_id: str) -> str | None:
         return None if event_filter(webhook.filter).wants(values) else "the filter is false"
     except FilterFailed as failed:
         return f"the filter cannot be evaluated: {failed}"
+
+
+def _allowed(webhook: Webhook) -> str:
+    rate = webhook.rate
+    return "" if rate is None else f"more than {rate.requests} in {rate.per:g} s, {rate.burst} at once"
 
 
 def _where(webhook: Webhook) -> str:

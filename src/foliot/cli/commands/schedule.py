@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import click
 
@@ -260,4 +259,6 @@ def _utc(moment: float) -> str:
 
 
 def _local(moment: float, zone: str) -> str:
-    return datetime.fromtimestamp(int(moment), ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M:%S %Z").strip()
+    from foliot.work.slots import zone_of
+
+    return datetime.fromtimestamp(int(moment), zone_of(zone)).strftime("%a %Y-%m-%d %H:%M:%S %Z").strip()
