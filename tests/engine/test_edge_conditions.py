@@ -1,4 +1,4 @@
-"""Conditions of edges are compiled once, see four things, and are never mistaken for false when they cannot be asked."""
+"""Conditions of edges are compiled once, see four things, and are not mistaken for false when they cannot be asked."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_a_condition_sees_output_value_route_and_input(text: str, value: Any, ho
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("output.score > 3", "output"),
-        ("args.amount > 3", "undeclared reference to 'args'"),
+        ("output.score > 3", "string"),
+        ("args.amount > 3", "undeclared reference to 'args"),
         ("size(output)", "gives INT"),
         ("", "Syntax error"),
         ("x" * 5000, "at most 4096"),
