@@ -28,7 +28,7 @@ import apsw
 from foliot.errors import FoliotError
 from foliot.store import queries
 from foliot.store.base import Database
-from foliot.store.claims import LOOKED_AT, claim
+from foliot.store.claims import EACH, LOOKED_AT, claim
 from foliot.store.journal import SqlJournal
 from foliot.store.open import open_database
 from foliot.store.placement import Offer
@@ -86,7 +86,7 @@ class BareSqlite:
             return connection.execute(texts[name], params).fetchall()
 
         connection, texts = self._connection, self._texts
-        lines = ask("queue_lines", after="", now=NOW, count=LOOKED_AT)
+        lines = ask("queue_lines", after="", now=NOW, count=LOOKED_AT, each=EACH)
         ask("bound_list")
         connection.execute("BEGIN IMMEDIATE")
         found: list[Any] = []
@@ -127,7 +127,7 @@ class BarePostgres:
             await connection.executemany(text, [[params[name] for name in names] for params in sets])
 
         connection = self._connection
-        lines = await ask("queue_lines", after="", now=NOW, count=LOOKED_AT)
+        lines = await ask("queue_lines", after="", now=NOW, count=LOOKED_AT, each=EACH)
         await ask("bound_list")
         found: list[Any] = []
         async with connection.transaction():

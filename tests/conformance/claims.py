@@ -30,6 +30,7 @@ from foliot.store.queue import QueueItem, enqueue
 from foliot.store.runs import Entry, Lease, LeaseLost, NewRun
 from foliot.store.transaction import Tx
 from foliot.store.workers import STALE_AFTER, beat, bury, list_workers, register
+from foliot.work.pace import Round
 
 NOW = 1_000.0
 LEASE = 30.0
@@ -240,13 +241,48 @@ class ClaimsConformance:
         for n in range(7):
             await add(db, f"gpu{n}", agent=f"gpu{n}", requirements='{"gpu":true}', priority=30)
         await add(db, "plain", priority=0)
-        seen, cursor = [], ""
-        for _ in range(3):
-            found = await take(db, after=cursor)
+        seen, place, looks = [], Round(), 0
+        while True:
+            found = await take(db, after=place.place)
+            place.looked(found)
             seen += ids(found)
-            cursor = found.cursor
+            looks += 1
+            if not found.more:
+                break
         assert seen == ["plain"]
-        assert cursor == ""
+        assert looks <= 8
+
+    async def test_a_namespace_with_very_many_lines_hides_no_other(self, db: Database) -> None:
+        """Work of webhooks, for example, comes with a lane for every event."""
+        for n in range(claims.LOOKED_AT + 10):
+            await add(db, f"big{n}", namespace="big", lane=f"event-{n}", due_at=NOW - 10)
+        await add(db, "small", namespace="small")
+        first = await take(db, 4)
+        assert "small" in ids(first)
+        taken = set(ids(first))
+        place = Round()
+        for _ in range(200):
+            found = await take(db, 10, after=place.place)
+            place.looked(found)
+            assert taken.isdisjoint(ids(found))
+            taken.update(ids(found))
+            if not found.more:
+                break
+        assert len(taken) == claims.LOOKED_AT + 11
+
+    async def test_urgent_lines_come_first_while_a_look_goes_round(self, db: Database) -> None:
+        for n in range(claims.EACH + 5):
+            await add(db, f"slow{n}", lane=f"event-{n}", priority=0)
+        place = Round()
+        found = await take(db, 2, after=place.place)
+        place.looked(found)
+        await add(db, "urgent", priority=30)
+        for _ in range(2):
+            found = await take(db, 2, after=place.place)
+            place.looked(found)
+            if "urgent" in ids(found):
+                return
+        pytest.fail("two looks, and the urgent run is not taken")
 
     # --- placement -----------------------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ def test_the_price_of_a_look_does_not_depend_on_how_much_is_queued(name: str, tm
     """Every table is entered through an index that leads straight to the row."""
     connection = sqlite_file.prepare(tmp_path / "foliot.db")
     with suppress(StopIteration):
-        values = {"line": "x", "now": 0.0, "count": 1, "after": ""}
+        values = {"line": "x", "now": 0.0, "count": 1, "after": "", "each": 1}
         plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + queries.load()[name], values)]
         assert not [
             step for step in plan if step.startswith("SCAN") and step.split()[1] in ("q", "s", "r", "queue", "run")

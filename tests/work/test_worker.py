@@ -16,13 +16,14 @@ import pytest
 from foliot.bus.base import Ticket
 from foliot.bus.local import LocalTransport
 from foliot.errors import Unavailable
+from foliot.store.bounds import Limit, set_limit
 from foliot.store.journal import SqlJournal
 from foliot.store.placement import Offer
 from foliot.store.runs import Lease, LeaseLost
 from foliot.store.sqlite import SqliteDatabase
 from foliot.store.workers import list_workers, register
 from foliot.work.pace import Pace
-from foliot.work.worker import PASS_ON, Worker
+from foliot.work.worker import LATEST, Worker
 from tests.conformance.claims import add, offer, take
 
 
@@ -169,6 +170,14 @@ async def test_a_place_that_becomes_free_is_used_at_once(db: CountingDatabase, d
         await doing.until(lambda: doing.begun == ["r1"])
         doing.gate("r1").set()
         await doing.until(lambda: doing.begun == ["r1", "r2"])
+
+
+async def test_room_within_a_limit_is_used_as_soon_as_there_is_some(db: CountingDatabase, doing: Doing) -> None:
+    await set_limit(db, Limit("agent", "default/clerk", 1))
+    await add(db, "r1", "r2", "r3")
+    async with working(db, doing, offer(capacity=8), pace=slow()):
+        await doing.until(lambda: doing.finished == ["r1", "r2", "r3"])
+    assert doing.most == 1
 
 
 async def test_a_run_whose_timer_is_near_is_taken_when_it_is_due(db: CountingDatabase, doing: Doing) -> None:
@@ -339,7 +348,8 @@ async def test_a_delivery_for_a_run_that_needs_another_worker_is_passed_on(db: C
     await add(db, "r1", requirements='{"gpu":true}')
     async with working(db, doing, offer(), letters, pace=slow()):
         letters.send("r1")
-        await until(lambda: letters.said == [("r1", "again", PASS_ON)])
+        letters.send("nobody")
+        await until(lambda: sorted(letters.said) == [("nobody", "done", 0.0), ("r1", "again", LATEST)])
     assert doing.begun == []
 
 

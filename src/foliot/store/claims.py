@@ -5,9 +5,10 @@ least at work (so neither a namespace nor an agent nor a lane can crowd out anot
 longest. What may not be taken now (another worker is needed, a limit is reached, its class is open) stands in no one's
 way: runs that are alike form a line, and a line that is refused is stepped over whole, however long it is.
 
-A look reads at most `LOOKED_AT` lines. If that was not all of them, the next look goes on behind the last one
-(`Claims.cursor`), at once while there are free places, until it has gone round: no line is starved by those before it,
-and an urgent one waits for no more than one round.
+A look from the top reads at most `LOOKED_AT` lines, and no more than `EACH` of one namespace, so that one with very
+many lines hides no other. If that was not all of them, a look that goes on elsewhere (`Claims.cursor`) follows at once
+while there are free places, and so on in turns until it has gone round: no line is starved, and what is urgent waits
+for one other look at most.
 
 Lines are read outside the transaction, as a hint. What decides is the transaction: it finds the runs again and locks
 them with the row of each run, passing over what others have locked.
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
+import msgspec
 from msgspec import Struct
 
 from foliot.store import queue
@@ -29,8 +31,10 @@ from foliot.store.placement import Offer, fits
 from foliot.store.runs import TERMINAL, Lease
 from foliot.store.transaction import Row, Tx, many, rows
 
-LOOKED_AT = 256
-_URGENCY = 3  # the first characters of a line say how urgent it is
+LOOKED_AT = 128
+EACH = 8
+# Sorts before every line, and is not "", which begins at the top.
+_BEGINNING = " "
 
 
 class Claims(Struct, frozen=True):
@@ -39,7 +43,7 @@ class Claims(Struct, frozen=True):
     `next_due` is when the next run that is known becomes due. `refused` counts lines of which no more was taken
     although something is due, by reason: `placement`, `limit`, `breaker`, or `taken` (others were faster, or are at
     it). `recovered` are the ids of runs whose holder let its lease run out. `more`: there may be more, look again as
-    soon as there is a place, behind `cursor`.
+    soon as there is a place, at `cursor` too: where this look did not look, or did not come to an end.
     """
 
     leases: list[Lease]
@@ -100,10 +104,12 @@ class Bounds(Struct, frozen=True):
 async def claim(db: Database, offer: Offer, *, want: int, now: float, until: float, after: str = "") -> Claims:
     """Take up to `want` runs that are due, each under a new epoch with a lease until `until`.
 
-    An idle look is one query and writes nothing. Raises `Unavailable`.
+    `after` is the cursor of an earlier look; without it the look is from the top. An idle look is one query and writes
+    nothing. Raises `Unavailable`.
     """
-    lines = [_line(row) for row in await db.read("queue_lines", after=after, now=now, count=LOOKED_AT)]
-    cursor = lines[-1].line if len(lines) == LOOKED_AT else ""
+    each = LOOKED_AT if after else EACH
+    lines = [_line(row) for row in await db.read("queue_lines", after=after, now=now, count=LOOKED_AT, each=each)]
+    cursor = _cursor(lines, from_top=not after)
     due = [line for line in lines if line.is_due(now)]
     fitting = [line for line in due if fits(offer, line.requirements)]
     refused = Counter({"placement": len(due) - len(fitting)})
@@ -122,8 +128,16 @@ async def claim(db: Database, offer: Offer, *, want: int, now: float, until: flo
         refused={reason: count for reason, count in refused.items() if count},
         recovered=taken.recovered,
         more=len(taken.leases) >= want or bool(cursor),
-        cursor=cursor,
+        cursor=after if after and len(taken.leases) >= want else cursor,
     )
+
+
+async def waiting_for_others(db: Database, offer: Offer, run_ids: Sequence[str], *, now: float) -> set[str]:
+    """Of these runs those that are due and that nobody holds, but that this worker may not take."""
+    if not run_ids:
+        return set()
+    found = await db.read("queue_due", run_ids=msgspec.json.encode(run_ids).decode(), now=now)
+    return {row["run_id"] for row in found if not fits(offer, row["requirements"])}
 
 
 class Taken(Struct, frozen=True):
@@ -143,7 +157,7 @@ def take(
     gate = yield from _open_gate(lines, bounds, now)
     busy = Counter(at_work)
     chosen: list[Row] = []
-    for _, level in groupby(lines, key=lambda line: line.line[:_URGENCY]):
+    for _, level in groupby(lines, key=lambda line: line.line[: queue.URGENCY]):
         if len(chosen) < want:
             chosen += yield from _take_level(list(level), want - len(chosen), now, busy, gate)
     leases = [Lease(row["run_id"], row["run"], row["epoch"] + 1, offer.identity, until, queued=True) for row in chosen]
@@ -290,6 +304,14 @@ def _set_right(row: Row, now: float) -> Tx[bool]:
         yield from many("queue_hold", [{"run": row["run"], "until": row["lease_until"]}])
         return True
     return False
+
+
+def _cursor(lines: Sequence[Line], *, from_top: bool) -> str:
+    """Where a look finds what this one did not see; "" when it saw everything."""
+    if not from_top:
+        return lines[-1].line if len(lines) == LOOKED_AT else ""
+    most = max(Counter(line.line[: queue.SPACE] for line in lines).values(), default=0)
+    return _BEGINNING if len(lines) == LOOKED_AT or most >= EACH else ""
 
 
 def _next_due(lines: Iterable[Line], bounds: Bounds, now: float) -> float | None:

@@ -14,6 +14,8 @@ from msgspec import Struct
 from foliot.store.transaction import Tx, many, run
 
 MOST_URGENT = 999
+# So many characters of a line say how urgent it is, and so many also of which namespace.
+URGENCY, SPACE = 3, 11
 
 
 class QueueItem(Struct, frozen=True):
@@ -37,10 +39,17 @@ class QueueItem(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """Where it stands: behind what is as urgent and in every other way like it. Urgent lines sort first."""
-        alike = "\0".join((self.namespace, self.agent, self.lane, self.class_key, self.requirements))
-        kind = hashlib.blake2b(alike.encode(), digest_size=9).hexdigest()
-        return f"{MOST_URGENT - min(max(self.priority, 0), MOST_URGENT):03}{kind}"
+        """Where it stands: behind what is as urgent and in every other way like it.
+
+        Urgent lines sort first, and those of a namespace beside one another.
+        """
+        urgency = MOST_URGENT - min(max(self.priority, 0), MOST_URGENT)
+        alike = "\0".join((self.agent, self.lane, self.class_key, self.requirements))
+        return f"{urgency:03}{_digest(self.namespace, 4)}{_digest(alike, 8)}"
+
+
+def _digest(text: str, size: int) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
 
 
 def enqueue(items: Sequence[QueueItem]) -> Tx[None]:

@@ -54,3 +54,27 @@ class Pace:
         """Seconds to wait after a look that the database did not answer: half a second at first, ten at most."""
         self._errors = min(self._errors + 1, 6)
         return min(10.0, 0.25 * 2**self._errors) * (0.5 + self._chance() / 2)
+
+
+class Round:
+    """Where a worker looks next: from the top, and where there is more than one look sees, also all the way round.
+
+    In turns, so that neither what is urgent nor what stands far behind has to wait for the other.
+    """
+
+    def __init__(self) -> None:
+        self._place = ""
+        self._from_top = True
+
+    @property
+    def place(self) -> str:
+        """Where to look now; "" is the top."""
+        return "" if self._from_top else self._place
+
+    def looked(self, claims: Claims) -> None:
+        if not self._from_top:
+            self._place, self._from_top = claims.cursor, True
+        elif claims.cursor:
+            self._place, self._from_top = self._place or claims.cursor, False
+        else:
+            self._place = ""

@@ -14,18 +14,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from typing import TypeAlias
 
 from foliot.bus.base import Delivery, Transport
 from foliot.engine.worker import is_gone
+from foliot.errors import FoliotError
 from foliot.store.base import Database
-from foliot.store.claims import Claims, claim
+from foliot.store.claims import Claims, claim, waiting_for_others
 from foliot.store.placement import Offer
 from foliot.store.runs import Lease
 from foliot.store.workers import HEARTBEAT, Phase
 from foliot.work.base import Performer
-from foliot.work.pace import Pace
+from foliot.work.pace import Pace, Round
 from foliot.work.presence import Complaints, Presence, sleep_unless
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ Timers: TypeAlias = Callable[[float], Awaitable[float | None]]
 
 LOOK_FOR_TIMERS = 5.0
 # A ticket for a run that this worker may not take goes to another one after this long.
-PASS_ON = 1.0
+SOONEST, LATEST = 1.0, 60.0
 
 
 class Worker:
@@ -74,7 +75,7 @@ class Worker:
         self._silent = False
         self._changed = asyncio.Event()
         self._look_at = 0.0
-        self._cursor = ""
+        self._round = Round()
         self._phase: Phase = "ready"
         self._hurry = asyncio.Event()
         self._complaints = Complaints(offer.name)
@@ -165,7 +166,7 @@ class Worker:
         want = self.offer.capacity - len(self._at_work)
         try:
             claims = await claim(
-                self._db, self.offer, want=want, now=now, until=now + self._lease_seconds, after=self._cursor
+                self._db, self.offer, want=want, now=now, until=now + self._lease_seconds, after=self._round.place
             )
         except Exception as error:
             wait = self._pace.failed()
@@ -174,7 +175,7 @@ class Worker:
         else:
             self._complaints.well()
             await self._settle(claims, deliveries)
-            self._cursor = claims.cursor
+            self._round.looked(claims)
             wait = self._pace.found(claims, now)
             if self._once and not claims.leases and not claims.more and not self._at_work:
                 self.drain()
@@ -191,10 +192,25 @@ class Worker:
             kept.add(id(delivery))
             self._start(lease, delivery)
         rest = [delivery for delivery in deliveries if id(delivery) not in kept]
-        if claims.refused.get("placement"):
-            await _each(delivery.again(delay=PASS_ON) for delivery in rest)
+        elsewhere = await self._for_others(rest) if claims.refused.get("placement") else set[str]()
+        await _each(self._pass_on(delivery, elsewhere) for delivery in rest)
+
+    async def _for_others(self, deliveries: Sequence[Delivery]) -> set[str]:
+        """Of the runs in these deliveries those that wait for a worker of another sort."""
+        run_ids = [delivery.ticket.run_id for delivery in deliveries if delivery.ticket is not None]
+        try:
+            return await waiting_for_others(self._db, self.offer, run_ids, now=self._clock())
+        except FoliotError as error:
+            self._complaints.trouble("look at the queue", error)
+            return set()
+
+    async def _pass_on(self, delivery: Delivery, elsewhere: Set[str]) -> None:
+        """The longer a run waits already, the later: a ticket that nobody can use must not go round all the time."""
+        ticket = delivery.ticket
+        if ticket is None or ticket.run_id not in elsewhere:
+            await delivery.done()
         else:
-            await _each(delivery.done() for delivery in rest)
+            await delivery.again(delay=min(max(self._clock() - ticket.due_at, SOONEST), LATEST))
 
     def _start(self, lease: Lease, delivery: Delivery | None) -> None:
         task = asyncio.create_task(self._perform(lease, delivery), name=f"run {lease.run_id}")
@@ -221,8 +237,8 @@ class Worker:
         del self._at_work[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a delivery could not be settled: %s", error)
-        if self._once:
-            self._look_at = 0.0
+        # Its end may be what others wait for: a place, room within a limit, or the next agent of its task.
+        self._look_at = 0.0
         self._changed.set()
 
     # --- what goes on beside -------------------------------------------------------------------------------------

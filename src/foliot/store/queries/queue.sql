@@ -22,13 +22,20 @@ UPDATE queue SET due_at = :now WHERE run_id = :run_id AND held = 0 AND (due_at I
 UPDATE queue SET due_at = :until WHERE run = :run AND held = 1 AND due_at < :until;
 
 -- name: queue_lines
--- The lines behind :after, urgent ones first, each with its first run and how many of it are held. The recursion hops
--- from line to line in the index: its price is the number of lines, not of runs.
-WITH RECURSIVE head (line) AS (
-    SELECT MIN(q.line) FROM queue AS q WHERE q.due_at IS NOT NULL AND q.line > :after
+-- Lines behind :after, urgent ones first, each with its first run and how many of it are held; no more than :each that
+-- are equally urgent in one namespace. The recursion hops from line to line in the index, and over the rest of a
+-- namespace (a tilde sorts behind every digit): its price is the number of lines it gives, not of runs.
+WITH RECURSIVE head (line, before, n) AS (
+    SELECT MIN(q.line), SUBSTR(MIN(q.line), 1, 0), CAST(0 AS BIGINT)
+      FROM queue AS q WHERE q.due_at IS NOT NULL AND q.line > :after
     UNION ALL
-    SELECT (SELECT MIN(q.line) FROM queue AS q WHERE q.due_at IS NOT NULL AND q.line > head.line)
-      FROM head WHERE head.line IS NOT NULL)
+    SELECT (SELECT MIN(q.line) FROM queue AS q
+             WHERE q.due_at IS NOT NULL
+               AND q.line > CASE WHEN CASE WHEN SUBSTR(h.line, 1, 11) = SUBSTR(h.before, 1, 11) THEN h.n + 1 ELSE 1 END
+                                      >= :each THEN SUBSTR(h.line, 1, 11) || '~' ELSE h.line END),
+           h.line,
+           CASE WHEN SUBSTR(h.line, 1, 11) = SUBSTR(h.before, 1, 11) THEN h.n + 1 ELSE 1 END
+      FROM head AS h WHERE h.line IS NOT NULL)
 SELECT s.line AS line, s.namespace AS namespace, s.agent AS agent, s.lane AS lane, s.class AS class,
        s.requirements AS requirements, s.max_running AS max_running,
        CASE WHEN s.held = 0 THEN s.due_at END AS ready_at,
@@ -52,6 +59,11 @@ SELECT q.run AS run, q.run_id AS run_id, q.due_at AS due_at, r.phase AS phase, r
   FROM queue AS q JOIN run AS r ON r.key = q.run
  WHERE q.line = :line AND q.held = 1 AND q.due_at < :now
  ORDER BY q.due_at, q.run LIMIT :count /*skip_locked*/;
+
+-- name: queue_due
+SELECT q.run_id AS run_id, q.requirements AS requirements
+  FROM json_each(:run_ids) AS wanted JOIN queue AS q ON q.run_id = wanted.value
+ WHERE q.held = 0 AND q.due_at <= :now;
 
 -- name: queue_claim
 -- Both rows are locked by whoever found them: nobody came in between.
