@@ -94,7 +94,7 @@ def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float, started: f
         now,
     )
     for message_id in moves.stop:
-        yield from _stop(task, message_id, moves, now)
+        yield from _stop(task, message_id, moves, row["revision"], now)
     return (yield from begin_runs(task, moves.activate, now))
 
 
@@ -161,14 +161,14 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
     return tickets
 
 
-def _stop(task: TaskRef, message_id: str, moves: Moves, now: float) -> Tx[None]:
+def _stop(task: TaskRef, message_id: str, moves: Moves, revision: int, now: float) -> Tx[None]:
     """Ask the run of a message to end; whoever holds it, or takes it next, does."""
     found = yield from one("task_run_find", task=task.key, message=message_id)
     if found is None:
         return
     asked = next((fact for fact in moves.facts if isinstance(fact, TaskCancelRequested)), None)
     why = CancelRequested(asked.by, asked.reason) if asked else CancelRequested("task", "the task has failed")
-    told = signal(found["run_id"], why, now)
+    told = signal(found["run_id"], why, now, signal_id=f"{found['run_id']}/stop/{revision}")
     yield from run("signal_add", **msgspec.structs.asdict(told))
     yield from queue.wake(found["run_id"], now)
 

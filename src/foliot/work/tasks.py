@@ -51,6 +51,7 @@ class TaskService(TaskList):
         *,
         clock: Clock,
         wake: Callable[[str], Awaitable[None]] | None = None,
+        new_id: Callable[[float], str] = new_run_id,
     ) -> None:
         super().__init__(database)
         self._bundles = bundles
@@ -59,6 +60,7 @@ class TaskService(TaskList):
         self._transport = transport
         self._clock = clock
         self._wake = wake
+        self._new_id = new_id
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
@@ -71,7 +73,7 @@ class TaskService(TaskList):
         pinned, data = await self._pinner.pin(command)
         self._bundles.keep(pinned)
         now = self._clock()
-        uid = new_run_id(now)
+        uid = self._new_id(now)
         name = command.name or f"{command.target}-{uid}"
         command = msgspec.structs.replace(command, name=name)
         plan = pinned.plan_for(f"{command.namespace}/{name}")

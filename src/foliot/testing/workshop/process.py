@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from foliot.engine.ids import id_from
 from foliot.engine.runs import Runs
 from foliot.errors import FoliotError
 from foliot.kernel.spec import RunSpec
@@ -39,7 +40,12 @@ class Colleague(Mortal):
         self.journal = SqlJournal(self.wire, clock=self.clock)
         self.bundles = Bundles(self.journal)
         self.transport = UnsureTransport(self, broker)
-        self.tasks = TaskService(self.wire, self.bundles, Troupe(), self.transport, clock=self.clock)
+        self.tasks = TaskService(
+            self.wire, self.bundles, Troupe(), self.transport, clock=self.clock, new_id=self._new_id
+        )
+
+    def _new_id(self, now: float) -> str:
+        return id_from(now, self.world.chance.getrandbits(50))
 
     def clock(self) -> float:
         return self.world.now + self.skew
