@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.children import MOST_BESIDE
+from foliot.children import MOST_BESIDE, Children
 from foliot.delegation import MAX_DEPTH
 from foliot.kernel.events import RunCreated, RunSucceeded, ToolFinished
 from foliot.resources.validate import validate_document
@@ -444,6 +444,65 @@ def dying_boss(folder: Path) -> Agent:
 
     worker = helper([{"call": {"mark": {"name": "{input}"}}}, {"say": "done: {input}"}], tools=[mark])
     return boss(two_spawned({}), worker, *GENERIC)
+
+
+def forgetful_boss(folder: Path) -> Agent:
+    """Spawns one that waits for ever, is killed, and answers without waiting for it."""
+
+    @tool(effect="idempotent")
+    async def die() -> str:
+        """Be killed, once."""
+        if (folder / "die").exists():
+            (folder / "die").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "alive"
+
+    @tool(effect="read")
+    async def dawdle() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return "never"
+
+    slow = helper([{"call": "dawdle"}, {"say": "done"}], tools=[dawdle])
+    turns = [{"call": {"spawn_agent": {"agent": "helper", "prompt": "a"}}}, {"call": "die"}, {"say": "ok"}]
+    return boss(turns, slow, die, *GENERIC)
+
+
+async def test_after_a_kill_a_child_that_nobody_waits_for_still_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "die").touch()
+    store = str(tmp_path / "foliot.db")
+    done = subprocess.run(
+        [sys.executable, "-c", DIES.replace("dying_boss", "forgetful_boss"), store, str(tmp_path)],
+        timeout=50,
+        check=False,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    async with Runtime(store) as runtime:
+        assert [info.phase for info in await children(runtime, "r-1")] == ["running"]
+        assert (await runtime.resume("r-1", agent=forgetful_boss(tmp_path))).output == "ok"
+    async with Runtime(store) as runtime:
+        assert [info.phase for info in await children(runtime, "r-1")] == ["cancelled"]
+
+
+async def test_a_child_that_outlived_its_parent_ends_when_somebody_takes_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(self: Children, parent: str) -> None:
+        """As if the process had died between the end of the parent and that of its children."""
+
+    agent = forgetful_boss(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Children, "_end", killed)
+        async with Runtime(tmp_path / "foliot.db") as runtime:
+            result = await runtime.run(agent, "Go.")
+    async with Runtime(tmp_path / "foliot.db") as runtime:
+        (orphan,) = await children(runtime, result.run_id)
+        assert orphan.phase == "pending"
+        runtime._assembly.know(agent)
+        ended = await runtime.resume(orphan.id, check=False)
+        assert (ended.phase, ended.reason) == ("cancelled", "the run that started it has ended")
 
 
 async def test_after_a_kill_the_same_children_go_on_and_none_is_started_twice(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 MOST_BESIDE: Final = 10
 # How long a child that was told to end may take before it is let go as it is. Less than a driver waits.
 STOP_WITHIN: Final = 4.0
+ENDS_WITH_PARENT: Final = CancelRequested("parent", "the run that started it has ended")
 
 
 class Child:
@@ -123,7 +124,7 @@ class Children:
     async def close(self) -> None:
         """Let go of every child. Those whose parents have ended are ended; the others stay as they are."""
         for parent in list(self._of):
-            if await self._has_ended(parent):
+            if await self.has_ended(parent):
                 await self._end(parent)
         tasks = [child.task for family in self._of.values() for child in family.values() if child.task is not None]
         await _stopped([*self._minders.values(), *tasks])
@@ -135,13 +136,14 @@ class Children:
     async def _mind(self, parent: str) -> None:
         """Stay until the parent's run has ended, and end its children then."""
         while any(child.open for child in self._of.get(parent, {}).values()):
-            if await self._has_ended(parent):
+            if await self.has_ended(parent):
                 await self._end(parent)
                 return
             with contextlib.suppress(FoliotError):  # a store that fails for a moment is asked again
                 await self._pause()
 
-    async def _has_ended(self, parent: str) -> bool:
+    async def has_ended(self, parent: str) -> bool:
+        """Whether a run has ended, for its children: one that nobody remembers has."""
         driver = self._runs.local(parent)
         if driver is not None and driver.state.ended is None:
             return False
@@ -155,7 +157,7 @@ class Children:
     async def _end(self, parent: str) -> None:
         ending = [child for child in self._of.pop(parent, {}).values() if child.open]
         for child in ending:
-            stop = signal(child.run_id, CancelRequested("parent", "the run that started it has ended"), self._clock())
+            stop = signal(child.run_id, ENDS_WITH_PARENT, self._clock())
             with contextlib.suppress(FoliotError):  # it has ended by itself
                 await self._runs.journal.signal(stop)
                 if (driver := self._runs.local(child.run_id)) is not None:

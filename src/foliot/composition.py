@@ -191,7 +191,8 @@ def _assembled(
         limiting=limiting,
     )
     assembly = Assembly(models, resources, tools, backends, clock, governance)
-    assembly.delegate = Delegator(runs, assembly, clock=clock, pause=pause)
+    assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=pause)
+    runs.taken_up = delegator.taken_up
     parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting)
     if database is not None:
         runs.settlements = parts.settlement

@@ -16,7 +16,7 @@ from typing import Final, cast
 from msgspec.structs import replace
 
 from foliot.assembly import Assembly
-from foliot.children import STOP_WITHIN, Children
+from foliot.children import ENDS_WITH_PARENT, STOP_WITHIN, Children
 from foliot.engine.driver import Driver
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
@@ -27,9 +27,9 @@ from foliot.kernel.events import CancelRequested, RunCreated, RunSucceeded
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call, State
 from foliot.resources.digest import definition_digest
-from foliot.store.runs import TERMINAL, Held
+from foliot.store.runs import TERMINAL, Held, Signal
 from foliot.tools import search
-from foliot.tools.backends.agent import PREFIX, Delegated, Order
+from foliot.tools.backends.agent import PREFIX, Delegated, Order, child_id
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.spending import spend
 
@@ -115,6 +115,21 @@ class Delegator:
         if not isinstance(created, RunCreated) or created.parent != parent:
             raise ToolDenied(f"the run {run_id!r} was not started by this one", layer="delegation", rule="parent")
         return (await self._runs.journal.get(run_id)).phase in TERMINAL
+
+    async def taken_up(self, state: State) -> list[Signal]:
+        """Go on with what a run that is taken up had beside it; what it has to be told first, if anything.
+
+        A child that outlived its parent, because the process died in between, is told to end.
+        """
+        if SPAWNING & state.rules.keys():
+            for run_id in _spawned_by(state):
+                with contextlib.suppress(FoliotError):  # whoever waits for it is told what is wrong
+                    if (await self._runs.journal.get(run_id)).phase not in TERMINAL:
+                        self._children.keep(run_id, state.run_id, partial(self._drive, run_id))
+        parent = state.created.parent if state.created is not None else ""
+        if not parent or not await self._children.has_ended(parent):
+            return []
+        return [signal(state.run_id, ENDS_WITH_PARENT, self._clock())]
 
     async def close(self) -> None:
         """Let go of the children that run beside their parents; see `Children.close`."""
@@ -276,6 +291,12 @@ def _narrowed(spec: RunSpec, order: Order) -> RunSpec:
             f"agent {order.agent!r} has no tool {', '.join(missing)}; it has: {listed}", field="tools"
         )
     return replace(spec, tools=tuple(rule for rule in spec.tools if rule.name in kept or rule.name == search.NAME))
+
+
+def _spawned_by(state: State) -> list[str]:
+    """The children that a run may have beside it, by what it asked for."""
+    calls = [call for message in state.transcript for call in message.calls if call.name in SPAWNING]
+    return [child_id(state.spec.namespace, state.run_id, call.id) for call in calls]
 
 
 def _children_of(call: Call) -> int:

@@ -64,6 +64,8 @@ class Runs:
         self._budgets = budgets
         # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
         self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
+        # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
+        self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
         self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
 
@@ -171,7 +173,8 @@ class Runs:
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
         toolbox = self.tools if tools is None else await tools(state.spec)
         driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=await self._settlement(lease))
-        for signal in (*await self.journal.signals([lease.run_id]), *await self._answers(state, toolbox)):
+        told = await self.taken_up(state) if self.taken_up is not None else ()
+        for signal in (*await self.journal.signals([lease.run_id]), *await self._answers(state, toolbox), *told):
             driver.deliver(signal)
         return driver
 

@@ -182,5 +182,10 @@ class AgentTool:
 
 def child_run_id(call: Invocation, part: str = "") -> str:
     """The same for the same call of the same run, wherever and however often it is made."""
-    identity = "\0".join((call.namespace, call.run_id, call.call_id, *([part] if part else [])))
+    return child_id(call.namespace, call.run_id, call.call_id, part)
+
+
+def child_id(namespace: str, run_id: str, call_id: str, part: str = "") -> str:
+    """The child that a call of a run has, whether or not it was started."""
+    identity = "\0".join((namespace, run_id, call_id, *([part] if part else [])))
     return f"sub-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
