@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import secrets
-import shlex
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from foliot.cli.invocation import current
 from foliot.cli.output import as_json, as_yaml, output_option, render
 from foliot.cli.tables import clean, since, table
 from foliot.cli.triggers import all_declared, declared, length, stored, triggering, until_stopped
-from foliot.errors import NotFound, Unavailable, UsageError
+from foliot.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
     from foliot.store.base import Document, ResourceStore
@@ -172,21 +171,17 @@ async def _replay(name: str, id: str) -> int:
 @click.option("--url", default=f"http://127.0.0.1:{PORT}", show_default=True, metavar="URL", help="Where it listens.")
 def sign(name: str, data: str, event_id: str, headers: tuple[str, ...], url: str) -> int:
     """Print a curl command that delivers a body, signed now as the sender would. The secret is not in it."""
-    return run(_sign(name, _body(data), event_id, _headers(headers), url))
+    from foliot.cli.webhook_sending import body_of, headers_of
+
+    return run(_sign(name, body_of(data), event_id, headers_of(headers), url))
 
 
 async def _sign(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str) -> int:
+    from foliot.cli.webhook_sending import curl_line, signed_headers
+
     async with _with_address(name) as (document, store):
-        signed = await _signed(document, store, body, event_id or secrets.token_hex(8))
-    profile = document["spec"].get("auth", {}).get("profile", "generic")
-    if profile == "gitlab":  # this sender shows the secret itself
-        signed = {**signed, "X-Gitlab-Token": "$WEBHOOK_SECRET"}
-    words = ["curl", "-sS", "-X", "POST", url.rstrip("/") + document["status"]["endpointPath"]]
-    for header, value in {**signed, **extra}.items():
-        words += ["-H", f"{header}: {value}"]
-    text = body.decode("utf-8", "replace")
-    quoted = [f'"{word}"' if "$WEBHOOK_SECRET" in word else shlex.quote(word) for word in words]
-    click.echo(" ".join([*quoted, "--data-binary", shlex.quote(text)]))
+        signed = await signed_headers(document, store, body, event_id or secrets.token_hex(8))
+    click.echo(curl_line(document, {**signed, **extra}, body, url))
     return 0
 
 
@@ -198,12 +193,16 @@ async def _sign(name: str, body: bytes, event_id: str, extra: dict[str, str], ur
 @click.option("--url", metavar="URL", help="Send it to a server there.  [default: deliver it right here]")
 def send_test(name: str, data: str, event_id: str, headers: tuple[str, ...], url: str | None) -> int:
     """Deliver a body, signed as the sender would, and print the answer. Exit code 1 when it was not taken."""
-    return run(_send_test(name, _body(data), event_id, _headers(headers), url))
+    from foliot.cli.webhook_sending import body_of, headers_of
+
+    return run(_send_test(name, body_of(data), event_id, headers_of(headers), url))
 
 
 async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str | None) -> int:
+    from foliot.cli.webhook_sending import post, signed_headers
+
     async with _with_address(name) as (document, store):
-        signed = {**await _signed(document, store, body, event_id or secrets.token_hex(8)), **extra}
+        signed = {**await signed_headers(document, store, body, event_id or secrets.token_hex(8)), **extra}
     if url is None:
         from foliot.work.webhooks import Webhooks
 
@@ -211,24 +210,11 @@ async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str
             answer = await Webhooks(database, store, tasks).deliver(document["status"]["endpointID"], signed, body)
         status, said = answer.status, as_json(answer.document)
     else:
-        status, said = await _post(url.rstrip("/") + document["status"]["endpointPath"], signed, body)
+        status, said = await post(url.rstrip("/") + document["status"]["endpointPath"], signed, body)
     click.echo(said)
     if status >= 300:
         click.echo(f"It was refused with {status}: `foliot webhook deliveries {name}` says why.", err=True)
     return 0 if status < 300 else 1
-
-
-async def _post(address: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
-    import aiohttp
-
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
-            session.post(address, data=body, headers={"Content-Type": "application/json", **headers}) as response,
-        ):
-            return response.status, (await response.text()).strip()
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise Unavailable(f"{address} does not answer: {error}", hint="Is `foliot webhook listen` running?") from None
 
 
 @webhook.command()
@@ -288,39 +274,6 @@ async def _with_address(name: str) -> AsyncGenerator[tuple[Document, ResourceSto
     async with stored() as (database, store):
         document = await declared(store, KIND, name)
         yield await WebhookEndpoints(database, store).ensure(document), store
-
-
-async def _signed(document: Document, store: ResourceStore, body: bytes, event_id: str) -> dict[str, str]:
-    import os
-
-    from foliot.tools.secrets import EnvironmentSecrets
-    from foliot.work import signatures
-    from foliot.work.declared_webhook import read_webhook
-    from foliot.work.webhook_secrets import signing_secrets
-
-    read = read_webhook(document)
-    (secret, *_) = await signing_secrets(read, store, EnvironmentSecrets(os.environ))
-    return signatures.sign(read.scheme, secret, body, now=time.time(), event_id=event_id)
-
-
-def _body(data: str) -> bytes:
-    if not data.startswith("@"):
-        return data.encode()
-    try:
-        with open(data[1:], "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UsageError(f"--data: {data[1:]} cannot be read: {error.strerror}") from None
-
-
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in given:
-        name, colon, value = line.partition(":")
-        if not name.strip() or not colon:
-            raise UsageError(f"--header: {line!r} is no header", hint='such as -H "X-GitHub-Event: push"')
-        found[name.strip()] = value.strip()
-    return found
 
 
 def _text(document: Document, found: list[Delivery]) -> str:
