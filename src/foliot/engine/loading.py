@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import msgspec
 
 from foliot.errors import Conflict
@@ -9,21 +11,43 @@ from foliot.kernel.codec import decode
 from foliot.kernel.events import Event, RunCreated
 from foliot.kernel.loop import fold
 from foliot.kernel.messages import Message
-from foliot.kernel.spec import decode_spec
+from foliot.kernel.spec import RunSpec, decode_spec
 from foliot.kernel.state import State
 from foliot.store.runs import Journal, RunInfo
 
+MOST_SPECS = 256
 _messages = msgspec.json.Decoder(tuple[Message, ...])
+
+
+class Specs:
+    """Specs by digest. They never change, so the ones used last are kept: a thousand runs of an agent share one."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._kept: OrderedDict[str, RunSpec] = OrderedDict()
+
+    async def get(self, digest: str) -> RunSpec:
+        """Raises `NotFound`, `UnknownEvent`."""
+        spec = self._kept.get(digest)
+        if spec is None:
+            spec = self._kept[digest] = decode_spec(await self._journal.get_blob(digest))
+            if len(self._kept) > MOST_SPECS:
+                self._kept.popitem(last=False)
+        return spec
 
 
 async def load_run(journal: Journal, run_id: str, *, upto: int | None = None) -> tuple[RunInfo, State]:
     """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`."""
     info = await journal.get(run_id)
+    return info, await load_state(journal, Specs(journal), run_id, upto=upto)
+
+
+async def load_state(journal: Journal, specs: Specs, run_id: str, *, upto: int | None = None) -> State:
+    """The fold of a run's journal. Raises `Conflict` for a journal without a beginning."""
     facts = await read_facts(journal, run_id, limit=upto)
     if not facts or not isinstance(created := facts[0][1], RunCreated):
         raise Conflict(f"the journal of run {run_id} does not begin with its creation")
-    spec = decode_spec(await journal.get_blob(info.spec))
-    return info, fold(spec, run_id, facts, await read_history(journal, created))
+    return fold(await specs.get(created.spec), run_id, facts, await read_history(journal, created))
 
 
 async def read_facts(journal: Journal, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:

@@ -16,7 +16,7 @@ from foliot.engine.budgets.opening import RunBudgets
 from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
-from foliot.engine.loading import load_run, read_facts, read_history
+from foliot.engine.loading import Specs, load_run, load_state, read_facts, read_history
 from foliot.engine.worker import identity, is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.codec import encode, type_of
@@ -67,6 +67,7 @@ class Runs:
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
+        self._specs = Specs(journal)
         self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
 
     async def start(
@@ -167,7 +168,7 @@ class Runs:
         self, lease: Lease, *, tools: Callable[[RunSpec], Awaitable[Toolbox]] | None = None, stream: bool = False
     ) -> Driver:
         """Go on with a run whose lease this process was given. Raises `LeaseLost`, and what `tools` raises."""
-        _, state = await self.load(lease.run_id)
+        state = await load_state(self.journal, self._specs, lease.run_id)
         if state.ended is not None:
             # This process slept past its new lease before it read on, and someone else has finished the run.
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
