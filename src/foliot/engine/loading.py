@@ -22,15 +22,14 @@ _messages = msgspec.json.Decoder(tuple[Message, ...])
 class Specs:
     """Specs by digest. They never change, so the ones used last are kept: a thousand runs of an agent share one."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self) -> None:
         self._kept: OrderedDict[str, RunSpec] = OrderedDict()
 
-    async def get(self, digest: str) -> RunSpec:
+    async def get(self, journal: Journal, digest: str) -> RunSpec:
         """Raises `NotFound`, `UnknownEvent`."""
         spec = self._kept.get(digest)
         if spec is None:
-            spec = self._kept[digest] = decode_spec(await self._journal.get_blob(digest))
+            spec = self._kept[digest] = decode_spec(await journal.get_blob(digest))
             if len(self._kept) > MOST_SPECS:
                 self._kept.popitem(last=False)
         return spec
@@ -39,7 +38,7 @@ class Specs:
 async def load_run(journal: Journal, run_id: str, *, upto: int | None = None) -> tuple[RunInfo, State]:
     """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`."""
     info = await journal.get(run_id)
-    return info, await load_state(journal, Specs(journal), run_id, upto=upto)
+    return info, await load_state(journal, Specs(), run_id, upto=upto)
 
 
 async def load_state(journal: Journal, specs: Specs, run_id: str, *, upto: int | None = None) -> State:
@@ -47,7 +46,7 @@ async def load_state(journal: Journal, specs: Specs, run_id: str, *, upto: int |
     facts = await read_facts(journal, run_id, limit=upto)
     if not facts or not isinstance(created := facts[0][1], RunCreated):
         raise Conflict(f"the journal of run {run_id} does not begin with its creation")
-    return fold(await specs.get(created.spec), run_id, facts, await read_history(journal, created))
+    return fold(await specs.get(journal, created.spec), run_id, facts, await read_history(journal, created))
 
 
 async def read_facts(journal: Journal, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:

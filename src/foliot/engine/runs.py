@@ -67,7 +67,7 @@ class Runs:
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
-        self._specs = Specs(journal)
+        self._specs = Specs()
         self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
 
     async def start(
