@@ -187,4 +187,4 @@ def test_a_failing_seed_is_reported_with_its_history_and_the_command_that_replay
     assert "nothing_unexpected_is_raised" in text
     assert "stored   1:run.created" in text
     assert text.endswith("replay: python -m foliot.testing.simulator --seed 1 --profile calm -v")
-    assert play_chunk(range(2), "calm") == []
+    assert play_chunk(simulate, range(2), "calm") == []

@@ -31,7 +31,7 @@ from foliot.models.base import (
 from foliot.testing.simulator.history import Asked
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.virtual_loop import OWNER
-from foliot.tools.base import Admitted, Invocation, MayAct, OnOutput, Parked, ToolDefinition, ToolError
+from foliot.tools.base import Admitted, Invocation, MayAct, OnOutput, Parked, Question, ToolDefinition, ToolError
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 
@@ -43,7 +43,9 @@ _KINDS: Final[tuple[tuple[str, Effect, OnUnknown], ...]] = (
     ("pay", "once", "ask"),
     ("post", "once", "retry"),
     ("launch", "once", "fail"),
+    ("ask", "idempotent", "ask"),
 )
+CHOICES: Final = ("yes", "no")
 RULES: Final = tuple(ToolRule(ToolSpec(name, "", dict(SCHEMA)), effect, unknown) for name, effect, unknown in _KINDS)
 
 
@@ -145,7 +147,16 @@ class SimulatedTool:
                 return f"{call.tool} {call.arguments['n']}"
 
 
-_TOOLS: Final = tuple(SimulatedTool(rule) for rule in RULES)
+class AskingTool(SimulatedTool):
+    """Asks a person instead of acting. The second question has an end, and what is taken then."""
+
+    def question(self, call: Invocation) -> Question:
+        if call.arguments["n"] == 1:
+            return Question("really?", CHOICES)
+        return Question("really?", CHOICES, "no", seconds=8.0)
+
+
+_TOOLS: Final = tuple((AskingTool if rule.name == "ask" else SimulatedTool)(rule) for rule in RULES)
 
 
 class ProcessToolbox:

@@ -7,7 +7,15 @@ import asyncio
 from foliot.engine.signals import signal
 from foliot.errors import FoliotError
 from foliot.kernel.codec import decode
-from foliot.kernel.events import CancelRequested, Event, InputReceived, RunWaiting, UnknownDecided
+from foliot.kernel.events import (
+    CancelRequested,
+    Event,
+    InputReceived,
+    QuestionAnswered,
+    QuestionAsked,
+    RunWaiting,
+    UnknownDecided,
+)
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.store.runs import Signal
 from foliot.testing.simulator.history import brief
@@ -47,6 +55,8 @@ class People:
             elif roll < 0.8:
                 mode = chance.choice(("steer", "followup", "interrupt", "queue"))
                 self._send(run_id, InputReceived(f"i{number}", Message("user", (Text("and this?"),)), mode, "ann"))
+            elif roll < 0.85:
+                self._send(run_id, QuestionAnswered(chance.choice(("c1", "c0_0")), chance.choice(("yes", "?")), "bob"))
             elif roll < 0.9:
                 self._send(run_id, UnknownDecided("c1", chance.choice(("happened", "run", "fail")), "bob"))
             else:
@@ -70,10 +80,17 @@ class People:
 
     def _decision(self, run_id: str, call_id: str) -> Event:
         chance = self._world.chance
+        if self._is_asked(run_id, call_id):
+            return QuestionAnswered(call_id, chance.choice(("yes", "no")), "ann")
         if self._world.acts[f"{run_id}/{call_id}"]:
             result = ToolResult(call_id, "", (Text("seen"),)) if chance.random() < 0.5 else None
             return UnknownDecided(call_id, "happened", "ann", result=result)
         return UnknownDecided(call_id, "fail" if chance.random() < 0.1 else "run", "ann")
+
+    def _is_asked(self, run_id: str, call_id: str) -> bool:
+        entries = at_once(self._world.journal.read(run_id))
+        asked = (decode(entry.data) for entry in entries if entry.type == "question.asked")
+        return any(isinstance(event, QuestionAsked) and event.call_id == call_id for event in asked)
 
     def _send(self, run_id: str, event: Event) -> None:
         self._world.note("people", run_id, f"says     {brief(event)}")
