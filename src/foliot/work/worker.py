@@ -73,6 +73,7 @@ class Worker:
         self._at_work: dict[asyncio.Task[None], Delivery | None] = {}
         self._receiving: asyncio.Task[Sequence[Delivery]] | None = None
         self._silent = False
+        self._again = False
         self._changed = asyncio.Event()
         self._look_at = 0.0
         self._round = Round()
@@ -161,7 +162,8 @@ class Worker:
     # --- taking --------------------------------------------------------------------------------------------------
 
     async def _look(self, deliveries: Sequence[Delivery]) -> None:
-        self._silent = False
+        self._silent = self._again = False
+        was_idle = not self._at_work
         now = self._clock()
         want = self.offer.capacity - len(self._at_work)
         try:
@@ -177,9 +179,16 @@ class Worker:
             await self._settle(claims, deliveries)
             self._round.looked(claims)
             wait = self._pace.found(claims, now)
-            if self._once and not claims.leases and not claims.more and not self._at_work:
+            if self._once and was_idle and not claims.leases and not claims.more:
                 self.drain()
-        self._look_at = asyncio.get_running_loop().time() + wait
+        # What happened while this look was under way it may not have seen.
+        self._look_at = 0.0 if self._again else asyncio.get_running_loop().time() + wait
+
+    def _look_again(self) -> None:
+        """As soon as there is a place."""
+        self._again = True
+        self._look_at = 0.0
+        self._changed.set()
 
     async def _settle(self, claims: Claims, deliveries: Sequence[Delivery]) -> None:
         """Start what was claimed. A ticket stays with its run; one for another is forgotten, or passed on."""
@@ -238,8 +247,7 @@ class Worker:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a delivery could not be settled: %s", error)
         # Its end may be what others wait for: a place, room within a limit, or the next agent of its task.
-        self._look_at = 0.0
-        self._changed.set()
+        self._look_again()
 
     # --- what goes on beside -------------------------------------------------------------------------------------
 
@@ -256,8 +264,7 @@ class Worker:
                 log.warning("another process took the name %s: this one finishes and ends", self.offer.name)
                 self.drain()
             if await self._presence.bury():
-                self._look_at = 0.0
-                self._changed.set()
+                self._look_again()
 
     async def _keep_time(self, timers: Timers) -> None:
         while True:
