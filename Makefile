@@ -29,10 +29,11 @@ run: setup ## Run Foliot's main job on the embedded default
 test: setup ## Run every test, with a real PostgreSQL and a real NATS server
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-simulate: setup ## 10,000 seeds of the simulator; a failing one is printed with how to replay it
+simulate: setup ## 10,000 seeds of each simulator; a failing one is printed with how to replay it
 	@$(BIN)/python -m foliot.testing.simulator --seeds 10000 --jobs 2
+	@$(BIN)/python -m foliot.testing.workshop --seeds 10000 --jobs 2
 
-chaos: setup ## 200 kills of real processes, and long kill loops over both databases
+chaos: setup ## Kills of real processes, servers restarted under 5,000 tasks, long loops over both databases
 	@FOLIOT_CHAOS=1 $(BIN)/pytest tests/chaos tests/store -q -s -n0 --timeout=3060
 
 bench: setup ## The benchmarks, printed as tables (peers too, if installed)

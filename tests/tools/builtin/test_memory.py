@@ -93,9 +93,11 @@ async def test_agents_of_one_task_share_and_other_tasks_do_not(tmp_path):
         result = await runtime.run(second, "go", check=False)
         with pytest.raises(ToolDenied, match="belongs to no task"):
             await memory.get(result.run_id, "k")
+        for number in range(63):
+            await memory.put(runs["one"], f"big{number}", "x" * 64 * 1024)
         with pytest.raises(ToolError, match="is full"):
-            for number in range(70):
-                await memory.put(runs["one"], f"big{number}", "x" * 64 * 1024)
+            await memory.put(runs["one"], "more", "x" * 64 * 1024)
+        await memory.put(runs["one"], "big0", "replaced")
         await tasks.delete("default", "one")
         with pytest.raises(ToolDenied):
             await memory.get(runs["one"], "k")
