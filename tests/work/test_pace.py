@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from foliot.store.claims import Claims
 from foliot.store.runs import Lease
-from foliot.work.pace import Pace
+from foliot.work.pace import Pace, Round
 
 LEASE = Lease("r1", 1, 1, "w", 30.0, queued=True)
 NOTHING = Claims([])
@@ -54,3 +54,19 @@ def test_a_store_that_does_not_answer_is_asked_less_and_less_and_then_as_before(
 @given(st.floats(0, 1))
 def test_chance_spreads_waits_over_half_of_their_length(chance: float) -> None:
     assert 0.25 <= Pace(lambda: chance).failed() <= 0.5
+
+
+def test_looks_go_round_in_turns_with_looks_from_the_top() -> None:
+    place = Round()
+    seen: list[str] = []
+    for cursor in (" ", "m", " ", "", " ", "x"):
+        seen.append(place.place)
+        place.looked(Claims([], cursor=cursor))
+    assert seen == ["", " ", "", "m", "", " "]
+
+
+def test_where_one_look_sees_everything_all_are_from_the_top() -> None:
+    place = Round()
+    for _ in range(3):
+        assert place.place == ""
+        place.looked(NOTHING)
