@@ -104,7 +104,9 @@ class Tasking:
     async def _end_here(self, run_id: str) -> None:
         """Take a run that nobody holds and let it hear what it was told. Raises `Held`, `Conflict`."""
         now = self._clock()
-        lease = await self._runs.journal.claim(run_id, worker=self._runs.worker, now=now, until=now + self._runs.lease_seconds)
+        lease = await self._runs.journal.claim(
+            run_id, worker=self._runs.worker, now=now, until=now + self._runs.lease_seconds
+        )
         await self.performer.perform(lease)
 
     async def close(self) -> None:

@@ -23,13 +23,13 @@ from foliot.kernel.messages import Message, ModelRequest
 from foliot.kernel.spec import ToolRule
 
 
-class Note(Struct, frozen=True):
+class Note(Struct, frozen=True, gc=False):
     """Nothing to do in the world: record `events`, and decide again."""
 
     events: tuple[Event, ...]
 
 
-class AskModel(Struct, frozen=True):
+class AskModel(Struct, frozen=True, gc=False):
     """Ask, and report `ModelResponded` or `ModelFailed` for this step. Give up at `deadline` (seconds since 1970)."""
 
     step: int
@@ -38,7 +38,7 @@ class AskModel(Struct, frozen=True):
     deadline: float | None = None
 
 
-class CallIntent(Struct, frozen=True):
+class CallIntent(Struct, frozen=True, gc=False):
     """One call to be started. `arguments` is JSON text of an object: the model's, or as a person edited it.
 
     `key` is the idempotency key. `attempt` counts the starts of this call. `grant` is the approval it was given.
@@ -57,7 +57,7 @@ class CallIntent(Struct, frozen=True):
         return ToolStarted(self.call_id, self.name, self.key, self.attempt)
 
 
-class CallTools(Struct, frozen=True):
+class CallTools(Struct, frozen=True, gc=False):
     """Start these now, side by side; others may be under way already.
 
     For each, exactly one of: `ToolStarted` (then act, then `ToolFinished`), `ToolFinished` at once (refused: arguments
@@ -90,7 +90,7 @@ class Compact(Struct, frozen=True):
     events: tuple[Event, ...] = ()
 
 
-class Await(Struct, frozen=True):
+class Await(Struct, frozen=True, gc=False):
     """Nothing new to start: the next fact comes from what is under way (the model, these calls).
 
     `stop`: the run is ending; ask these calls to stop, and report a result for each within a bounded time.

@@ -29,8 +29,8 @@ Synthetic: TypeAlias = Literal[
 ]
 
 
-class Fact(Struct, frozen=True, omit_defaults=True):
-    """Base of all events."""
+class Fact(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Base of all events. JSON cannot hold a circle, so they are left out of the garbage collector."""
 
 
 # --- the run -----------------------------------------------------------------------------------------------------

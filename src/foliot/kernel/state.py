@@ -117,6 +117,51 @@ class Ending(Struct, frozen=True):
 class State:
     """See the module. `now` is the time of the newest fact: the only clock there is in here."""
 
+    __slots__ = (
+        "answer",
+        "asking",
+        "asks",
+        "attempt",
+        "bad_steps",
+        "cache",
+        "call_ids",
+        "calls",
+        "compacted",
+        "created",
+        "effects",
+        "ended",
+        "ending",
+        "final",
+        "held",
+        "inputs",
+        "interrupted",
+        "known_tokens",
+        "model_failures",
+        "new_chars",
+        "notes",
+        "now",
+        "open_calls",
+        "output_repairs",
+        "overflow",
+        "paid",
+        "paused",
+        "retried",
+        "retry_at",
+        "rules",
+        "run_id",
+        "seq",
+        "spec",
+        "spent",
+        "started_at",
+        "tools",
+        "tools_done",
+        "transcript",
+        "waited",
+        "waiting",
+        "waiting_since",
+        "waived",
+    )
+
     def __init__(self, spec: RunSpec, run_id: str, history: Iterable[Message] = ()) -> None:
         self.spec = spec
         self.run_id = run_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from types import CoroutineType
 from typing import Any
 
 import msgspec
@@ -55,7 +56,7 @@ class SqlJournal:
     async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
         return await self._db.write(_renew, leases, until)
 
-    async def append(
+    def append(
         self,
         lease: Lease,
         entries: Sequence[Entry],
@@ -65,13 +66,12 @@ class SqlJournal:
         taken: Sequence[str] = (),
         due: float | None = None,
         also: Beside | None = None,
-    ) -> None:
+    ) -> CoroutineType[Any, Any, None]:
+        if phase is None and entries and not taken:
+            return self._db.write(_ADVANCE, lease, entries)
         if lease.queued and phase is not None and phase != "running":
-            await self._db.write(_let_go, lease, entries, phase, summary, taken, due, also)
-        elif phase is None and entries and not taken:
-            await self._db.write(_ADVANCE, lease, entries)
-        else:
-            await self._db.write(_append, lease, entries, phase, summary, taken)
+            return self._db.write(_let_go, lease, entries, phase, summary, taken, due, also)
+        return self._db.write(_append, lease, entries, phase, summary, taken)
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)

@@ -29,7 +29,7 @@ Beside: TypeAlias = Callable[[], Tx[None]]
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """One event as stored. `at` is in seconds since the epoch; `data` is the encoded event."""
 
     seq: int
@@ -38,7 +38,7 @@ class Entry(Struct, frozen=True):
     data: bytes
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, gc=False):
     """The right to write one journal until `until`. `epoch` is the fence; `key` is the store's short name for it.
 
     `queued`: the run belongs to a task, so letting it go puts it back into the queue, and its end takes it out.

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import apsw
+from msgspec import Struct
 
 from foliot.errors import Unavailable
 from foliot.store import queries
@@ -35,7 +36,7 @@ _COURTESY = 0.004
 _COURTESY_BATCHES = 20
 
 
-class Job(NamedTuple):
+class Job(Struct, frozen=True, gc=False):
     """One transaction that waits for its turn."""
 
     future: Future[Any]

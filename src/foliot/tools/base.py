@@ -21,7 +21,7 @@ MayAct: TypeAlias = Callable[[], Awaitable[bool]]
 """Whether whoever makes a call still has the right to, asked after a wait and before an act."""
 
 
-class Caller(Struct, frozen=True):
+class Caller(Struct, frozen=True, gc=False):
     """On whose behalf a call is made. The runtime fills this in; nothing a model writes ever reaches it.
 
     `allowed_tools` need no further permission; `advertised` are the tools this run was given (None: no run, no list).
@@ -39,7 +39,7 @@ class Caller(Struct, frozen=True):
     depth: int = 0
 
 
-class Invocation(Struct, frozen=True):
+class Invocation(Struct, frozen=True, gc=False):
     """One call as a tool receives it. `arguments` are parsed and were checked against the tool's schema.
 
     `idempotency_key` is the same for every attempt of the same call, across crashes and machines: a backend that

@@ -110,8 +110,7 @@ def from_template(template: Mapping[str, Any], given: Command) -> Command:
     chosen = {
         field: value
         for field in Command.__struct_fields__
-        if field not in _MERGED
-        and (value := getattr(given, field)) != getattr(default, field)
+        if field not in _MERGED and (value := getattr(given, field)) != getattr(default, field)
     }
     return replace(
         base,

@@ -14,7 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from foliot.engine.budgets.declared import Payer
 from foliot.engine.records.entry import budget_entry, decision_entry, entry_of
@@ -51,10 +53,11 @@ class Feed(Protocol):
     async def close(self) -> None: ...
 
 
-class _Pending(NamedTuple):
-    """What is to be written: `entry` makes it when its turn comes, so that calls do not pay for it."""
+class _Pending(Struct, frozen=True, gc=False):
+    """What is to be written: `make(*given)` makes it when its turn comes, so that calls do not pay for it."""
 
-    entry: Callable[[], dict[str, Any]]
+    make: Callable[..., dict[str, Any]]
+    given: tuple[Any, ...] = ()
     kept: asyncio.Future[None] | None = None
 
 
@@ -85,7 +88,7 @@ class AuditTrail:
         kept = asyncio.get_running_loop().create_future() if required else None
         usage = spent() if entry.moment == "finished" else None
         arguments = entry.arguments or snapshot(entry.call.arguments)
-        self._enqueue(_Pending(partial(entry_of, entry, arguments, self._masker, usage), kept))
+        self._enqueue(_Pending(entry_of, (entry, arguments, self._masker, usage), kept))
         if kept is not None:
             try:
                 await asyncio.wait_for(kept, WAIT_SECONDS)
@@ -97,7 +100,7 @@ class AuditTrail:
         if self._closed:
             self._drop(1, "the log is closed")
         else:
-            self._enqueue(_Pending(partial(decision_entry, document, outcome, by, at)))
+            self._enqueue(_Pending(decision_entry, (document, outcome, by, at)))
 
     def budget(self, payer: Payer, act: Act, outcome: str, budget: str, message: str) -> None:
         """A budget had no room for an act, or much of it is spent. Never waits, never raises."""
@@ -156,7 +159,7 @@ class AuditTrail:
         entries: list[dict[str, Any]] = []
         for each in list(batch):
             try:
-                entries.append(each.entry())
+                entries.append(each.make(*each.given))
             except Exception as error:
                 batch.remove(each)
                 self._give_up([each], error)
