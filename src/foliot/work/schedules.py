@@ -15,9 +15,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from foliot.errors import FoliotError
-from foliot.store.base import Database, Key, ResourceStore
+from foliot.store.base import Database, Document, Key, ResourceStore
 from foliot.store.triggers import (
     Known,
     NewSlot,
@@ -77,6 +78,8 @@ class Scheduler:
         self._firing = Firing(database, tasks)
         self._status = ScheduleStatus(database, store, tasks, self._firing)
         self._due: dict[str, float] = {}
+        # When the next slot of a schedule begins, for those of which nothing else is left to decide.
+        self._calm: dict[str, float] = {}
         self._gone: dict[str, float] = {}
         self._seen = 0.0
         self._swept = False
@@ -101,8 +104,10 @@ class Scheduler:
             await self._sweep()
         if now < self._seen - PACE:  # the clock was set back: what comes next is another question
             self._due = dict.fromkeys(self._due, now)
+            self._calm.clear()
         self._seen = now
         for uid in await self._followed.look():
+            self._calm.pop(uid, None)
             if uid in self._followed.documents:
                 self._due[uid] = now
             else:
@@ -176,7 +181,12 @@ class Scheduler:
         self._due[uid] = now + REFRESH
         document = self._followed.documents[uid]
         try:
-            self._due[uid] = await self._attend(read_schedule(document), now)
+            schedule = read_schedule(document)
+            if now < self._calm.get(uid, 0.0) and await self._unchanged(schedule, document):
+                self._due[uid] = min(self._calm[uid], now + REFRESH)
+                return
+            self._calm.pop(uid, None)
+            self._due[uid] = await self._attend(schedule, now)
         except FoliotError as error:
             log.warning("schedule %s is looked at again: %s", document["metadata"]["name"], error.message)
         except Exception as error:  # one that nobody can read must not stop the others
@@ -203,9 +213,17 @@ class Scheduler:
         if not schedule.suspend:
             following = next_start(schedule.timing, schedule.rule, schedule.uid, after=now)
         due = following[1] if following is not None else float("inf")
+        if not unsettled:
+            self._calm[schedule.uid] = due
         if unsettled or document.get("status", {}).get("activeRuns"):
             due = min(due, now + REFRESH)
         return due
+
+    async def _unchanged(self, schedule: Schedule, document: Document) -> bool:
+        """Whether the tasks under way are still those that the status names: one query instead of all the others."""
+        status: dict[str, Any] = document.get("status") or {}
+        active = sorted(task.id for task in await self._firing.active(schedule.spawner))
+        return active == status.get("activeRuns", [])
 
     async def _known(self, schedule: Schedule, now: float) -> Known:
         """What is stored of the schedule; its slots begin to count if nobody has looked at it before."""
