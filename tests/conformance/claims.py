@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -341,6 +342,23 @@ class ClaimsConformance:
         await clear_limit(db, scope, name)
         assert ids(await take(db)) == ["r3", "r4"]
 
+    @pytest.mark.parametrize("own", [0, 3])
+    async def test_a_limit_holds_when_many_claim_at_once(self, db: Database, own: int) -> None:
+        if not own:
+            await set_limit(db, Limit("agent", "default/clerk", 3))
+        for n in range(12):
+            await add(db, f"r{n}", lane=f"lane{n % 4}", max_running=own)
+        found = await asyncio.gather(*(take(db, 2, by=offer(f"w{n}")) for n in range(12)))
+        assert sum(len(each.leases) for each in found) <= 3
+        rest = await take(db, 12)
+        assert sum(len(each.leases) for each in (*found, rest)) == 3
+
+    async def test_when_many_claim_at_once_each_run_goes_to_one_of_them(self, db: Database) -> None:
+        await add(db, *(f"r{n}" for n in range(30)))
+        found = await asyncio.gather(*(take(db, 4, by=offer(f"w{n}")) for n in range(8)))
+        taken = [run_id for each in (*found, await take(db, 30)) for run_id in ids(each)]
+        assert sorted(taken) == sorted(f"r{n}" for n in range(30))
+
     async def test_a_limit_of_nothing_stops_everything_and_drops_nothing(self, db: Database) -> None:
         await set_limit(db, Limit("namespace", "default", 0))
         await add(db, "r1")
@@ -420,6 +438,11 @@ class ClaimsConformance:
         await finish(db, first.leases[0])
         assert ids(await take(db, by=offer("w2"), now=later)) == ["r2", "r3"]
         assert await list_classes(db) == []
+
+    async def test_one_is_let_through_when_many_claim_at_once(self, db: Database) -> None:
+        later = await self.opened(db)
+        found = await asyncio.gather(*(take(db, 2, by=offer(f"w{n}"), now=later) for n in range(8)))
+        assert sum(len(each.leases) for each in found) == 1
 
     async def test_a_failure_of_that_run_begins_the_wait_anew(self, db: Database) -> None:
         later = await self.opened(db)
