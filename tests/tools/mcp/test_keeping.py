@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import time
+from asyncio.subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -200,3 +203,26 @@ async def test_ending_it_stops_what_is_under_way(store, connections):
         with contextlib.suppress(asyncio.CancelledError):
             await task
     assert heard == []
+
+
+async def test_a_worker_keeps_servers_and_tools_in_step(store, tmp_path):
+    """A process of its own; the store is the one in `tmp_path/home`."""
+    await declare(store)
+    environ = {**os.environ, "FOLIOT_HOME": str(tmp_path / "home"), "FOLIOT_MCP_COMMANDS": sys.executable}
+    for name in ("FOLIOT_STORE", "FOLIOT_CONFIG"):
+        environ.pop(name, None)
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "foliot.cli", "worker", "--grace", "0s", env=environ, cwd=tmp_path, stderr=PIPE
+    )
+    try:
+        async with asyncio.timeout(50):
+            while "sample--add" not in await names(store):
+                await asyncio.sleep(0.1)
+            worker.terminate()
+            _, said = await worker.communicate()
+        assert worker.returncode == 0, said.decode()
+        assert b"has stopped" in said
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            worker.kill()
+        await worker.wait()

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -17,6 +17,7 @@ from foliot.cli.invocation import current
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
+    from foliot.runtime import Runtime
     from foliot.store.placement import Offer
     from foliot.work.worker import Worker
 
@@ -58,7 +59,7 @@ def worker(
 
     Start as many as you like, on as many machines: they share the store, and no run is done by two. When one is stopped
     it takes no more, lets its runs go on for a while, and hands the rest back; when one dies, the others take over.
-    Stopping it twice hands everything back at once.
+    Stopping it twice hands everything back at once. It also compares the Tools of MCP servers with what they offer.
     """
     if nats is not None:
         current().give("nats", nats)
@@ -83,7 +84,7 @@ async def _work(offer: Offer, grace: float, *, once: bool) -> int:
 
     settings = current().settings()
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    async with opened() as runtime:
+    async with opened() as runtime, _mcp_kept_in_step(runtime, wanted=not once):
         worker = runtime.tasking.worker(offer, grace=grace, once=once)
         with _stopped_by_signals(worker):
             places = "1 place" if offer.capacity == 1 else f"{offer.capacity} places"
@@ -93,6 +94,31 @@ async def _work(offer: Offer, grace: float, *, once: bool) -> int:
             await worker.run()
         click.echo(f"Worker {offer.name} has stopped.", err=True)
     return 0
+
+
+@contextlib.asynccontextmanager
+async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator[None]:
+    """While this lasts, the Tools of MCP servers are compared with what the servers offer, if MCP is installed."""
+    from functools import partial
+    from importlib.util import find_spec
+
+    if not wanted or find_spec("mcp") is None:
+        yield
+        return
+    from foliot.catalog.mcp_connect import opened_connections
+    from foliot.catalog.mcp_keeping import McpKeeper
+    from foliot.store.keyring import load_keyring
+    from foliot.store.resources import SqlResourceStore
+
+    settings = current().settings()
+    store = SqlResourceStore(runtime.tasking.database, partial(load_keyring, settings))
+    async with opened_connections(store, settings) as connections:
+        keeping = asyncio.create_task(McpKeeper(store, connections).run())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
 
 
 @contextlib.contextmanager
