@@ -63,3 +63,18 @@ def test_what_cannot_be_done_is_said(foliot, words, code, text):
 
     assert said.code == code
     assert text in said.err
+
+
+def test_alertcheck_is_quiet_about_a_healthy_store_and_loud_about_a_sick_one(foliot):
+    foliot("loadtest", "--tasks", "10", "--json")
+    well = foliot("alertcheck", "-n", "loadtest", "--profile", "ci", "--json")
+    foliot("loadtest", "--tasks", "4", "--json", "--inject-timeout-system-rate", "1")
+    sick = foliot("alertcheck", "-n", "loadtest", "--profile", "ci")
+    empty = foliot("alertcheck", "--json")
+
+    assert well.code == 0, well.out
+    assert json.loads(well.out)["aggregate"]["succeeded_tasks"] == 10
+    assert sick.code == 2
+    assert "deadletter_growth_rate" in sick.err
+    assert empty.code == 2
+    assert json.loads(empty.out)["violations"][0]["code"] == "insufficient_sample"

@@ -51,6 +51,9 @@ RUN: Final = {
     "fork": Verb(f"{_AT}.fork:fork", "Run again from a step, with something changed", ("branch", "what-if")),
 }
 OPERATE: Final = {
+    "alertcheck": Verb(
+        f"{_AT}.alertcheck:alertcheck", "Whether the tasks of a store look healthy", ("alerts", "health")
+    ),
     "audit": Verb(f"{_AT}.audit:audit", "What was decided about every tool call; verify it", ("records", "metering")),
     "budgets": Verb(f"{_AT}.budgets:budgets", "What may be spent, what was, and what is left", ("budget", "costs")),
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),

@@ -36,7 +36,7 @@ from foliot.store.tasks import ENDED
 from foliot.store.workers import list_workers
 from foliot.work.base import TaskInfo
 from foliot.work.story.happenings import Happening, RunHappening
-from foliot.work.story.telling import TaskStory
+from foliot.work.story.telling import RunRow, TaskStory
 from foliot.work.worker import Worker
 
 PLACES: Final = 8
@@ -161,10 +161,10 @@ async def _pause(following: _Following) -> None:
 
 
 async def _somebody_could(following: _Following) -> bool:
-    """Whether a worker is alive that may take what is due of the task; True while nothing is due."""
+    """Whether a worker is alive that may take what is due of the task, or was left behind; True while nothing is."""
     tasking, now = following.runtime.tasking, time.time()
     rows = await tasking.stories.rows(following.namespace, following.name)
-    due = [row for row in rows if not row.ended and not row.held and row.due_at is not None]
+    due = [row for row in rows if not row.ended and _is_free(row, now)]
     if not due:
         return True
     alive = [
@@ -173,6 +173,13 @@ async def _somebody_could(following: _Following) -> bool:
         if each.state(now) == "ready" and not is_gone(each.identity)
     ]
     return all(any(fits(offer, row.requirements) for offer in alive) for row in due)
+
+
+def _is_free(row: RunRow, now: float) -> bool:
+    """Whether anybody could take the run: it waits for a worker, or the one that held it is no more."""
+    if row.held:
+        return is_gone(row.worker) or (row.lease_until is not None and row.lease_until < now)
+    return row.due_at is not None
 
 
 def _start_worker(following: _Following) -> None:

@@ -95,7 +95,7 @@ def loadtest(**options: Any) -> int:
     \b
     foliot loadtest                                      fifty tasks, worked on in this process
     foliot loadtest --tasks 500 --workers 0              by the workers that are there
-    foliot loadtest --quality-profile ci --inject-expired-lease-rate 0.2 --inject-timeout-system-rate 0.1
+    foliot loadtest --quality-profile ci --inject-expired-lease-rate 0.2
 
     It works in namespace `loadtest` unless -n names another, with a model that plays a script. Its tasks stay:
     `foliot task list -n loadtest --label foliot.dev/loadtest=RUN` shows them.
