@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ORDER = ["startup", "manifests", "store", "gateway", "waiting", "queue", "steps"]
+ORDER = ["startup", "manifests", "store", "gateway", "waiting", "queue", "tasks", "workers", "steps"]
 
 
 def chosen(words: list[str]) -> list[Path]:

@@ -40,6 +40,7 @@ from foliot.kernel.spec import decode_spec
 from foliot.kernel.state import State
 from foliot.results import RunResult, result_of
 from foliot.settings import Settings
+from foliot.store.base import ResourceStore
 from foliot.store.runs import TASK_LABEL, Held, RunInfo, Signal
 from foliot.tools.base import Tool
 
@@ -107,6 +108,14 @@ class Runtime:
     def tasking(self) -> Tasking:
         """Tasks, and whoever does their runs here. Raises `UsageError` for a runtime in memory."""
         return self._open().tasking
+
+    @property
+    def resources(self) -> ResourceStore:
+        """What is declared. Raises `UsageError` for a runtime in memory."""
+        resources = self._open().resources
+        if resources is None:
+            raise UsageError("a runtime in memory keeps no resources", hint="give the runtime a store, such as a path")
+        return resources
 
     @property
     def approvals(self) -> ApprovalService:
