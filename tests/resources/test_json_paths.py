@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.resources.json_paths import look_up, parse_path
@@ -46,6 +46,7 @@ def test_what_is_no_path(path: str) -> None:
         parse_path(path)
 
 
+@settings(deadline=None)
 @given(path=st.text(alphabet="$.[]'\"*ab0-9 ", max_size=20), value=st.recursive(st.none() | st.integers(), st.lists))
 def test_a_path_that_can_be_read_never_fails(path: str, value: Any) -> None:
     try:

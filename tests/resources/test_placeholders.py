@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.resources.placeholders import fill, names_in
@@ -17,6 +17,7 @@ def test_what_fills_a_hole_is_not_looked_at_again() -> None:
     assert fill("{{ a }}", lambda name: r"\1 \g<0>") == r"\1 \g<0>"
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_a_text_without_holes_stays_as_it_is(text: str) -> None:
     if not names_in(text):

@@ -174,6 +174,7 @@ def test_one_time_is_read_in_the_zone_or_with_its_own_offset() -> None:
     assert once.newest(100, 200, 5).slots == []
 
 
+@settings(deadline=None)
 @given(uid=st.text(max_size=5), slot=st.integers(0, 2**33), jitter=st.floats(0, 1e6), room=st.integers(1, 10**6))
 def test_a_delay_is_always_the_same_and_ends_before_the_next_slot(
     uid: str, slot: int, jitter: float, room: int
