@@ -108,19 +108,21 @@ async def claim(db: Database, offer: Offer, *, want: int, now: float, until: flo
     nothing. Raises `Unavailable`.
     """
     each = LOOKED_AT if after else EACH
-    lines = [_line(row) for row in await db.read("queue_lines", after=after, now=now, count=LOOKED_AT, each=each)]
-    cursor = _cursor(lines, from_top=not after)
+    found = await db.read("queue_lines", after=after, now=now, count=LOOKED_AT, each=each)
+    cursor = _cursor([row["line"] for row in found if row["waits"]], from_top=not after)
+    lines = list({row["line"]: _line(row) for row in found}.values())
     due = [line for line in lines if line.is_due(now)]
+    lapsed = [line for line in due if line.has_lapsed(now)]
     fitting = [line for line in due if fits(offer, line.requirements)]
     refused = Counter({"placement": len(due) - len(fitting)})
     bounds = Bounds(frozenset(), {})
     taken = Taken([], (), {})
-    if want > 0 and fitting:
+    if want > 0 and (fitting or lapsed):
         bounds = _bounds(await db.read("bound_list"))
         at_work = Counter[str]()
         for line in lines:
             at_work[line.namespace] += line.running
-        taken = await db.write(take, offer, want, now, until, fitting, at_work, bounds)
+        taken = await db.write(take, offer, want, now, until, fitting, lapsed, at_work, bounds)
         refused.update(taken.refused)
     return Claims(
         leases=taken.leases,
@@ -147,13 +149,22 @@ class Taken(Struct, frozen=True):
 
 
 def take(
-    offer: Offer, want: int, now: float, until: float, lines: Sequence[Line], at_work: Mapping[str, int], bounds: Bounds
+    offer: Offer,
+    want: int,
+    now: float,
+    until: float,
+    lines: Sequence[Line],
+    lapsed: Sequence[Line],
+    at_work: Mapping[str, int],
+    bounds: Bounds,
 ) -> Tx[Taken]:
-    """The transaction of a claim: from these lines, in fair order, within the bounds."""
+    """The transaction of a claim: from these lines, in fair order, within the bounds.
+
+    `lapsed` are lines with leases that have ended, whoever may take what was held: they are set right first.
+    """
     recovered: set[str] = set()
-    for line in lines:
-        if line.has_lapsed(now):
-            recovered.update((yield from _recover(line, now)))
+    for line in lapsed:
+        recovered.update((yield from _recover(line, now)))
     gate = yield from _open_gate(lines, bounds, now)
     busy = Counter(at_work)
     chosen: list[Row] = []
@@ -306,12 +317,12 @@ def _set_right(row: Row, now: float) -> Tx[bool]:
     return False
 
 
-def _cursor(lines: Sequence[Line], *, from_top: bool) -> str:
-    """Where a look finds what this one did not see; "" when it saw everything."""
+def _cursor(names: Sequence[str], *, from_top: bool) -> str:
+    """Where a look finds the lines that this one did not see; "" when it saw all of them."""
     if not from_top:
-        return lines[-1].line if len(lines) == LOOKED_AT else ""
-    most = max(Counter(line.line[: queue.SPACE] for line in lines).values(), default=0)
-    return _BEGINNING if len(lines) == LOOKED_AT or most >= EACH else ""
+        return names[-1] if len(names) == LOOKED_AT else ""
+    most = max(Counter(name[: queue.SPACE] for name in names).values(), default=0)
+    return _BEGINNING if len(names) == LOOKED_AT or most >= EACH else ""
 
 
 def _next_due(lines: Iterable[Line], bounds: Bounds, now: float) -> float | None:

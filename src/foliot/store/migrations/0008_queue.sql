@@ -20,7 +20,8 @@ CREATE TABLE queue (
     max_running  BIGINT NOT NULL,
     requirements TEXT NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX queue_by_line ON queue (line, held, due_at, run) WHERE due_at IS NOT NULL;
+CREATE INDEX queue_by_line ON queue (held, line, due_at, run) WHERE due_at IS NOT NULL;
+CREATE INDEX queue_held_by_due ON queue (due_at) WHERE held = 1;
 CREATE INDEX queue_by_task ON queue (task);
 CREATE INDEX queue_held_by_agent ON queue (namespace, agent) WHERE held = 1;
 CREATE INDEX queue_held_by_lane ON queue (namespace, lane) WHERE held = 1;

@@ -22,30 +22,38 @@ UPDATE queue SET due_at = :now WHERE run_id = :run_id AND held = 0 AND (due_at I
 UPDATE queue SET due_at = :until WHERE run = :run AND held = 1 AND due_at < :until;
 
 -- name: queue_lines
--- Lines behind :after, urgent ones first, each with its first run and how many of it are held; no more than :each that
--- are equally urgent in one namespace. The recursion hops from line to line in the index, and over the rest of a
--- namespace (a tilde sorts behind every digit): its price is the number of lines it gives, not of runs.
+-- Lines behind :after in which somebody waits, urgent ones first, each with its first run and how many of it are held; no
+-- more than :each that are equally urgent in one namespace. The recursion hops from line to line in the index, and over
+-- the rest of a namespace (a tilde sorts behind every digit): its price is the number of lines it gives, not of runs.
+-- Then the lines of the leases that end next, or have ended.
 WITH RECURSIVE head (line, before, n) AS (
     SELECT MIN(q.line), SUBSTR(MIN(q.line), 1, 0), CAST(0 AS BIGINT)
-      FROM queue AS q WHERE q.due_at IS NOT NULL AND q.line > :after
+      FROM queue AS q WHERE q.held = 0 AND q.due_at IS NOT NULL AND q.line > :after
     UNION ALL
     SELECT (SELECT MIN(q.line) FROM queue AS q
-             WHERE q.due_at IS NOT NULL
+             WHERE q.held = 0 AND q.due_at IS NOT NULL
                AND q.line > CASE WHEN CASE WHEN SUBSTR(h.line, 1, 11) = SUBSTR(h.before, 1, 11) THEN h.n + 1 ELSE 1 END
                                       >= :each THEN SUBSTR(h.line, 1, 11) || '~' ELSE h.line END),
            h.line,
            CASE WHEN SUBSTR(h.line, 1, 11) = SUBSTR(h.before, 1, 11) THEN h.n + 1 ELSE 1 END
       FROM head AS h WHERE h.line IS NOT NULL)
 SELECT s.line AS line, s.namespace AS namespace, s.agent AS agent, s.lane AS lane, s.class AS class,
-       s.requirements AS requirements, s.max_running AS max_running,
+       s.requirements AS requirements, s.max_running AS max_running, h.waits AS waits,
        CASE WHEN s.held = 0 THEN s.due_at END AS ready_at,
        (SELECT MIN(q.due_at) FROM queue AS q WHERE q.line = s.line AND q.held = 0 AND q.due_at > :now) AS next_at,
        (SELECT MIN(q.due_at) FROM queue AS q WHERE q.line = s.line AND q.held = 1 AND q.due_at IS NOT NULL) AS lapses_at,
        (SELECT COUNT(*) FROM queue AS q WHERE q.line = s.line AND q.held = 1 AND q.due_at IS NOT NULL) AS running
-  FROM (SELECT head.line AS line FROM head WHERE head.line IS NOT NULL LIMIT :count) AS h
-  JOIN queue AS s ON s.run = (SELECT q.run FROM queue AS q WHERE q.line = h.line AND q.due_at IS NOT NULL
-                               ORDER BY q.held, q.due_at, q.run LIMIT 1)
- ORDER BY s.line;
+  FROM (SELECT w.line AS line, 1 AS waits
+          FROM (SELECT head.line AS line FROM head WHERE head.line IS NOT NULL LIMIT :count) AS w
+        UNION ALL
+        SELECT e.line AS line, 0 AS waits
+          FROM (SELECT q.line AS line FROM queue AS q WHERE q.held = 1 ORDER BY q.due_at LIMIT 16) AS e) AS h
+  JOIN queue AS s ON s.run = COALESCE(
+       (SELECT q.run FROM queue AS q WHERE q.line = h.line AND q.held = 0 AND q.due_at IS NOT NULL
+         ORDER BY q.due_at, q.run LIMIT 1),
+       (SELECT q.run FROM queue AS q WHERE q.line = h.line AND q.held = 1 AND q.due_at IS NOT NULL
+         ORDER BY q.due_at, q.run LIMIT 1))
+ ORDER BY s.line, h.waits DESC;
 
 -- name: queue_take
 -- The first runs of a line. The row of the run is locked with it: who is ending that run right now locks it first.
