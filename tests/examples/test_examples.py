@@ -76,7 +76,7 @@ def tour(home: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seen", ["The policy says", "attempt 2 takes over"])
+@pytest.mark.parametrize("seen", ["photographer: step 1", "The policy says", "attempt 2 takes over"])
 def test_a_tour_killed_anywhere_goes_on_where_it_was_when_it_is_started_again(tmp_path: Path, seen: str) -> None:
     with tour(tmp_path) as first:
         assert first.stdout is not None
@@ -103,6 +103,8 @@ def test_the_tour_shows_a_killed_run_that_goes_on_and_the_next_tour_is_a_new_one
 
     assert process.returncode == 0, told
     assert "\x1b" not in told
+    assert "✓ succeeded  6 agents · 6 runs" in told
+    assert "sharp in the middle.)" in told
     assert "in the middle of the run" in told
     assert "goes on where it was" in told
     assert "attempt 2 took over" in told

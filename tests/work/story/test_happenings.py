@@ -23,8 +23,8 @@ from foliot.work.story.happenings import (
 AT = 1_767_225_600.25
 
 
-@given(st.integers(0, 10**6), st.integers(0, 500), st.dictionaries(st.text(max_size=30), st.integers(0, 10**6)))
-def test_a_cursor_comes_back_as_it_was(seq: int, finished: int, runs: dict[str, int]) -> None:
+@given(st.integers(0, 10**6), st.text(max_size=30), st.dictionaries(st.text(max_size=30), st.integers(0, 10**6)))
+def test_a_cursor_comes_back_as_it_was(seq: int, finished: str, runs: dict[str, int]) -> None:
     place = Place(seq, finished, runs)
 
     assert decode_cursor(encode_cursor(place)) == place

@@ -113,7 +113,7 @@ def output_of(story: TaskStory) -> dict[str, str]:
     elif ended is not None:
         output["result"] = "cancelled" if isinstance(ended, t.TaskCancelled) else "failed"
     if done:
-        last = max(done, key=lambda each: each.ended_at or 0.0)
+        last = max(done, key=lambda each: (each.ended_at or 0.0, each.seq))
         output["last_agent"] = last.message.to
         output["last_output"] = last.ended.output if last.ended else ""
     output["execution_order"] = " -> ".join(each.message.to for each in done)

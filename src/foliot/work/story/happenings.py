@@ -55,10 +55,10 @@ class Batch(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """`finished`: of so many runs, from the oldest on, everything was read. `runs` are the others, by last seq."""
+    """Of every run up to `finished`, from the oldest on, everything was read. `runs` are the others, by last seq."""
 
     seq: int = 0
-    finished: int = 0
+    finished: str = ""
     runs: dict[str, int] = {}
 
 
@@ -73,10 +73,10 @@ def decode_cursor(cursor: str | None) -> Place:
         return Place()
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        seq, finished, runs = msgspec.json.decode(text, type=tuple[int, int, dict[str, int]])
+        seq, finished, runs = msgspec.json.decode(text, type=tuple[int, str, dict[str, int]])
     except (binascii.Error, ValueError):
         raise InvalidInput("this cursor was not given out here", hint="start from the beginning, without one") from None
-    return Place(max(0, seq), max(0, finished), runs)
+    return Place(max(0, seq), finished, runs)
 
 
 def as_data(task: str, happening: Happening) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import takewhile
 from typing import Any, Final
 
 from foliot.engine.base import Clock
@@ -83,17 +84,20 @@ class Stories:
         records = await self.records(namespace, name, after=place.seq)
         found: list[Happening] = [TaskHappening(record.at, record.seq, record.event) for record in records]
         seen: dict[str, int] = {}
-        for row in rows[place.finished :]:
+        known = [row.run_id for row in rows]
+        # A run that is not listed any more was purged, and those before it with it.
+        for row in rows[known.index(place.finished) + 1 if place.finished in known else 0 :]:
             after = place.runs.get(row.run_id, 0)
             entries = await self._runs.journal.read(row.run_id, after=after)
             found += (RunHappening.of(row.agent, row.run_id, entry) for entry in entries)
             seen[row.run_id] = entries[-1].seq if entries else after
         found.sort(key=lambda each: each.at)
-        finished = next((number for number, row in enumerate(rows) if not row.ended), len(rows))
-        for row in rows[:finished]:
+        finished = list(takewhile(lambda row: row.ended, rows))
+        for row in finished:
             seen.pop(row.run_id, None)
         upto = records[-1].seq if records else place.seq
-        return Batch(found, encode_cursor(Place(upto, finished, seen)))
+        last = finished[-1].run_id if finished else place.finished
+        return Batch(found, encode_cursor(Place(upto, last, seen)))
 
     async def why(self, namespace: str, name: str) -> TaskExplanation:
         """Why the task is where it is. Raises `NotFound`."""
