@@ -17,6 +17,7 @@ from foliot.kernel.errors import Unencodable, UnknownEvent
 from foliot.kernel.events import Event, Fact
 
 F = TypeVar("F", bound=Struct)
+ENCODING_ERRORS: Final = (UnicodeEncodeError, TypeError, ValueError, OverflowError)
 
 
 class Opaque(Struct, frozen=True):
@@ -32,14 +33,15 @@ class Codec(Generic[F]):
     def __init__(self, current: tuple[type[F], ...], retired: Mapping[type[Any], Callable[[Any], Any]]) -> None:
         self._retired = dict(retired)
         shapes: Any = Union[(*current, *retired)]
-        self._encode = msgspec.json.Encoder(order="deterministic").encode
+        # Without the translation of its errors, for whoever does that in the same breath.
+        self.dump: Final = msgspec.json.Encoder(order="deterministic").encode
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(shapes).decode
 
     def encode(self, event: F) -> bytes:
         """Canonical JSON. Raises `Unencodable`."""
         try:
-            return self._encode(event)
-        except (UnicodeEncodeError, TypeError, ValueError, OverflowError) as error:
+            return self.dump(event)
+        except ENCODING_ERRORS as error:
             raise Unencodable(f"{type_of(event)} cannot be written as JSON: {error}") from error
 
     def decode(self, data: bytes) -> F:
@@ -74,7 +76,10 @@ _codec: Final[Codec[Fact]] = Codec(EVENT_TYPES, RETIRED)
 
 def encode(event: Event) -> bytes:
     """Canonical JSON: equal events give equal bytes. Raises `Unencodable`."""
-    return _codec.encode(event)
+    try:
+        return _codec.dump(event)
+    except ENCODING_ERRORS as error:
+        raise Unencodable(f"{type_of(event)} cannot be written as JSON: {error}") from error
 
 
 def decode(data: bytes) -> Event:

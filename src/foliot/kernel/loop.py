@@ -200,6 +200,8 @@ def _unanswered(call_id: str, asked: ApprovalRequested | QuestionAsked) -> Event
 def _refuse_calls(state: State, ready: list[Call]) -> Action | None:
     """The limits on time and on calls, before anything starts."""
     limits, spent = state.spec.limits, state.spent
+    if limits.max_seconds is None and limits.max_tool_calls is None:
+        return None
     if (late := budget.check_time(limits, now=state.now, deadline=state.deadline)) is not None:
         return Note((_exceeded(late),))
     fresh = [call for call in ready if call.attempts == 0]
