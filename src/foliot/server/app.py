@@ -1,0 +1,81 @@
+"""The application: every router, behind one guard, in one envelope.
+
+    app = create_app(runtime, settings=settings, auth=auth)
+
+The runtime must be open, and stays the caller's to close. A router is added by a line in `ROUTERS`, and its routes by
+rows in permissions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Final
+
+from fastapi import APIRouter, FastAPI
+
+from foliot.client.local import LocalClient
+from foliot.runtime import Runtime
+from foliot.server.context import Authenticator, Services
+from foliot.server.envelope import Envelope, Limits
+from foliot.server.guard import check_routes
+from foliot.server.problems import report_errors
+from foliot.server.work import ServerWork
+from foliot.settings import Settings
+from foliot.version import __version__
+
+# In the order in which paths are matched: particular ones before those with a {kind}.
+ROUTERS: Final = ("health", "about")
+
+
+def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> FastAPI:
+    """The server of an open runtime. Raises `FoliotError` when a route is not in the table of permissions."""
+    services = Services(runtime, settings, auth, _client(runtime, settings))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            services.closing.set()
+
+    app = FastAPI(
+        title="Foliot",
+        version=__version__,
+        summary="Durable runs of agents, with tools that are governed.",
+        lifespan=lifespan,
+        # Served by a guarded route of our own; the pages that show it load scripts from elsewhere.
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.services = services
+    report_errors(app)
+    for name in ROUTERS:
+        app.include_router(_router(name))
+    check_routes(app)
+    app.add_middleware(Envelope, limits=limits)
+    return app
+
+
+def _router(name: str) -> APIRouter:
+    router = import_module(f"foliot.server.routes.{name}").router
+    assert isinstance(router, APIRouter), f"server/routes/{name}.py exports no router"
+    return router
+
+
+def _client(runtime: Runtime, settings: Settings) -> LocalClient:
+    async def budgets_changed(namespace: str) -> None:
+        from time import time
+
+        from foliot.engine.budgets.waking import wake_paused
+
+        await wake_paused(runtime.runs.journal, namespace, clock=time)
+
+    async def close() -> None:
+        """The runtime is closed by whoever opened it."""
+
+    work = ServerWork(runtime, settings)
+    return LocalClient(runtime.resources, close=close, budgets_changed=budgets_changed, work=lambda: work)

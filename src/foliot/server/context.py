@@ -1,0 +1,61 @@
+"""What a route can reach: the parts of this server, and who calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Protocol, cast
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from foliot.client.local import LocalClient
+from foliot.runtime import Runtime
+from foliot.server.identity import Caller
+from foliot.settings import Settings
+from foliot.store.base import Database, ResourceStore
+
+CALLER: Final = "foliot.caller"
+
+
+class Authenticator(Protocol):
+    async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
+        """Who sends the request of this ASGI scope. Raises `Unauthenticated`."""
+        ...
+
+    async def describe(self) -> str:
+        """How callers are known here, in one line for people."""
+        ...
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts of one server. `closing` is set when it stops: streams then come to their end."""
+
+    runtime: Runtime
+    settings: Settings
+    auth: Authenticator
+    client: LocalClient
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def resources(self) -> ResourceStore:
+        return self.runtime.resources
+
+    @property
+    def database(self) -> Database:
+        return self.runtime.tasking.database
+
+
+async def services_of(request: Request) -> Services:
+    return cast("Services", request.app.state.services)
+
+
+async def caller_of(request: Request) -> Caller:
+    """Whom the guard let in. Routes that are public have none."""
+    return request.scope[CALLER]
+
+
+ServicesDep = Annotated[Services, Depends(services_of)]
+CallerDep = Annotated[Caller, Depends(caller_of)]

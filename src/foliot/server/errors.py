@@ -1,0 +1,46 @@
+"""The errors that only a server knows. They are `FoliotError`s, so that one handler reports them all."""
+
+from __future__ import annotations
+
+from foliot.errors import Conflict, FoliotError, InvalidInput
+
+
+class Unauthenticated(FoliotError):
+    """Who calls is not known: no token, or one that is wrong, expired or revoked. Which of them is not told."""
+
+    code, http = "unauthenticated", 401
+
+
+class TooLarge(InvalidInput):
+    code, http = "too_large", 413
+
+
+class HeadersTooLarge(InvalidInput):
+    code, http = "headers_too_large", 431
+
+
+class TooSlow(InvalidInput):
+    code, http = "too_slow", 408
+
+
+class TooMany(FoliotError):
+    """More requests than this server takes. `retry_after` is in seconds."""
+
+    code, http = "too_many_requests", 429
+    retryable = True
+
+
+class PreconditionRequired(InvalidInput):
+    """An update that does not say which version it is about."""
+
+    code, http = "precondition_required", 428
+
+
+class PreconditionFailed(Conflict):
+    """`If-Match` or `If-None-Match` does not hold."""
+
+    code, http = "precondition_failed", 412
+
+
+class MethodNotAllowed(InvalidInput):
+    code, http = "method_not_allowed", 405

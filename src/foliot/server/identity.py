@@ -1,0 +1,91 @@
+"""Who calls, and what they may do where.
+
+A role is held in a namespace, or everywhere (`*`). Every role includes reading; an admin may do all. What somebody
+cannot read does not exist for them: it is answered as missing, not as forbidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from foliot.errors import Denied, NotFound, UsageError
+from foliot.store.base import Filter, Requirement
+
+Role: TypeAlias = Literal["reader", "operator", "approver", "author", "admin"]
+ROLES: Final[Mapping[Role, str]] = {
+    "reader": "looks at everything but secret values",
+    "operator": "has work done: tasks, runs, messages to them",
+    "approver": "decides about calls that wait for consent",
+    "author": "declares resources",
+    "admin": "all of it, and tokens, and what starts programs on the machine",
+}
+EVERYWHERE: Final = "*"
+HowKnown: TypeAlias = Literal["token", "session", "anonymous"]
+
+
+def role_named(word: str) -> Role:
+    """The role of this name. Raises `UsageError`."""
+    for role in ROLES:
+        if word.strip().lower() == role:
+            return role
+    raise UsageError(f"there is no role {word!r}", hint=f"the roles are {', '.join(ROLES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`name` is what records of their acts say. `grants` are the roles by namespace, `*` being all of them."""
+
+    name: str
+    known_by: HowKnown
+    grants: Mapping[str, frozenset[Role]]
+
+    def may(self, role: Role, namespace: str) -> bool:
+        """Whether they hold the role in this namespace; `*` asks for all namespaces."""
+        return _has(self.grants.get(EVERYWHERE), role) or _has(self.grants.get(namespace), role)
+
+    def sees(self, namespace: str) -> bool:
+        return self.may("reader", namespace)
+
+    def somewhere(self, role: Role) -> bool:
+        """Whether they hold the role in any namespace."""
+        return any(_has(roles, role) for roles in self.grants.values())
+
+    @property
+    def namespaces(self) -> tuple[str, ...] | None:
+        """The namespaces they can read, sorted; None for all."""
+        return None if self.sees(EVERYWHERE) else tuple(sorted(self.grants))
+
+    def require(self, role: Role, namespace: str, *, missing: str = "there is nothing of this name") -> None:
+        """Raises `NotFound` with the text `missing` when they cannot see the namespace, `Denied` without the role."""
+        if self.may(role, namespace):
+            return
+        if not self.sees(namespace):
+            raise NotFound(missing)
+        where = "all namespaces" if namespace == EVERYWHERE else f"namespace {namespace!r}"
+        raise Denied(
+            f"this needs the role {role} in {where}", hint="ask whoever gave you your token", role=role, namespace=where
+        )
+
+    def narrowed(self, wanted: Filter) -> Filter | None:
+        """The filter, for what they can see of it; None when that is nothing."""
+        if wanted.namespace is not None:
+            return wanted if self.sees(wanted.namespace) else None
+        visible = self.namespaces
+        if visible is None:
+            return wanted
+        if len(visible) == 1:
+            return Filter(wanted.kind, visible[0], wanted.labels, wanted.fields)
+        within = Requirement("metadata.namespace", "in", visible)
+        return Filter(wanted.kind, None, wanted.labels, (*wanted.fields, within))
+
+
+def granted(namespaces: Iterable[str], roles: Iterable[Role]) -> dict[str, frozenset[Role]]:
+    """The same roles in each of these namespaces."""
+    held = frozenset(roles)
+    return dict.fromkeys(namespaces, held)
+
+
+def _has(roles: frozenset[Role] | None, role: Role) -> bool:
+    return bool(roles) and (role in roles or "admin" in roles or role == "reader")

@@ -1,0 +1,131 @@
+"""Errors as problem details (RFC 9457): `application/problem+json` with a `code` that never changes.
+
+{"type": "https://foliot.dev/problems/not_found", "title": "Not Found", "status": 404, "code": "not_found",
+ "detail": "there is no Agent/x in namespace 'default'", "hint": "…", "errors": [{"field": "spec.model_ref", …}]}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.errors import FoliotError, SecretError, Unavailable
+from foliot.resources.problems import ManifestError
+from foliot.server.errors import TooMany, Unauthenticated
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPES: Final = "https://foliot.dev/problems/"
+RETRY_AFTER: Final = "2"
+# Codes of what the framework itself refuses.
+_CODES: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed", 400: "invalid", 413: "too_large"}
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    hint: str | None = None,
+    errors: Sequence[Mapping[str, Any]] = (),
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Response:
+    """The response for one problem."""
+    document: dict[str, Any] = {
+        "type": TYPES + code,
+        "title": _title(status),
+        "status": status,
+        "code": code,
+        "detail": detail,
+    }
+    if hint:
+        document["hint"] = hint
+    if errors:
+        document["errors"] = list(errors)
+    document.update((key, value) for key, value in more.items() if value not in (None, ""))
+    return Response(msgspec.json.encode(document), status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: FoliotError) -> Response:
+    """What the caller is told of an error. What concerns only this machine stays in its log."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="foliot"'
+    elif isinstance(error, TooMany | Unavailable):
+        headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER))
+    if isinstance(error, SecretError):
+        log.error("a secret cannot be used: %s", error.message)
+        return problem(500, error.code, "a secret of this server cannot be sealed or opened; its log says more")
+    errors = findings_of(error) if isinstance(error, ManifestError) else ()
+    return problem(error.http, error.code, error.message, hint=error.hint, errors=errors, headers=headers)
+
+
+def findings_of(error: ManifestError) -> list[dict[str, Any]]:
+    """Every problem of a manifest with its place."""
+    return [
+        {
+            "field": finding.field,
+            "message": finding.message,
+            "severity": finding.severity,
+            **{
+                name: value
+                for name, value in (
+                    ("line", finding.line),
+                    ("column", finding.column),
+                    ("kind", finding.kind),
+                    ("name", finding.name),
+                    ("hint", finding.problem.hint),
+                    ("expected", finding.problem.expected),
+                )
+                if value
+            },
+        }
+        for finding in error.findings
+    ]
+
+
+def report_errors(app: FastAPI) -> None:
+    """Have the application answer every error with a problem."""
+
+    async def of_foliot(_: Request, error: Exception) -> Response:
+        assert isinstance(error, FoliotError)
+        if error.http >= 500 and not isinstance(error, Unavailable):
+            log.error("a request failed: %s", error.message, exc_info=error)
+        return problem_of(error)
+
+    async def of_framework(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = _CODES.get(error.status_code, "http_error")
+        detail = "there is nothing at this path" if error.status_code == 404 else str(error.detail)
+        return problem(error.status_code, code, detail, headers=error.headers)
+
+    async def of_parameters(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        errors = [
+            {"field": ".".join(str(step) for step in each["loc"]), "message": str(each["msg"])}
+            for each in error.errors()
+        ]
+        detail = "; ".join(f"{each['field']}: {each['message']}" for each in errors[:3])
+        return problem(422, "invalid", detail, errors=errors)
+
+    app.add_exception_handler(FoliotError, of_foliot)
+    app.add_exception_handler(HTTPException, of_framework)
+    app.add_exception_handler(RequestValidationError, of_parameters)
+
+
+def _title(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import httpx2 as httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+
+from foliot.errors import FoliotError
+from foliot.runtime import Runtime
+from foliot.server.app import create_app
+from foliot.server.auth import Anonymous
+from foliot.server.envelope import Limits
+from foliot.server.guard import all_routes, check_routes, new_router
+from foliot.server.permissions import RULES
+from foliot.settings import Settings
+
+
+async def test_each_route_has_a_row_in_the_table_and_each_row_a_route(app: FastAPI) -> None:
+    routes = {(method, path) for _, method, path, _ in all_routes(app)}
+
+    assert routes == set(RULES)
+    assert all(guarded for *_, guarded in all_routes(app))
+
+
+async def test_a_route_without_a_row_keeps_the_application_from_starting(app: FastAPI) -> None:
+    router = new_router()
+
+    @router.get("/v1/forgotten")
+    async def forgotten() -> None: ...
+
+    app.include_router(router)
+
+    with pytest.raises(FoliotError, match="GET /v1/forgotten has no row"):
+        check_routes(app)
+
+
+async def test_a_route_without_a_guard_keeps_the_application_from_starting(app: FastAPI) -> None:
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def open_door() -> None: ...
+
+    app.include_router(router)
+
+    with pytest.raises(FoliotError, match="is not guarded"):
+        check_routes(app)
+
+
+async def test_an_unknown_path_is_a_problem_with_a_code(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/v2/nothing")
+
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "not_found"
+
+
+async def test_a_wrong_method_is_a_problem_that_names_the_right_one(http: httpx.AsyncClient) -> None:
+    answer = await http.delete("/healthz")
+
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "GET"
+
+
+async def test_answers_carry_the_id_of_the_request_and_careful_headers(http: httpx.AsyncClient) -> None:
+    given = await http.get("/healthz", headers={"X-Request-ID": "abc-1"})
+    made = await http.get("/healthz", headers={"X-Request-ID": "a b<script>"})
+
+    assert given.headers["x-request-id"] == "abc-1"
+    assert len(made.headers["x-request-id"]) == 16
+    assert given.headers["x-content-type-options"] == "nosniff"
+    assert given.headers["cache-control"] == "no-store"
+    assert "access-control-allow-origin" not in given.headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "path", "status"),
+    [({"X-Long": "a" * 40_000}, "/healthz", 431), ({}, "/healthz?" + "a" * 5000, 413)],
+)
+async def test_headers_and_addresses_have_limits(
+    http: httpx.AsyncClient, headers: dict[str, str], path: str, status: int
+) -> None:
+    answer = await http.get(path, headers=headers)
+
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_body_that_is_announced_too_large_is_not_read(runtime: Runtime, settings: Settings) -> None:
+    app = create_app(runtime, settings=settings, auth=Anonymous(), limits=Limits(body=10))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        answer = await http.request("GET", "/healthz", content=b"12345678901")
+
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+async def test_strangers_get_nothing_but_health(app: FastAPI) -> None:
+    transport = httpx.ASGITransport(app, client=("203.0.113.7", 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        assert (await http.get("/healthz")).json() == {"status": "ok"}
+        answer = await http.get("/v1/auth/me")
+
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    assert answer.headers["www-authenticate"].startswith("Bearer")

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import httpx2 as httpx
+from fastapi import FastAPI
+
+from foliot.errors import Unavailable
+from foliot.runtime import Runtime
+
+
+async def test_a_server_with_a_store_is_ready(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/livez")).json() == {"status": "ok"}
+    assert (await http.get("/readyz")).json() == {"status": "ok"}
+    deep = (await http.get("/v1/health")).json()
+    assert deep["status"] == "ok"
+    assert deep["parts"]["workers"] == {"status": "none", "ready": 0, "known": 0}
+
+
+async def test_without_its_store_it_lives_but_is_not_ready(http: httpx.AsyncClient, runtime: Runtime) -> None:
+    with patch.object(runtime.tasking.database, "read", side_effect=Unavailable("gone")):
+        alive, ready, deep = [await http.get(path) for path in ("/livez", "/readyz", "/v1/health")]
+
+    assert (alive.status_code, ready.status_code, deep.status_code) == (200, 503, 503)
+    assert ready.headers["retry-after"]
+    assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_a_server_that_stops_takes_no_more_requests(http: httpx.AsyncClient, app: FastAPI) -> None:
+    app.state.services.closing.set()
+
+    assert (await http.get("/readyz")).status_code == 503
