@@ -84,6 +84,19 @@ def test_a_run_without_room_waits_says_why_and_goes_on_when_the_limit_is_raised(
     assert "has no room" in trace
 
 
+def test_runs_that_wait_are_taken_up_together_after_the_limit_was_raised(foliot: Foliot, tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    foliot("apply", "-f", declare(manifest, 'amount: "0.001"'))
+    for name in ("r1", "r2"):
+        assert foliot("run", "clerk", "hi", "--no-wait", "--id", name).code == 8
+    assert "No interrupted runs" in foliot("resume").err
+    foliot("apply", "-f", declare(manifest, 'amount: "1"'))
+    taken_up = foliot("resume")
+    assert taken_up.code == 0
+    assert "Taking up 2 interrupted runs" in taken_up.err
+    assert [line.split()[2] for line in taken_up.out.splitlines()] == ["succeeded", "succeeded"]
+
+
 def test_a_run_that_a_budget_ends_says_which(foliot: Foliot, tmp_path: Path) -> None:
     manifest = declare(tmp_path / "m.yaml", 'amount: "0.001"')
     manifest.write_text(manifest.read_text().replace("window: day", "window: day, on_exceeded: fail"))

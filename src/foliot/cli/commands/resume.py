@@ -76,10 +76,12 @@ async def _resume_all(space: str | None) -> int:
 
 
 async def _left_alone(runtime: Runtime, space: str | None) -> list[RunInfo]:
-    """Runs that nobody drives, oldest first; also those whose timer has gone off with nobody to hear it."""
+    """Runs that nobody drives, oldest first; also those whose timer has gone off, or who were signalled, unheard."""
     now = time.time()
     live = await runtime.runs.journal.list(namespace=space, phases=("pending", "running", "waiting"), limit=MOST)
-    due = [info for info in live if interrupted(info, now) or _timer_is_over(info, now)]
+    waiting = [info.id for info in live if info.phase == "waiting"]
+    told = {signal.run_id for signal in await runtime.runs.journal.signals(waiting)}
+    due = [info for info in live if interrupted(info, now) or _timer_is_over(info, now) or info.id in told]
     return sorted(due, key=lambda info: info.created_at)
 
 
