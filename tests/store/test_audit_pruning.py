@@ -227,7 +227,9 @@ async def test_a_log_that_does_not_hold_is_not_cut(tmp_path: Path) -> None:
         await opened.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.tuples(st.integers(1, 6), st.floats(0, 1)), min_size=1, max_size=5))
 async def test_any_order_of_writing_and_pruning_leaves_a_log_that_holds(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[int, float]]
