@@ -15,7 +15,8 @@ from foliot.resources.fields import NAME_RULE, is_name
 from foliot.work.base import PRIORITIES, Command, Requirements, RetryRule
 from foliot.work.inbox import first_words
 
-LARGEST = 1024 * 1024
+# A webhook may hand on a body of 1 MiB, and says a few words of its own.
+LARGEST = 2 * 1024 * 1024
 LONGEST_KEY = 255
 # What may differ between two requests that are the same: who asked, and how the task is called.
 _NOT_CONTENT = {"name": "", "by": "", "idempotency_key": "", "expires_at": None}
