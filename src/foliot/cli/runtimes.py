@@ -16,7 +16,7 @@ from foliot.cli.invocation import current
 from foliot.engine.worker import is_gone
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.runtime import Runtime
-from foliot.store.runs import TERMINAL, RunInfo
+from foliot.store.runs import TASK_LABEL, TERMINAL, RunInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 NEAR: Final = 5
@@ -71,11 +71,19 @@ async def newest_runs(runtime: Runtime, *, limit: int) -> list[RunInfo]:
 
 
 def interrupted(info: RunInfo, now: float) -> bool:
-    """Whether nobody drives this run although somebody should."""
+    """Whether nobody drives this run although somebody should. A run of a task is not: a worker will take it."""
+    return TASK_LABEL not in info.labels and is_undriven(info, now)
+
+
+def is_undriven(info: RunInfo, now: float) -> bool:
+    """Whether the run could go on, and nobody has it."""
     if info.phase in TERMINAL or info.phase == "waiting":
         return False
-    if info.phase == "pending":
-        return True
+    return info.phase == "pending" or is_left_behind(info, now)
+
+
+def is_left_behind(info: RunInfo, now: float) -> bool:
+    """Whether whoever held the run is gone."""
     return is_gone(info.worker) or (info.lease_until is not None and info.lease_until < now)
 
 

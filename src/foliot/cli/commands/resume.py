@@ -12,7 +12,7 @@ from foliot.cli.commands.run import going_on
 from foliot.cli.connect import namespace, run
 from foliot.cli.errors import tell
 from foliot.cli.live import WAITS, choose_view, finish, leave, watch_run
-from foliot.cli.runtimes import find_run, interrupted, opened, run_argument, whoami
+from foliot.cli.runtimes import find_run, interrupted, is_undriven, opened, run_argument, whoami
 from foliot.cli.runview.plain import MARKS
 from foliot.engine.signals import signal
 from foliot.engine.story.amounts import counted, one_line
@@ -23,7 +23,7 @@ from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.state import Call, State
 from foliot.results import RunResult
 from foliot.runtime import Runtime
-from foliot.store.runs import TERMINAL, Held, RunInfo
+from foliot.store.runs import TASK_LABEL, TERMINAL, Held, RunInfo
 
 MOST = 1000
 
@@ -78,7 +78,8 @@ async def _resume_all(space: str | None) -> int:
 async def _left_alone(runtime: Runtime, space: str | None) -> list[RunInfo]:
     """Runs that nobody drives, oldest first; also those whose timer has gone off, or who were signalled, unheard."""
     now = time.time()
-    live = await runtime.runs.journal.list(namespace=space, phases=("pending", "running", "waiting"), limit=MOST)
+    found = await runtime.runs.journal.list(namespace=space, phases=("pending", "running", "waiting"), limit=MOST)
+    live = [info for info in found if TASK_LABEL not in info.labels]  # workers see to the others
     waiting = [info.id for info in live if info.phase == "waiting"]
     told = {signal.run_id for signal in await runtime.runs.journal.signals(waiting)}
     due = [info for info in live if interrupted(info, now) or _timer_is_over(info, now) or info.id in told]
@@ -125,7 +126,7 @@ async def _cancel(word: str, reason: str) -> int:
         if info.phase in TERMINAL:
             raise Conflict(f"Run {info.id} has ended already ({info.phase}).")
         info = await runtime.cancel(info.id, by=whoami(), reason=reason)
-        if info.phase not in TERMINAL and interrupted(info, time.time()):
+        if is_undriven(info, time.time()):
             # Nobody would hear it: take the run up, and it ends at once.
             await runtime.resume(info.id, check=False)
             info = await runtime.runs.journal.get(info.id)

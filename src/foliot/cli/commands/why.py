@@ -10,14 +10,14 @@ import msgspec
 
 from foliot.cli.connect import namespace, run
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import find_run, interrupted, opened
+from foliot.cli.runtimes import find_run, is_left_behind, opened
 from foliot.cli.task_names import find_task
 from foliot.engine.story.amounts import safe
 from foliot.engine.story.explain import Explanation, Hint, Holder, Standing, explain
 from foliot.engine.story.tracing import trace_of
 from foliot.errors import NotFound
 from foliot.runtime import Runtime
-from foliot.store.runs import RunInfo
+from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.work.base import TaskInfo
 from foliot.work.story.why import TaskExplanation
 
@@ -37,6 +37,9 @@ def why(name: str | None, output: str) -> int:
 async def _why(word: str | None, output: str) -> int:
     async with opened() as runtime:
         info = await _run_or_task(runtime, word)
+        if isinstance(info, RunInfo) and info.phase == "pending" and TASK_LABEL in info.labels:
+            # It has no story of its own yet: what keeps it waiting is the business of its task.
+            info = await runtime.tasking.tasks.get(info.namespace, info.labels[TASK_LABEL])
         if isinstance(info, TaskInfo):
             told = await runtime.tasking.stories.why(info.namespace, info.name)
             click.echo(as_json(msgspec.to_builtins(told)) if output == "json" else _task_text(info, told))
@@ -89,7 +92,7 @@ def _next(hints: list[Hint]) -> str:
 def _holder(info: RunInfo, now: float) -> Holder:
     if info.worker is None:
         return "nobody"
-    return "gone" if interrupted(info, now) else "alive"
+    return "gone" if is_left_behind(info, now) else "alive"
 
 
 def _text(info: RunInfo, told: Explanation) -> str:
