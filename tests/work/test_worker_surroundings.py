@@ -7,6 +7,7 @@ import logging
 import selectors
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,16 +166,17 @@ class SkippingLoop(asyncio.SelectorEventLoop):
         return super().time() + self._skipping.skipped
 
 
-def test_an_idle_worker_makes_fewer_than_one_query_a_second_in_all(tmp_path) -> None:
-    async def idle() -> tuple[Counter[str], float]:
+def idle(folder: Path, due: float | None) -> tuple[Counter[str], float]:
+    """Ten minutes in the life of a worker that has nothing to do; `due` is what its timers say of the next one."""
+
+    async def live() -> tuple[Counter[str], float]:
         loop = asyncio.get_running_loop()
-        inner = await SqliteDatabase.open(tmp_path / "foliot.db")
-        db = CountingDatabase(inner)
+        db = CountingDatabase(await SqliteDatabase.open(folder / "foliot.db"))
 
         async def timers(now: float) -> float | None:
             for _ in range(2):  # what the real one costs
                 await db.read("queue_depth", now=now)
-            return None
+            return due
 
         worker = Worker(db, Letters(), Doing(SqlJournal(db)), offer(), timers=timers, clock=loop.time)
         task = asyncio.create_task(worker.run())
@@ -189,6 +191,15 @@ def test_an_idle_worker_makes_fewer_than_one_query_a_second_in_all(tmp_path) -> 
         return calls, passed
 
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-        calls, passed = runner.run(idle())
+        return runner.run(live())
+
+
+def test_an_idle_worker_makes_fewer_than_one_query_a_second_in_all(tmp_path: Path) -> None:
+    calls, passed = idle(tmp_path, due=None)
     assert calls.total() / passed < 0.9
     assert calls["queue_lines"] >= 100  # and it does look
+
+
+def test_a_timer_that_cannot_be_dealt_with_is_not_tried_all_the_time(tmp_path: Path) -> None:
+    calls, passed = idle(tmp_path, due=0.0)
+    assert calls.total() / passed < 1.0

@@ -267,6 +267,7 @@ class Worker:
                 self._look_again()
 
     async def _keep_time(self, timers: Timers) -> None:
+        late = 0  # how often in a row there was something left that should have been dealt with
         while True:
             wait = LOOK_FOR_TIMERS
             try:
@@ -274,8 +275,10 @@ class Worker:
             except Exception as error:
                 self._complaints.trouble("look for timers", error)
             else:
-                if due is not None:
-                    wait = min(max(due - self._clock(), 0.05), LOOK_FOR_TIMERS)
+                left = wait if due is None else due - self._clock()
+                late = late + 1 if left <= 0 else 0
+                # What cannot be dealt with must not be tried all the time.
+                wait = min(max(left, 0.05 * 2 ** min(late, 7)), wait)
             await asyncio.sleep(wait)
 
     # --- ending --------------------------------------------------------------------------------------------------
