@@ -153,6 +153,8 @@ async def test_without_room_nothing_is_asked_and_the_run_waits_for_the_next_day(
     clock.now = MIDNIGHT + 2
     third = await runtime.resume(second.run_id)
     assert third.succeeded
+    replayed = await runtime.replay(second.run_id)
+    assert replayed.difference is None
     assert (await balances(runtime))["team", "", "2026-11-17"] == Balance(Amount(10_000, 150))
 
 

@@ -64,13 +64,18 @@ def replay(spec: RunSpec, run_id: str, entries: Sequence[Entry], history: Sequen
     return found
 
 
+def _of_a_shared_budget(event: Event) -> bool:
+    """A declared budget is kept outside the run; only the limits of the run itself are the kernel's to decide about."""
+    return isinstance(event, BudgetExceeded) and bool(event.budget)
+
+
 def _follow(found: Replay, entry: Entry, expected: list[Event]) -> Difference | None:
     """Fold in one recorded event, which is either the next decision or something from outside."""
     event = decode(entry.data)
     if expected and encode(expected[0]) == entry.data:
         expected.pop(0)
         found.decided += 1
-    elif isinstance(event, ALWAYS_DECIDED):
+    elif isinstance(event, ALWAYS_DECIDED) and not _of_a_shared_budget(event):
         decided = encode(expected[0]).decode() if expected else "nothing is decided here"
         return Difference(entry.seq, entry.data.decode(), decided)
     else:
