@@ -153,6 +153,13 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
                 message_id=envelope.id,
                 attempt=envelope.attempt,
                 due_at=now,
+                system=task.pinned.plan.system,
+                sender=envelope.sender,
+                branch=envelope.branch,
+                parent_branch=envelope.parent_branch,
+                parent_id=envelope.parent_id,
+                kind=envelope.kind,
+                payload=envelope.payload,
             )
         )
     made = [{"task": task.key, "message": ticket.message_id, "run_id": ticket.run_id} for ticket in tickets]
