@@ -149,7 +149,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
                 run_id=run_id,
                 namespace=task.namespace,
                 agent=spec.agent,
-                task=task.id,
+                task=task.name,
                 message_id=envelope.id,
                 attempt=envelope.attempt,
                 due_at=now,
