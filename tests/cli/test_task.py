@@ -380,3 +380,23 @@ def test_a_task_that_nobody_declared_can_be_read_and_deleted_as_a_resource(duo):
     assert json.loads(duo("get", "task", "job", "-o", "json").out)["status"]["phase"] == "Succeeded"
     assert duo("delete", "task", "job").code == 0
     assert names(duo) == []
+
+
+def test_a_queued_run_of_a_task_is_no_interrupted_run_and_resume_leaves_it_to_workers(duo):
+    duo("task", "run", "duo", "x", "-d", "--name", "job")
+    run = duo("runs", "-o", "name").out.strip()
+
+    assert json.loads(duo("runs", "-o", "json").out)["items"][0]["status"]["phase"] == "pending"
+    assert duo("runs", "--phase", "interrupted", "-o", "name").out == ""
+    duo("resume")
+    assert names(duo, "--phase", "queued") == ["job"]
+    assert "first is due, and no worker is alive" in duo("why", run).out
+
+
+def test_cancelling_the_run_of_a_queued_task_ends_it_here_and_the_task_hears_of_it(duo):
+    duo("task", "run", "duo", "x", "-d", "--name", "job")
+    run = duo("runs", "-o", "name").out.strip()
+
+    assert duo("cancel", run).code == 0
+
+    assert names(duo, "--phase", "dead_lettered,cancelled,failed") == ["job"]
