@@ -1,87 +1,81 @@
-"""Every blueprint gives the same in one process on SQLite and with three processes on PostgreSQL and NATS."""
+"""One engine for both ends: every blueprint gives the same result in one process on SQLite and with three worker
+processes on PostgreSQL and NATS."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from foliot import Runtime
-from foliot.cli import blueprints
-from foliot.kernel.task_events import MessageEnded, TaskSucceeded
-from foliot.settings import load_settings
-from foliot.store.placement import Offer
-from foliot.store.tasks import ENDED
-from foliot.work.base import Command, TaskRecord
+from foliot.cli.commands.init import BLUEPRINTS
 
-BLUEPRINTS = sorted(
-    folder.name for folder in Path(blueprints.__path__[0]).iterdir() if (folder / "agent-system.yaml").exists()
-)
-FOLIOT = str(Path(sys.executable).with_name("foliot"))
-PATIENCE = 120.0
+WORKERS = 3
+PATIENCE = 100
 
 
-def apply_all(folder: Path, env: dict[str, str]) -> None:
-    for name in BLUEPRINTS:
-        where = folder / name
-        if not where.exists():
-            subprocess.run([FOLIOT, "init", str(where), "--blueprint", name], check=True, capture_output=True, env=env)
-        subprocess.run([FOLIOT, "apply", "-f", str(where), "-n", name], check=True, capture_output=True, env=env)
+class Place:
+    """The command line on one store; each command is a process of its own."""
+
+    def __init__(self, home: Path, **settings: str) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
+        self._environment = {**clean, "FOLIOT_HOME": str(home), **settings}
+        home.mkdir()
+        self._home = home
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "foliot.cli", *words],
+            env=self._environment,
+            cwd=self._home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str) -> str:
+        with self.start(*words) as process:
+            out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
+        return out
 
 
-async def outcomes(runtime: Runtime) -> dict[str, tuple[str, dict[str, str], list[tuple[str, str]]]]:
-    """By blueprint: the output, the outputs by agent, and what every agent said, in an order that is none."""
-    tasks = runtime.tasking.tasks
-    for name in BLUEPRINTS:
-        await tasks.accept(Command("system", name, namespace=name, name="same", message="old clocks"))
-    async with asyncio.timeout(PATIENCE):
-        while any([(await tasks.get(name, "same")).phase not in ENDED for name in BLUEPRINTS]):
-            await asyncio.sleep(0.1)
-    return {name: _essence(await tasks.events(name, "same")) for name in BLUEPRINTS}
-
-
-def _essence(records: list[TaskRecord]) -> tuple[str, dict[str, str], list[tuple[str, str]]]:
-    end = records[-1].event
-    assert isinstance(end, TaskSucceeded), end
-    said = [
-        (record.event.message_id, record.event.output) for record in records if isinstance(record.event, MessageEnded)
-    ]
-    return end.output, end.outputs, sorted(said)
-
-
-def test_there_is_a_blueprint_of_every_shape():
-    assert {"pipeline", "hierarchical", "swarm-loop"} <= set(BLUEPRINTS)
+@contextmanager
+def workers(place: Place, count: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """So many, each ready; what still runs in the end is killed."""
+    started = [place.start("worker", "--name", f"worker-{number}") for number in range(count)]
+    try:
+        for process in started:
+            assert process.stderr is not None
+            assert process.stderr.readline(), "the worker ended before it was ready"
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.timeout(300)
-async def test_the_same_definitions_give_the_same_results_small_and_large(tmp_path, postgres_url, nats_url):
-    small = {**os.environ, "FOLIOT_STORE": str(tmp_path / "small.db"), "FOLIOT_HOME": str(tmp_path / "home")}
-    large = {**small, "FOLIOT_STORE": postgres_url, "FOLIOT_NATS": nats_url}
-    await asyncio.to_thread(apply_all, tmp_path / "made", small)
-    async with Runtime(settings=load_settings({}, small)) as runtime:
-        worker = runtime.tasking.worker(Offer("only", runtime.runs.worker, capacity=4))
-        working = asyncio.create_task(worker.run())
-        alone = await outcomes(runtime)
-        worker.drain()
-        await working
+def test_every_blueprint_gives_the_same_result_in_one_process_and_with_three_on_postgres_and_nats(
+    tmp_path: Path, postgres_url: str, nats_url: str
+) -> None:
+    alone = Place(tmp_path / "alone")
+    apart = Place(tmp_path / "apart", FOLIOT_STORE=postgres_url, FOLIOT_NATS=nats_url)
+    results: dict[str, str] = {}
+    for blueprint in BLUEPRINTS:
+        folder = str(tmp_path / blueprint)
+        alone.run("init", folder, "-b", blueprint)
+        results[blueprint] = alone.run("task", "run", folder, "-q", "-n", blueprint, "--here")
+        assert results[blueprint].strip()
 
-    await asyncio.to_thread(apply_all, tmp_path / "made", large)
-    crew = [
-        await asyncio.create_subprocess_exec(
-            FOLIOT, "worker", "--name", f"w{number}", env=large, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        for number in range(3)
-    ]
-    try:
-        async with Runtime(settings=load_settings({}, large)) as runtime:
-            together = await outcomes(runtime)
-    finally:
-        for worker in crew:
-            worker.terminate()
-        codes = [await asyncio.wait_for(worker.wait(), 60) for worker in crew]
-    assert codes == [0, 0, 0]
-    assert together == alone
+    with workers(apart, WORKERS):
+        elsewhere = {
+            blueprint: apart.run("task", "run", str(tmp_path / blueprint), "-q", "-n", blueprint, "--no-here")
+            for blueprint in BLUEPRINTS
+        }
+
+    assert elsewhere == results
