@@ -237,13 +237,13 @@ async def test_an_answer_without_a_price_costs_what_was_reserved_for_it(runtime:
 async def test_where_others_hold_what_is_missing_a_run_waits_in_place_until_they_settle(
     runtime: Runtime, clock: Clock
 ) -> None:
-    """Room for three questions at a time, which cost half of it: ten runs, one after another, and none is paused."""
-    await declare(runtime, clock, budget(limit={"amount": "0.12"}))
+    """Each question holds twice what it costs: fifty runs at once, a few at a time, and none of them is paused."""
+    await declare(runtime, clock, budget(limit={"amount": "0.52"}))
     model = Model()
-    results = await asyncio.gather(*(runtime.run(agent(model), "go") for _ in range(10)))
+    results = await asyncio.gather(*(runtime.run(agent(model), "go") for _ in range(50)))
     assert all(result.succeeded for result in results)
-    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(100_000, 1500))
-    assert [await facts(runtime, result.run_id, BudgetExceeded) for result in results] == [[]] * 10
+    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(500_000, 7500))
+    assert [await facts(runtime, result.run_id, BudgetExceeded) for result in results] == [[]] * 50
 
 
 async def test_a_step_that_is_asked_again_after_a_failure_reserves_again(runtime: Runtime, clock: Clock) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 from foliot.engine.base import Clock
 from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
@@ -83,6 +84,7 @@ class BudgetService:
         self._loose: set[asyncio.Task[Any]] = set()
         self._swept_at = float("-inf")
         self._freed = asyncio.Event()
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def reserve(
         self,
@@ -197,13 +199,28 @@ class BudgetService:
         gone = [holder for holder in await self._ledger.holders() if self._is_gone(holder)]
         if gone and await self._ledger.give_back(gone, now=self.clock()):
             short = await self._reserve(act, ceilings, amount)
+        return await self._wait_in_line(act, ceilings, amount, short) if passing(short, amount) else short
+
+    async def _wait_in_line(self, act: Act, ceilings: list[Ceiling], amount: Amount, short: list[Short]) -> list[Short]:
+        """Wait for others to settle. Only the first in line looks: if a thousand did, none of them would be sooner."""
+        key = short[0].ceiling.account.key
+        line = self._lines.setdefault(key, asyncio.Lock())
         give_up = time.monotonic() + self._patience
-        while short and passing(short, amount) and (left := give_up - time.monotonic()) > 0:
-            self._freed.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), min(left, LOOK_EVERY))
-            short = await self._reserve(act, ceilings, amount)
-        return short
+        try:
+            await asyncio.wait_for(line.acquire(), self._patience)
+        except TimeoutError:
+            return short
+        try:
+            while (left := give_up - time.monotonic()) > 0:
+                self._freed.clear()  # before looking: who settles meanwhile is not missed
+                short = await self._reserve(act, ceilings, amount)
+                if not passing(short, amount):
+                    break
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._freed.wait(), min(left, LOOK_EVERY))
+            return short
+        finally:
+            line.release()
 
     async def _reserve(self, act: Act, ceilings: list[Ceiling], amount: Amount) -> list[Short]:
         now = self.clock()

@@ -83,7 +83,7 @@ def passing(short: Sequence[Short], estimate: Amount) -> bool:
     def fits(each: Short) -> bool:
         return has_room(each.ceiling, Balance(each.balance.spent), estimate)
 
-    return all(fits(each) for each in short)
+    return bool(short) and all(fits(each) for each in short)
 
 
 def unpriced(rule: BudgetRule, what: str) -> Shortage:
