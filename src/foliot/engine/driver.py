@@ -280,6 +280,8 @@ class Driver:
             task = begin(self._call(intent, call, action.deadline))
             if not task.done():
                 self._calling[intent.call_id] = task
+        if not refused:
+            await self._wait_for_mail()  # the kernel would say so too: what was asked for is under way
 
     async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
         if not self._holds() and not await self._may_act():
