@@ -55,6 +55,7 @@ OPERATE: Final = {
         f"{_AT}.alertcheck:alertcheck", "Whether the tasks of a store look healthy", ("alerts", "health")
     ),
     "audit": Verb(f"{_AT}.audit:audit", "What was decided about every tool call; verify it", ("records", "metering")),
+    "backup": Verb(f"{_AT}.backup:backup", "Copy the store while it is in use", ("dump", "save", "snapshot")),
     "budgets": Verb(f"{_AT}.budgets:budgets", "What may be spent, what was, and what is left", ("budget", "costs")),
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
     "loadtest": Verb(f"{_AT}.loadtest:loadtest", "Many tasks with faults among them, and gates", ("bench", "stress")),
@@ -69,7 +70,9 @@ OPERATE: Final = {
         f"{_AT}.webhook:webhook", "Tasks by signed calls: addresses, deliveries, listen", ("webhooks", "hook")
     ),
     "purge": Verb(f"{_AT}.purge:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
+    "restore": Verb(f"{_AT}.backup:restore", "Put a store back from its copy", ("load", "recover")),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
+    "tokens": Verb(f"{_AT}.tokens:tokens", "Who may call the server: make, list, revoke", ("token", "auth", "keys")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
     "completion": Verb(f"{_AT}.completion:completion", "Completion script for bash, zsh or fish", ("complete",)),
     "version": Verb(f"{_AT}.about:version", "Show the version", ("about",)),

@@ -1,0 +1,108 @@
+"""`foliot backup` and `foliot restore`: a copy of the embedded store, taken while it is in use, and put back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from foliot.cli.invocation import current
+from foliot.cli.output import as_json, output_option
+from foliot.errors import UsageError
+from foliot.settings import mask_password
+
+if TYPE_CHECKING:
+    from foliot.settings import Settings
+    from foliot.store.backup import Manifest
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@output_option("text", "json", default="text", help="text or json.")
+def backup(file: Path, output: str) -> int:
+    """Copy the store into FILE, while others work with it. FILE must not be there yet.
+
+    The copy is of one moment, and is looked through before it gets its name. Secrets in it stay sealed: the key that
+    opens them is NOT in it, so keep a copy of the key file in another place.
+    """
+    from foliot.store.backup import back_up
+
+    settings = current().settings()
+    store = _embedded(settings, f"pg_dump --format=custom --file={file} {mask_password(settings.store)}")
+    manifest = back_up(store, file.absolute())
+    if output == "json":
+        click.echo(as_json({"file": str(file.absolute()), **_plain(manifest)}))
+        return 0
+    click.echo(f"{file}: {_told(manifest)}")
+    if manifest.keys:
+        click.echo(
+            f"Its secrets are sealed with {_keys(manifest)}, which is not in it: "
+            f"keep a copy of {_key_place(settings)} as well, in another place.",
+            err=True,
+        )
+    return 0
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--force", is_flag=True, help="Set a store that is there aside, under another name.")
+@click.option("--check", is_flag=True, help="Only see whether the backup is whole and can be restored.")
+@output_option("text", "json", default="text", help="text or json.")
+def restore(file: Path, force: bool, check: bool, output: str) -> int:
+    """Put the store back that FILE holds. It is checked first; a store that is there is never written over.
+
+    Stop every process that uses the store before. What happened after the backup is gone from the store but not from
+    the world: a run that is gone on with may do again what it had done since then.
+    """
+    from foliot.store.backup import restore as put_back
+    from foliot.store.backup import verify
+
+    settings = current().settings()
+    store = _embedded(settings, f"pg_restore --clean --if-exists --dbname={mask_password(settings.store)} {file}")
+    aside = None
+    if check:
+        manifest = verify(file.absolute())
+    else:
+        manifest, aside = put_back(file.absolute(), store, replace=force)
+    if output == "json":
+        told = {"store": None if check else str(store), "aside": str(aside) if aside else None}
+        click.echo(as_json({**told, **_plain(manifest)}))
+        return 0
+    click.echo(f"{file}: {_told(manifest)}" if check else f"{store}: restored, {_told(manifest)}")
+    if aside is not None:
+        click.echo(f"The store that was there is now {aside}.", err=True)
+    if manifest.keys:
+        click.echo(f"Its secrets open with {_keys(manifest)}, which belongs into {_key_place(settings)}.", err=True)
+    if not check:
+        click.echo(
+            "`foliot doctor` looks it over; `foliot resume` and workers go on with what was under way.", err=True
+        )
+    return 0
+
+
+def _embedded(settings: Settings, instead: str) -> Path:
+    scheme, _, path = settings.store.partition(":///")
+    if scheme != "sqlite":
+        raise UsageError("the store is PostgreSQL, which has tools of its own for this", hint=f"use: {instead}")
+    return Path(path)
+
+
+def _plain(manifest: Manifest) -> Any:
+    return msgspec.to_builtins(manifest)
+
+
+def _told(manifest: Manifest) -> str:
+    parts = ", ".join(f"{number} {name}" for name, number in manifest.contains.items())
+    return (
+        f"{manifest.bytes} bytes of {manifest.created_at}, schema {manifest.schema} (foliot {manifest.foliot}): {parts}"
+    )
+
+
+def _keys(manifest: Manifest) -> str:
+    return f"key {manifest.keys[0]}" if len(manifest.keys) == 1 else f"keys {', '.join(manifest.keys)}"
+
+
+def _key_place(settings: Settings) -> str:
+    return "FOLIOT_SECRET_KEY" if settings.secret_key is not None else str(settings.secret_key_file)

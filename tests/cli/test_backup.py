@@ -1,0 +1,48 @@
+"""`foliot backup` and `foliot restore`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_a_store_goes_into_a_file_and_comes_back(foliot, team, tmp_path) -> None:
+    said = foliot("backup", tmp_path / "b.tar")
+    assert said.code == 0, said.err
+    assert "3 resources" in said.out
+    assert foliot("delete", "agent/writer").code == 0
+
+    refused = foliot("restore", tmp_path / "b.tar")
+    assert refused.code == 4
+    assert "--force" in refused.err
+
+    said = foliot("restore", tmp_path / "b.tar", "--force")
+    assert said.code == 0, said.err
+    assert "before-restore" in said.err
+    assert "agent/writer" in foliot("get", "agents", "-o", "name").out
+
+
+def test_the_key_is_not_in_it_and_it_says_so(foliot, tmp_path, home) -> None:
+    assert foliot("create", "secret", "mine", "--from-literal", "a=b").code == 0
+    said = foliot("backup", tmp_path / "b.tar")
+    assert "not in it" in said.err
+    assert str(home / "secret.key") in said.err
+
+
+def test_programs_get_json(foliot, team, tmp_path) -> None:
+    told = json.loads(foliot("backup", tmp_path / "b.tar", "-o", "json").out)
+    assert told["file"] == str(tmp_path / "b.tar")
+    checked = json.loads(foliot("restore", tmp_path / "b.tar", "--check", "-o", "json").out)
+    assert checked["sha256"] == told["sha256"]
+    assert checked["store"] is None
+
+
+def test_for_postgres_the_tool_to_use_is_named_without_the_password(foliot, tmp_path) -> None:
+    for words, instead in (("backup",), "pg_dump"), (("restore",), "pg_restore"):
+        said = foliot("--store", "postgresql://me:hidden@db/foliot", *words, tmp_path / "b.tar")
+        assert said.code == 2
+        assert f"use: {instead}" in said.err
+        assert "hidden" not in said.err
+
+
+def test_a_backup_that_is_not_there_is_not_found(foliot, tmp_path) -> None:
+    assert foliot("restore", tmp_path / "none.tar").code == 3
