@@ -11,6 +11,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.graph import decode_state, fold
 from foliot.kernel.task_events import TaskCancelled, TaskDeadLettered, TaskSucceeded
 from foliot.models.base import ModelAuthError, ModelOverloaded
+from foliot.store import tasks as rows
 from foliot.work.base import Command, RetryRule
 from foliot.work.bundle import unpack
 from tests.work.task_kit import Kit, echo
@@ -350,3 +351,18 @@ class TasksConformance:
         kit.answer = echo
         await kit.work()
         assert isinstance(await kit.end_of("t"), TaskSucceeded)
+
+    async def test_purging_forgets_old_ended_tasks_and_keeps_the_runs_of_live_ones(self, kit):
+        await kit.accept("line", name="old")
+        await kit.work()
+        await kit.accept("line", name="live")
+        (lease,) = await kit.claim()
+        await kit.performer.perform(lease)
+        kit.now += 100
+        assert await kit.db.write(rows.purge, kit.now - 50, 10) == 1
+        assert await kit.db.write(rows.purge, kit.now - 50, 10) == 0
+        assert await kit.journal.purge(ended_before=kit.now - 50) == 2
+        assert [task.name for task in (await kit.tasks.list())[0]] == ["live"]
+        await kit.work()
+        assert isinstance(await kit.end_of("live"), TaskSucceeded)
+        assert len(await kit.tasks.runs("default", "live")) == 2

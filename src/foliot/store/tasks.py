@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.errors import Conflict
-from foliot.store.transaction import Row, Tx, many, one, run
+from foliot.store.transaction import Row, Tx, many, one, rows, run
 
 ENDED: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "dead_lettered"})
 
@@ -114,6 +114,19 @@ def change(row: Row, change: TaskChange, now: float) -> Tx[None]:
     if not changed:
         raise Conflict(f"task {row['name']} was changed meanwhile")
     yield from _add_facts(row["key"], row["revision"], change.facts, now)
+
+
+def forget(keys: Sequence[int]) -> Tx[None]:
+    """Delete tasks with everything that is known of them but their runs."""
+    for query in ("task_delete_events", "task_delete_runs", "task_delete_memory", "task_delete"):
+        yield from many(query, [{"key": key} for key in keys])
+
+
+def purge(before: float, limit: int) -> Tx[int]:
+    """Forget up to `limit` tasks that ended before a time; how many."""
+    found = yield from rows("task_purge_find", before=before, count=limit)
+    yield from forget([row["key"] for row in found])
+    return len(found)
 
 
 def _add_facts(key: int, after: int, facts: Sequence[tuple[str, bytes]], now: float) -> Tx[None]:

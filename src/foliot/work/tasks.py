@@ -203,8 +203,7 @@ class TaskService(TaskList):
             row = yield from rows.lock(info.key)
             if row["phase"] not in ENDED:
                 raise Conflict(f"task {name} has not ended ({row['phase']})", hint="cancel it first")
-            for query in ("task_delete_events", "task_delete_runs", "task_delete_memory", "task_delete"):
-                yield from run(query, key=info.key)
+            yield from rows.forget([info.key])
 
         await self._db.write(body)
 

@@ -16,7 +16,7 @@ KEPT_CHANGES: Final = 100_000
 
 
 @click.command()
-@click.option("--older-than", default="30d", show_default=True, metavar="AGE", help="Forget runs that ended before.")
+@click.option("--older-than", default="30d", show_default=True, metavar="AGE", help="Forget what ended before.")
 @click.option(
     "--keep-changes",
     type=click.IntRange(min=0),
@@ -26,10 +26,10 @@ KEPT_CHANGES: Final = 100_000
     help="Keep the newest N changes of resources, for watches that resume.",
 )
 def purge(older_than: str, keep_changes: int) -> int:
-    """Forget runs that ended long ago, with their journals, and old changes of resources.
+    """Forget tasks and runs that ended long ago, with their journals, and old changes of resources.
 
-    Runs that wait or are under way always stay, and so do the resources themselves. Content that several runs share
-    stays until the last of them is forgotten.
+    Tasks and runs that wait or are under way always stay, and so do the resources themselves. Content that several
+    runs share stays until the last of them is forgotten.
     """
     return run(_purge(_seconds(older_than), keep_changes))
 
@@ -50,20 +50,25 @@ async def _purge(age: float, keep_changes: int) -> int:
     from foliot.store.keyring import load_keyring
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
+    from foliot.store.tasks import purge as purge_tasks
 
     settings = current().settings()
     database = await open_database(settings.store)
     try:
         journal = SqlJournal(database)
         before = time.time() - age
-        forgotten = 0
-        # In small transactions: others write to the same store meanwhile.
+        tasks = forgotten = 0
+        # In small transactions: others write to the same store meanwhile. Tasks first: their runs stay as long as they.
+        while gone := await database.write(purge_tasks, before, RUNS_AT_ONCE):
+            tasks += gone
         while gone := await journal.purge(ended_before=before, limit=RUNS_AT_ONCE):
             forgotten += gone
         changes = await SqlResourceStore(database, partial(load_keyring, settings)).compact(keep=keep_changes)
     finally:
         await database.close()
-    click.echo(f"{forgotten} {_s(forgotten, 'run')} and {changes} {_s(changes, 'change')} forgotten")
+    counts = ((tasks, "task"), (forgotten, "run"), (changes, "change"))
+    listed = [f"{count} {_s(count, noun)}" for count, noun in counts if count or noun != "task"]
+    click.echo(f"{', '.join(listed[:-1])} and {listed[-1]} forgotten")
     return 0
 
 

@@ -92,8 +92,11 @@ INSERT INTO blob_use (digest, run) VALUES (:digest, :run) ON CONFLICT (digest, r
 SELECT data FROM blob WHERE digest = :digest;
 
 -- name: purge_find
+-- A run of a task stays as long as its task lives: somebody may want to see how it came so far.
 SELECT key, id FROM run
  WHERE phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
+   AND NOT EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
+                    WHERE m.run_id = run.id AND t.ended_at IS NULL)
  ORDER BY id LIMIT :count;
 
 -- name: purge_events

@@ -82,7 +82,8 @@ SELECT run_id FROM task_run WHERE task = :task AND message = :message;
 -- name: task_runs
 SELECT m.message AS message, m.run_id AS run_id, r.agent AS agent, r.phase AS phase, r.worker AS worker,
        r.lease_until AS lease_until, r.created_at AS created_at, r.updated_at AS updated_at, r.summary AS summary,
-       q.due_at AS due_at, q.held AS held, q.requirements AS requirements, q.class AS class
+       q.due_at AS due_at, q.held AS held, q.requirements AS requirements, q.class AS class,
+       q.max_running AS max_running
   FROM task AS t JOIN task_run AS m ON m.task = t.key JOIN run AS r ON r.id = m.run_id
   LEFT JOIN queue AS q ON q.run = r.key
  WHERE t.namespace = :namespace AND t.name = :name
@@ -104,6 +105,9 @@ SELECT q.task AS task, COUNT(*) AS runs, SUM(CASE WHEN r.phase = 'waiting' THEN 
 
 -- name: task_begun
 SELECT 1 AS begun FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.task = :key AND r.epoch > 0 LIMIT 1;
+
+-- name: task_purge_find
+SELECT key FROM task WHERE ended_at < :before ORDER BY key LIMIT :count;
 
 -- name: task_delete
 DELETE FROM task WHERE key = :key;
