@@ -29,6 +29,7 @@ from foliot.engine.driver import Driver
 from foliot.engine.fork import branch
 from foliot.engine.ids import new_run_id
 from foliot.engine.live import Hub, Live, Reader
+from foliot.engine.records.trail import AuditTrail
 from foliot.engine.replay import Replay, replay
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
@@ -116,6 +117,14 @@ class Runtime:
         if resources is None:
             raise UsageError("a runtime in memory keeps no resources", hint="give the runtime a store, such as a path")
         return resources
+
+    @property
+    def audit(self) -> AuditTrail:
+        """The log of what was decided and done. Raises `UsageError` for a runtime in memory."""
+        audit = self._open().audit
+        if audit is None:
+            raise UsageError("a runtime in memory keeps no audit", hint="give the runtime a store, such as a path")
+        return audit
 
     @property
     def approvals(self) -> ApprovalService:

@@ -110,6 +110,20 @@ class AuditTrail:
             make = partial(budget_entry, payer, act.run_id, act.name, outcome, budget, message, time.time())
             self._enqueue(_Pending(make))
 
+    async def act(self, entry: Mapping[str, Any]) -> None:
+        """What somebody did from outside, with the members of an audit record. Returns when it is durable.
+
+        Raises `Unavailable` when it cannot be written.
+        """
+        if self._closed:
+            raise Unavailable("the audit log is closed")
+        kept = asyncio.get_running_loop().create_future()
+        self._enqueue(_Pending(dict[str, Any], (entry,), kept))
+        try:
+            await asyncio.wait_for(kept, WAIT_SECONDS)
+        except TimeoutError:
+            raise Unavailable(f"the audit log did not take a record within {WAIT_SECONDS:g} seconds") from None
+
     def _enqueue(self, pending: _Pending) -> None:
         self._queue.append(pending)
         if self._writer is None:

@@ -1,0 +1,138 @@
+"""Tokens of the server: 256 random bits behind a short id, of which only the SHA-256 is kept.
+
+A token reads `fol_<id>_<secret>`. The id finds the row and is no secret; the rest is compared in constant time. A slow
+hash would protect a guessable secret; this one cannot be guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from foliot.errors import Conflict, NotFound
+from foliot.store.base import Database
+from foliot.store.transaction import Row, Tx, run
+
+PREFIX: Final = "fol"
+_FORM: Final = re.compile(r"fol_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
+_NOBODY: Final = "0" * 64
+_texts = msgspec.json.Decoder(tuple[str, ...])
+
+
+class TokenInfo(Struct, frozen=True):
+    """What may be known of a token. A blank `created_by` is whoever has the store at hand."""
+
+    id: str
+    name: str
+    namespaces: tuple[str, ...]
+    roles: tuple[str, ...]
+    created_at: float
+    created_by: str = ""
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    used_at: float | None = None
+
+    def good(self, now: float) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+class SqlTokens:
+    """On either database."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def create(
+        self,
+        name: str,
+        *,
+        namespaces: Sequence[str],
+        roles: Sequence[str],
+        now: float,
+        by: str = "",
+        expires_at: float | None = None,
+    ) -> tuple[TokenInfo, str]:
+        """The new token and its text, which nobody can ask for again. Raises `Conflict` for a name in use."""
+        info = TokenInfo(_new_id(), name, tuple(namespaces), tuple(roles), now, by, expires_at)
+        secret = secrets.token_urlsafe(32)
+
+        def body() -> Tx[int]:
+            return (
+                yield from run(
+                    "token_add",
+                    id=info.id,
+                    name=name,
+                    digest=_digest(secret),
+                    namespaces=msgspec.json.encode(info.namespaces).decode(),
+                    roles=msgspec.json.encode(info.roles).decode(),
+                    created_at=now,
+                    created_by=by,
+                    expires_at=expires_at,
+                )
+            )
+
+        if not await self._db.write(body):
+            raise Conflict(f"there is already a token {name!r}", hint="revoke it first, or choose another name")
+        return info, f"{PREFIX}_{info.id}_{secret}"
+
+    async def verify(self, text: str, *, now: float) -> TokenInfo | None:
+        """The token with this text, if it is good now."""
+        form = _FORM.fullmatch(text)
+        if form is None:
+            return None
+        found = await self._db.read("token_get", id=form[1])
+        # The comparison is made in any case: how long it takes must not tell which ids there are.
+        same = hmac.compare_digest(found[0]["digest"] if found else _NOBODY, _digest(form[2]))
+        if not found or not same:
+            return None
+        info = _info(found[0])
+        return info if info.good(now) else None
+
+    async def any(self) -> bool:
+        """Whether a token was ever made. One that is revoked counts: whoever made it did not want open doors."""
+        return bool(await self._db.read("token_any"))
+
+    async def list(self) -> list[TokenInfo]:
+        """All of them, oldest first, also those that are revoked."""
+        return [_info(row) for row in await self._db.read("token_list")]
+
+    async def revoke(self, word: str, *, now: float) -> TokenInfo:
+        """Make the token of this name or id worthless. Raises `NotFound`, also when it was revoked before."""
+        found = await self._db.read("token_find", word=word)
+        if not found or not await self._db.write(run, "token_revoke", id=found[0]["id"], now=now):
+            raise NotFound(f"there is no good token {word!r}", hint="`foliot tokens list` shows them")
+        return msgspec.structs.replace(_info(found[0]), revoked_at=now)
+
+    async def used(self, token_id: str, *, now: float) -> None:
+        """Note that it was used."""
+        await self._db.write(run, "token_used", id=token_id, now=now)
+
+
+def _new_id() -> str:
+    alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+    return "".join(secrets.choice(alphabet) for _ in range(12))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _info(row: Row) -> TokenInfo:
+    return TokenInfo(
+        row["id"],
+        row["name"],
+        _texts.decode(row["namespaces"]),
+        _texts.decode(row["roles"]),
+        row["created_at"],
+        row["created_by"],
+        row["expires_at"],
+        row["revoked_at"],
+        row["used_at"],
+    )
