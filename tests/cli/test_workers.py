@@ -37,7 +37,7 @@ def know(home: Path, *offers: Offer, ago: float = 0.0) -> None:
         now = time.time() - ago
         for offer in offers:
             await register(database, offer, now=now, is_gone=lambda _: False)
-            await beat(database, offer, now=now, current=3, phase="ready")
+            await beat(database, offer, now=now, phase="ready")
 
     in_store(home, work)
 
@@ -54,8 +54,8 @@ def test_workers_are_listed_with_load_and_sign_of_life(foliot: Foliot, home: Pat
     know(home, Offer("new", "id-new", "eu-west", True, ("m1", "m2"), {"disk": "ssd"}, 8))
     headings, first, second = foliot("workers").out.splitlines()
     assert headings.split() == ["NAME", "STATE", "RUNS", "REGION", "GPU", "HEARTBEAT", "AGE"]
-    assert first.split()[:5] == ["new", "ready", "3/8", "eu-west", "yes"]
-    assert second.split()[:5] == ["old", "lost", "3/1", "-", "-"]
+    assert first.split()[:5] == ["new", "ready", "0/8", "eu-west", "yes"]
+    assert second.split()[:5] == ["old", "lost", "0/1", "-", "-"]
     assert foliot("workers", "-o", "name").out.split() == ["new", "old"]
     assert "m1,m2" in foliot("workers", "-o", "wide").out
     new, old = json.loads(foliot("workers", "-o", "json").out)["items"]

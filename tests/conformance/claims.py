@@ -479,7 +479,9 @@ class ClaimsConformance:
     async def test_a_worker_is_known_from_its_registration_to_its_loss(self, db: Database) -> None:
         mine = offer(region="eu", gpu=True, models=("m",), labels={"a": "b"})
         await register(db, mine, now=NOW, is_gone=lambda _: False)
-        assert await beat(db, mine, now=NOW + 10, current=3, phase="draining")
+        await add(db, "r1", "r2", "r3")
+        await take(db, 3, by=mine)
+        assert await beat(db, mine, now=NOW + 10, phase="draining")
         (info,) = await list_workers(db)
         assert (info.name, info.region, info.gpu, info.models, info.labels) == ("w1", "eu", True, ("m",), {"a": "b"})
         assert (info.capacity, info.current, info.heartbeat_at, info.started_at) == (10, 3, NOW + 10, NOW)
@@ -490,8 +492,8 @@ class ClaimsConformance:
         old, new = offer(identity="old"), offer(identity="new")
         await register(db, old, now=NOW, is_gone=lambda _: False)
         await register(db, new, now=NOW, is_gone=lambda _: False)
-        assert not await beat(db, old, now=NOW, current=0, phase="ready")
-        assert await beat(db, new, now=NOW, current=0, phase="ready")
+        assert not await beat(db, old, now=NOW, phase="ready")
+        assert await beat(db, new, now=NOW, phase="ready")
         assert len(await list_workers(db)) == 1
 
     async def test_a_restarted_worker_gets_the_runs_of_its_dead_self_at_once(self, db: Database) -> None:

@@ -27,7 +27,7 @@ State: TypeAlias = Literal["ready", "draining", "stopped", "lost"]
 
 
 class WorkerInfo(Struct, frozen=True):
-    """`current` is how many runs it had at its last heartbeat."""
+    """`current` is how many runs it holds."""
 
     name: str
     identity: str
@@ -54,9 +54,9 @@ async def register(db: Database, offer: Offer, *, now: float, is_gone: Callable[
     return await db.write(_register, offer, dead, now)
 
 
-async def beat(db: Database, offer: Offer, *, now: float, current: int, phase: Phase) -> bool:
+async def beat(db: Database, offer: Offer, *, now: float, phase: Phase) -> bool:
     """A sign of life. False when another process has taken the name."""
-    return bool(await db.write(_beat, offer, now, current, phase))
+    return bool(await db.write(_beat, offer, now, phase))
 
 
 async def bury(db: Database, offer: Offer, *, now: float, is_gone: Callable[[str | None], bool]) -> int:
@@ -67,15 +67,16 @@ async def bury(db: Database, offer: Offer, *, now: float, is_gone: Callable[[str
 
 async def list_workers(db: Database) -> list[WorkerInfo]:
     """By name, the stopped and the lost ones of the last day included."""
-    return [_info(row) for row in await db.read("worker_list")]
+    loads = {row["identity"]: row["current"] for row in await db.read("worker_loads")}
+    return [_info(row, loads.get(row["identity"], 0)) for row in await db.read("worker_list")]
 
 
-def _info(row: Row) -> WorkerInfo:
+def _info(row: Row, current: int) -> WorkerInfo:
     fields = dict(row)
     fields["gpu"] = bool(fields["gpu"])
     fields["models"] = tuple(msgspec.json.decode(fields["models"], type=list[str]))
     fields["labels"] = msgspec.json.decode(fields["labels"], type=dict[str, str])
-    return WorkerInfo(**fields)
+    return WorkerInfo(**fields, current=current)
 
 
 async def _dead(db: Database, offer: Offer, is_gone: Callable[[str | None], bool]) -> list[str]:
@@ -103,10 +104,8 @@ def _register(offer: Offer, dead: Sequence[str], now: float) -> Tx[int]:
     return freed
 
 
-def _beat(offer: Offer, now: float, current: int, phase: str) -> Tx[int]:
-    return (
-        yield from run("worker_beat", name=offer.name, identity=offer.identity, now=now, current=current, phase=phase)
-    )
+def _beat(offer: Offer, now: float, phase: str) -> Tx[int]:
+    return (yield from run("worker_beat", name=offer.name, identity=offer.identity, now=now, phase=phase))
 
 
 def _bury(dead: Iterable[str], now: float) -> Tx[int]:

@@ -63,10 +63,10 @@ class Presence:
         log.info("worker %s is ready; %d runs of dead processes are free again", self._offer.name, freed)
         return True
 
-    async def say(self, phase: Phase, current: int) -> bool:
+    async def say(self, phase: Phase) -> bool:
         """A sign of life. False when another process has the name now."""
         try:
-            return await beat(self._db, self._offer, now=self._clock(), current=current, phase=phase)
+            return await beat(self._db, self._offer, now=self._clock(), phase=phase)
         except FoliotError as error:
             self._complaints.trouble("send a heartbeat", error)
             return True

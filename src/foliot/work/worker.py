@@ -113,7 +113,7 @@ class Worker:
                     await self._look(deliveries)
                 else:
                     await _each(delivery.again(delay=0.0) for delivery in deliveries)
-            await self._presence.say(self._phase, len(self._at_work))
+            await self._presence.say(self._phase)
             await self._finish_in_grace()
         finally:
             await self._stop(keeping)
@@ -260,7 +260,7 @@ class Worker:
         while True:
             await asyncio.sleep(self._heartbeat)
             await _each(delivery.extend() for delivery in list(self._at_work.values()) if delivery is not None)
-            if not await self._presence.say(self._phase, len(self._at_work)) and self._phase == "ready":
+            if not await self._presence.say(self._phase) and self._phase == "ready":
                 log.warning("another process took the name %s: this one finishes and ends", self.offer.name)
                 self.drain()
             if await self._presence.bury():
@@ -306,7 +306,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*stopped, return_exceptions=True)
         await _each(delivery.again(delay=0.0) for delivery in heard)
-        await self._presence.say("stopped", 0)
+        await self._presence.say("stopped")
         log.info("worker %s has stopped", self.offer.name)
 
 

@@ -63,7 +63,6 @@ CREATE TABLE worker (
     models       TEXT NOT NULL,
     labels       TEXT NOT NULL,
     capacity     BIGINT NOT NULL,
-    current      BIGINT NOT NULL,
     phase        TEXT NOT NULL,
     started_at   REAL NOT NULL,
     heartbeat_at REAL NOT NULL

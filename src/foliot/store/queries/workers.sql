@@ -2,26 +2,30 @@
 
 
 -- name: worker_put
-INSERT INTO worker (name, identity, region, gpu, models, labels, capacity, current, phase, started_at, heartbeat_at)
-VALUES (:name, :identity, :region, :gpu, :models, :labels, :capacity, 0, 'ready', :now, :now)
+INSERT INTO worker (name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at)
+VALUES (:name, :identity, :region, :gpu, :models, :labels, :capacity, 'ready', :now, :now)
 ON CONFLICT (name) DO UPDATE
    SET identity = excluded.identity, region = excluded.region, gpu = excluded.gpu, models = excluded.models,
-       labels = excluded.labels, capacity = excluded.capacity, current = 0, phase = 'ready',
+       labels = excluded.labels, capacity = excluded.capacity, phase = 'ready',
        started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at;
 
 -- name: worker_beat
-UPDATE worker SET heartbeat_at = :now, current = :current, phase = :phase
+UPDATE worker SET heartbeat_at = :now, phase = :phase
  WHERE name = :name AND identity = :identity;
 
 -- name: worker_list
-SELECT name, identity, region, gpu, models, labels, capacity, current, phase, started_at, heartbeat_at
+SELECT name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at
   FROM worker ORDER BY name;
+
+-- name: worker_loads
+SELECT r.worker AS identity, COUNT(*) AS current
+  FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.held = 1 GROUP BY r.worker;
 
 -- name: worker_alive
 SELECT name, identity FROM worker WHERE phase <> 'stopped' AND identity <> :identity;
 
 -- name: worker_stop
-UPDATE worker SET phase = 'stopped', current = 0 WHERE identity = :identity AND phase <> 'stopped';
+UPDATE worker SET phase = 'stopped' WHERE identity = :identity AND phase <> 'stopped';
 
 -- name: worker_forget
 DELETE FROM worker WHERE heartbeat_at < :before;
