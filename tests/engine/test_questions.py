@@ -19,6 +19,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.events import ModelResponded, QuestionAnswered, QuestionAsked, ToolFinished, ToolStarted
 from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.open import open_database
+from foliot.tools.base import Invocation, OnOutput, Question, ToolDefinition
 
 ASK = {"question": "Which colour?", "choices": ["red", "blue"]}
 
@@ -152,6 +153,28 @@ async def test_two_questions_of_one_step_are_answered_one_by_one(runtime: Runtim
         first.call_id: "this",
         second.call_id: "there",
     }
+
+
+class Confirm:
+    """A tool of somebody's own that asks; nothing of it is run."""
+
+    definition = ToolDefinition("confirm", "Have a person confirm an amount.", {"type": "object"}, effect="idempotent")
+
+    def question(self, call: Invocation) -> Question:
+        return Question(f"Pay {call.arguments['amount']} euros?", ("yes", "no"), "no", seconds=60)
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> str:
+        pytest.fail("it only asks")
+
+
+async def test_a_tool_of_ones_own_can_ask_too(runtime: Runtime) -> None:
+    turns = [{"call": {"confirm": {"amount": 5}}}, {"say": "They said {last_result}."}]
+    result = await runtime.run(Agent("payer", model=ScriptedModel(turns), tools=[Confirm()]), "Pay.")
+
+    (asked,) = await runtime.questions.open()
+    assert (asked.question, asked.choices, asked.default) == ("Pay 5 euros?", ("yes", "no"), "no")
+    await runtime.reply(result.run_id, None, "YES")
+    assert (await runtime.resume(result.run_id)).output == "They said yes."
 
 
 async def test_the_short_name_asks_too(runtime: Runtime) -> None:
