@@ -179,6 +179,16 @@ def test_a_limit_that_is_reached_is_named(limit: Limit) -> None:
     assert f"1 of 1 runs of {limit.scope} {limit.name}" in told.causes[0].text
 
 
+def test_the_limit_of_an_agent_itself_is_named() -> None:
+    around = Surroundings([worker()], running={("definition", "default/lead"): 2})
+
+    told = why(story("queued", facts(), [row(KICKOFF, max_running=2)]), around, NOW)
+
+    assert told.causes[0].kind == "limit"
+    assert told.causes[0].text == "lead waits for a place: 2 of 2 runs are at work, its own max_concurrency"
+    assert kinds(story("queued", facts(), [row(KICKOFF, max_running=3)]), around) == ["due"]
+
+
 def test_a_limit_with_room_or_of_somebody_else_is_no_reason() -> None:
     around = Surroundings(
         [worker()],

@@ -111,6 +111,9 @@ class Stories:
             )
             found = await self._db.read(f"limit_running_{limit.scope}", **names)
             running[limit.scope, limit.name] = int(found[0]["running"])
+        for agent in {each.message.to for each in story.live if each.run is not None and each.run.max_running}:
+            found = await self._db.read("limit_running_agent", namespace=namespace, name=agent)
+            running["definition", f"{namespace}/{agent}"] = int(found[0]["running"])
         ref = await self._tasks.ref(namespace, name)
         around = Surroundings(
             workers=await list_workers(self._db),
@@ -137,4 +140,5 @@ def _row(row: dict[str, Any]) -> RunRow:
         held=bool(row["held"]),
         requirements=row["requirements"] or "",
         class_key=row["class"] or "",
+        max_running=row["max_running"] or 0,
     )

@@ -34,7 +34,10 @@ API_MESSAGE: Final[Mapping[MessagePhase, str]] = {
 
 
 class RunRow(Struct, frozen=True):
-    """A run of the task as the store lists it. `due_at` is None when it waits for somebody, or has ended."""
+    """A run of the task as the store lists it. `due_at` is None when it waits for somebody, or has ended.
+
+    `max_running` is how many runs of its agent may be at work at once, 0 for any number.
+    """
 
     message: str
     run_id: str
@@ -49,6 +52,7 @@ class RunRow(Struct, frozen=True):
     held: bool = False
     requirements: str = ""
     class_key: str = ""
+    max_running: int = 0
 
     @property
     def ended(self) -> bool:

@@ -205,13 +205,18 @@ def _due(
             yield _cause("placement", f"{worker.name} has {_has(worker)}", each, depth=1), []
         return
     space, lane = story.info.namespace, story.info.lane
+    at_work = around.running.get(("definition", f"{space}/{agent}"), 0)
+    if row.max_running and at_work >= row.max_running:
+        text = f"{agent} waits for a place: {at_work} of {row.max_running} runs are at work, its own max_concurrency"
+        yield _cause("limit", text, each), [Hint(f"foliot describe agent {agent}", "shows its max_concurrency")]
+        return
     names = {("namespace", space), ("agent", f"{space}/{agent}"), ("lane", f"{space}/{lane}")}
     for limit in around.limits:
         key = (limit.scope, limit.name)
         running = around.running.get(key, 0)
         if key in names and running >= limit.max_running:
             text = f"{agent} waits for a place: {running} of {limit.max_running} runs of {limit.scope} {limit.name}"
-            hint = Hint("foliot workers --limits", "shows what may run at once")
+            hint = Hint("foliot workers limits", "shows what may run at once")
             yield _cause("limit", f"{text} are at work", each), [hint]
             return
     for known in around.classes:
@@ -219,7 +224,7 @@ def _due(
             left = max(0.0, known.opened_at + COOL_DOWN - now)
             then = f"one is tried in {duration(left)}" if left else "one is being tried"
             text = f"{agent} is held back: the last {known.failures} runs of its class failed; {then}"
-            hint = Hint("foliot workers --classes", "shows what keeps failing")
+            hint = Hint("foliot workers classes", "shows what keeps failing")
             yield _cause("breaker", text, each, until=known.opened_at + COOL_DOWN), [hint]
             return
     if all(worker.current >= worker.capacity for worker in fitting):
