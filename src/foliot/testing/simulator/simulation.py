@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from foliot.engine.runs import Runs
@@ -24,44 +23,15 @@ from foliot.store.runs import TERMINAL
 from foliot.testing.simulator.actors import RULES, SCHEMA, ProcessModels, ProcessToolbox
 from foliot.testing.simulator.checks import violations
 from foliot.testing.simulator.disk import ProcessJournal
-from foliot.testing.simulator.history import History
 from foliot.testing.simulator.people import People
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.profiles import ANY, Profile, profile_for
+from foliot.testing.simulator.report import Report
 from foliot.testing.simulator.virtual_loop import Stuck, VirtualLoop
 from foliot.testing.simulator.world import World, at_once
 
+PROGRAM = "foliot.testing.simulator"
 PATIENCE = 1500.0  # simulated seconds; a world that has not come to rest by then never will
-
-
-@dataclass(frozen=True)
-class Report:
-    """What came of one seed. `occasions` is at how many points a process could have died."""
-
-    seed: int
-    profile: Profile
-    history: History
-    violations: list[str]
-    occasions: int
-    callbacks: int
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-    @property
-    def digest(self) -> str:
-        return self.history.digest()
-
-    @property
-    def command(self) -> str:
-        """What replays this world exactly."""
-        return f"python -m foliot.testing.simulator --seed {self.seed} --profile {self.profile.name} -v"
-
-    def __str__(self) -> str:
-        head = f"seed {self.seed}, profile {self.profile.name}: {len(self.violations)} violations"
-        broken = [f"  {violation}" for violation in self.violations]
-        return "\n".join((head, *broken, *self.history.lines(), f"replay: {self.command}"))
 
 
 def simulate(
@@ -86,7 +56,7 @@ def simulate(
     finally:
         logging.disable(quiet)
     world.history.problems.extend(loop.problems)
-    return Report(seed, chosen, world.history, violations(world.history), world.occasions, loop.callbacks)
+    return Report(PROGRAM, seed, chosen, world.history, violations(world.history), world.occasions, loop.callbacks)
 
 
 async def _play(world: World) -> None:

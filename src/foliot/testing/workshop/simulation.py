@@ -18,8 +18,9 @@ from random import Random
 from foliot.engine.runs import Runs
 from foliot.store.memory import MemoryJournal
 from foliot.store.tasks import ENDED
-from foliot.testing.simulator.history import Acted, History
+from foliot.testing.simulator.history import Acted
 from foliot.testing.simulator.profiles import ANY
+from foliot.testing.simulator.report import Report
 from foliot.testing.simulator.virtual_loop import Stuck, VirtualLoop
 from foliot.testing.simulator.world import World
 from foliot.testing.workshop.cast import SYSTEMS
@@ -32,37 +33,8 @@ from foliot.testing.workshop.reference import reference
 from foliot.testing.workshop.transport import Broker
 from foliot.work.base import Command, RetryRule
 
+PROGRAM = "foliot.testing.workshop"
 PATIENCE = 3000.0  # simulated seconds; a workshop that has not come to rest by then never will
-
-
-@dataclass(frozen=True)
-class Report:
-    """What came of one seed."""
-
-    seed: int
-    profile: ShopProfile
-    history: History
-    violations: list[str]
-    occasions: int
-    callbacks: int
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-    @property
-    def digest(self) -> str:
-        return self.history.digest()
-
-    @property
-    def command(self) -> str:
-        """What replays this world exactly."""
-        return f"python -m foliot.testing.workshop --seed {self.seed} --profile {self.profile.name} -v"
-
-    def __str__(self) -> str:
-        head = f"seed {self.seed}, profile {self.profile.name}: {len(self.violations)} violations"
-        broken = [f"  {violation}" for violation in self.violations]
-        return "\n".join((head, *broken, *self.history.lines(), f"replay: {self.command}"))
 
 
 @dataclass
@@ -132,7 +104,7 @@ def simulate(seed: int, profile: ShopProfile | str = ANY) -> Report:
         logging.disable(quiet)
     found += [*world.history.problems, *loop.problems, *_judge(shop)]
     shop.truth.close()
-    return Report(seed, chosen, world.history, found, world.occasions, loop.callbacks)
+    return Report(PROGRAM, seed, chosen, world.history, found, world.occasions, loop.callbacks)
 
 
 def _judge(shop: Shop) -> list[str]:
