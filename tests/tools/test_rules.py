@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from foliot.tools.base import Caller
-from foliot.tools.judge import judge, layers_of
+from foliot.kernel.messages import ToolResult
+from foliot.tools.backends.agent import agent_definition
+from foliot.tools.base import Caller, Parked
+from foliot.tools.builtin.catalogue import builtin_to_judge
+from foliot.tools.judge import Declared, judge, layers_of
+from foliot.tools.parts import Parts
+from foliot.tools.pipeline import Pipeline
 from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import FixedRules, StandingGrant, permission_token, tool_token
 from foliot.tools.stages.allow_list import Profile
@@ -227,3 +233,53 @@ def test_no_layer_allows_what_another_refused(declared, tool, caller, n) -> None
 
     for layer in layers:
         assert STRICTNESS[whole] >= STRICTNESS[judge([layer], asked, found, now=0.0).outcome]
+
+
+# --- through the pipeline itself ---------------------------------------------------------------------------------
+
+
+async def admitted(tool, found, asked, shuffle=None) -> Outcome:
+    """What the pipeline makes of a call, with its layers in whatever order."""
+    pipeline = Pipeline([Declared(tool)], Parts(rules=FixedRules(found), clock=lambda: 0.0))
+    entry = pipeline.entry(tool.name)
+    assert entry is not None
+    if shuffle is not None:
+        layers = list(entry.layers)
+        shuffle(layers)
+        entry.layers = tuple(layers)
+    outcome = await pipeline.admit(asked)
+    return "ask" if isinstance(outcome, Parked) else "deny" if isinstance(outcome, ToolResult) else "allow"
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents, tools, callers, st.integers(0, 9), st.randoms())
+async def test_no_order_of_layers_changes_what_becomes_of_a_call(declared, tool, caller, n, random) -> None:
+    found = rules(CLERK, *declared)
+    asked = call(tool.name, {"n": n}, caller=caller)
+
+    told = outcome_of(tool, found, caller, n=n)
+    assert await admitted(tool, found, asked) == told, "what is explained is what happens"
+    assert await admitted(tool, found, asked, random.shuffle) == told
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents, callers, st.sampled_from(["delegate", "spawn_agent"]))
+def test_no_way_to_an_agent_is_wider_than_its_own_name(declared, caller, way) -> None:
+    """Rules about `agent:helper` hold for the tools that name it in their arguments."""
+    renamed = [
+        {**each, "spec": {**each["spec"], "tool_ref": "agent:helper"}} if each["kind"] == "ToolPermission" else each
+        for each in declared
+    ]
+    found = rules(CLERK, *renamed)
+    arguments = (
+        {"tasks": [{"agent": "helper", "task": "go"}]} if way == "delegate" else {"agent": "helper", "prompt": "go"}
+    )
+    caller = replace(caller, advertised=frozenset({way, "agent:helper"}))
+    tool = builtin_to_judge(way)
+    assert tool is not None
+    layers = layers_of(tool.definition, profile=Profile(), offered=frozenset(), tool=tool)
+    direct = layers_of(agent_definition("helper"), profile=Profile(), offered=frozenset())
+
+    through = judge(layers, call(way, arguments, caller=caller), found, now=0.0).outcome
+    itself = judge(direct, call("agent:helper", {"input": "go"}, caller=caller), found, now=0.0).outcome
+    assert STRICTNESS[through] >= STRICTNESS[itself]
