@@ -145,6 +145,14 @@ def test_waiting_gives_up_in_time_and_says_what_to_look_at(duo):
     assert f"foliot why {name}" in said.err
 
 
+def test_waiting_for_work_that_nobody_does_says_so_once(duo):
+    name = duo("task", "run", "duo", "clocks", "-d").out.strip()
+
+    said = duo("task", "wait", name, "--timeout", "2s")
+
+    assert said.err.count("No worker is alive that could do it") == 1
+
+
 def test_a_dead_letter_is_told_listed_edited_and_tried_again(duo):
     failed = duo("task", "run", "duo", "bad clocks", "--name", "job")
     assert failed.code == 1
@@ -335,7 +343,10 @@ def test_an_applied_task_is_work_and_shows_how_it_stands(foliot, tmp_path):
     assert "task/p-first accepted" in applied.out
     assert "accepted" not in again.out
     assert names(foliot) == ["p-first"]
-    assert json.loads(foliot("get", "task", "p-first", "-o", "json").out)["status"]["phase"] == "Pending"
+    assert json.loads(foliot("get", "task", "p-first", "-o", "json").out)["status"] == {
+        "phase": "Pending",
+        "attempts": 0,
+    }
     assert foliot("task", "wait", "p-first", "--here", "-q").code == 0
     assert json.loads(foliot("get", "task", "p-first", "-o", "json").out)["status"]["phase"] == "Succeeded"
     assert "Succeeded" in foliot("get", "tasks").out

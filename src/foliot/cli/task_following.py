@@ -66,6 +66,7 @@ class _Following:
     working: asyncio.Task[None] | None = None
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     interrupted: bool = False
+    complained: bool = False
     pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
 
@@ -131,12 +132,14 @@ async def _until_it_rests(following: _Following, *, here: bool | None, stays: bo
             if info.revision != told:
                 told = info.revision
                 await _tell_wait(following)
-        if following.worker is None and here is not False:
-            if here or not await _somebody_could(following):
-                if here or time.monotonic() - alone_since >= MISSED:
-                    _start_worker(following)
-            else:
+        if following.working is not None and following.working.done():
+            following.working.result()  # it should work as long as we stay: say why it does not
+            following.worker = following.working = None
+        if following.worker is None:
+            if here is not True and await _somebody_could(following):
                 alone_since = time.monotonic()
+            elif here or time.monotonic() - alone_since >= MISSED:
+                _do_it_here(following, here=here)
         await _pause(following)
     with suppress(FoliotError):
         if (await tasks.get(namespace, name)).phase in ENDED:
@@ -180,6 +183,15 @@ def _is_free(row: RunRow, now: float) -> bool:
     if row.held:
         return is_gone(row.worker) or (row.lease_until is not None and row.lease_until < now)
     return row.due_at is not None
+
+
+def _do_it_here(following: _Following, *, here: bool | None) -> None:
+    """Nobody else would; so this process does, unless it must not: then the person is told, once."""
+    if here is not False:
+        _start_worker(following)
+    elif not following.complained:
+        following.complained = True
+        following.view.note("No worker is alive that could do it: start `foliot worker`, or use --here.")
 
 
 def _start_worker(following: _Following) -> None:

@@ -42,7 +42,8 @@ def outline(info: TaskInfo) -> Document:
 
 def status_outline(info: TaskInfo) -> dict[str, Any]:
     summary = info.summary
-    status: dict[str, Any] = {"phase": API_PHASES[info.phase], "attempts": info.attempt}  # type: ignore[index]  # the store holds no other
+    begun = info.attempt if info.phase != "queued" else info.attempt - 1
+    status: dict[str, Any] = {"phase": API_PHASES[info.phase], "attempts": begun}  # type: ignore[index]  # the store holds no other
     times = {"startedAt": info.started_at, "completedAt": info.ended_at, "archivedAt": info.archived_at}
     status |= {name: iso(at) for name, at in times.items() if at is not None}
     if error := summary.get("error") or (summary.get("reason") if info.phase == "cancelled" else ""):
