@@ -8,12 +8,16 @@ import msgspec
 import pytest
 
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.kernel.codec import encode, type_of
+from foliot.kernel.events import RunClaimed
 from foliot.kernel.graph import decode_state, fold
 from foliot.kernel.task_events import TaskCancelled, TaskDeadLettered, TaskSucceeded
 from foliot.models.base import ModelAuthError, ModelOverloaded
 from foliot.store import tasks as rows
+from foliot.store.runs import Entry
 from foliot.work.base import Command, RetryRule
 from foliot.work.bundle import unpack
+from foliot.work.performing import MOST_FRUITLESS
 from tests.work.task_kit import Kit, echo
 
 SYSTEMS = {
@@ -366,3 +370,17 @@ class TasksConformance:
         await kit.work()
         assert isinstance(await kit.end_of("live"), TaskSucceeded)
         assert len(await kit.tasks.runs("default", "live")) == 2
+
+    async def test_a_run_that_takes_every_worker_down_is_given_up(self, kit):
+        """An attempt that dies leaves its beginning in the journal, and nothing else."""
+        await kit.accept("line", name="t")
+        for attempt in range(1, MOST_FRUITLESS + 1):
+            (lease,) = await kit.claim()
+            claimed = RunClaimed(attempt, lease.worker, lease.epoch)
+            await kit.journal.append(lease, [Entry(attempt + 1, kit.now, type_of(claimed), encode(claimed))])
+            kit.now += 31
+        await kit.work()
+        end = await kit.end_of("t")
+        assert isinstance(end, TaskDeadLettered)
+        assert end.reason == "crash_loop"
+        assert kit.asked == []

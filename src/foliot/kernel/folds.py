@@ -29,6 +29,7 @@ def _created(state: State, event: e.RunCreated) -> None:
 
 def _claimed(state: State, event: e.RunClaimed) -> None:
     state.attempt = event.attempt
+    state.fruitless += 1
     state.held = True
     state.retried = None
     state.asking = False
@@ -39,6 +40,7 @@ def _claimed(state: State, event: e.RunClaimed) -> None:
 
 
 def _waiting(state: State, event: e.RunWaiting) -> None:
+    state.fruitless = 0
     state.waiting = event
     state.waiting_since = state.now
 
@@ -58,6 +60,7 @@ def _retried(state: State, event: e.RunRetried) -> None:
     """A new attempt begins with a clean slate: what the last one stumbled over is forgotten, what was said is not."""
     state.held = False
     state.asking = False
+    state.fruitless = 0
     state.retried = event
     if state.ending is not None and state.ending.cancelled is None:
         state.ending = None
@@ -102,6 +105,7 @@ def inputs_due(state: State) -> list[e.InputReceived]:
 
 def _model_responded(state: State, event: e.ModelResponded) -> None:
     response = event.response
+    state.fruitless = 0
     state.asking = False
     state.asks = 0
     state.model_failures = 0
@@ -178,6 +182,7 @@ def _tool_started(state: State, event: e.ToolStarted) -> None:
 
 
 def _tool_finished(state: State, event: e.ToolFinished) -> None:
+    state.fruitless = 0
     close_call(state, _call(state, event.result.call_id), event)
 
 

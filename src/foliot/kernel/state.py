@@ -173,6 +173,7 @@ class State:
         self.now = 0.0
         self.created: RunCreated | None = None
         self.attempt = 0
+        self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
         self.held = False
         self.retried: RunRetried | None = None
         self.started_at: float | None = None

@@ -26,9 +26,18 @@ from foliot.work.settling import TaskSettlement
 
 log = logging.getLogger(__name__)
 
+# A run whose attempts all vanish (it makes its process run out of memory, for example) would take the workers down with
+# it for ever.
+MOST_FRUITLESS = 25
 # How long a run rests whose tools or definitions could not be reached.
 REST = 5.0
 _commands = msgspec.json.Decoder(Command)
+
+
+class CrashLoop(FoliotError):
+    """Attempt after attempt of a run has ended without leaving anything but its beginning."""
+
+    code = "crash_loop"
 
 
 class TaskPerformer:
@@ -60,6 +69,8 @@ class TaskPerformer:
         """See `Performer`. Cancelled, it gives the run back for others to go on with."""
         try:
             driver = await self._runs.adopt(lease, tools=self._toolbox, stream=self.stream)
+            if driver.state.fruitless >= MOST_FRUITLESS:
+                raise CrashLoop(f"{MOST_FRUITLESS} attempts in a row ended without a word: it may kill its workers")
             await self._runs.drive(driver)
         except LeaseLost as lost:
             log.info("%s", lost.message)
