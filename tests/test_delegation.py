@@ -16,7 +16,7 @@ import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.children import MOST_BESIDE, Children
-from foliot.delegation import MAX_DEPTH
+from foliot.delegation import MAX_DEPTH, Delegator
 from foliot.kernel.events import RunCreated, RunSucceeded, ToolFinished
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
@@ -320,6 +320,21 @@ async def test_children_end_with_the_run_that_started_them(runtime: Runtime) -> 
     await until(all_ended)
     for child in await children(runtime, result.run_id):
         assert "the run that started it has ended" in str((await runtime.runs.load(child.id))[1].ended)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_nothing_is_remembered_of_a_run_that_has_ended_or_waits(runtime: Runtime, asks: bool) -> None:
+    last = {"call": {"ask": {"question": "Which?"}}} if asks else {"say": "not asking"}
+    turns = [*two_spawned({})[:2], last, {"say": "ok"}]
+    result = await runtime.run(boss(turns, helper(), *GENERIC, "ask"), "Go.", run_id="r-1")
+    assert result.phase == ("waiting" if asks else "succeeded")
+    delegator = runtime._assembly.delegate
+    assert isinstance(delegator, Delegator)
+
+    async def forgotten() -> bool:
+        return not delegator._children._of and not delegator._children._minders
+
+    await until(forgotten)
 
 
 async def test_closing_the_runtime_leaves_no_child_of_an_ended_run_behind(tmp_path: Path) -> None:

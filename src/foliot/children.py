@@ -127,20 +127,28 @@ class Children:
             if await self.has_ended(parent):
                 await self._end(parent)
         tasks = [child.task for family in self._of.values() for child in family.values() if child.task is not None]
-        await _stopped([*self._minders.values(), *tasks])
+        await _stopped([*list(self._minders.values()), *tasks])
         self._of.clear()
         self._minders.clear()
 
     # --- ending with the parent ----------------------------------------------------------------------------------
 
     async def _mind(self, parent: str) -> None:
-        """Stay until the parent's run has ended, and end its children then."""
-        while any(child.open for child in self._of.get(parent, {}).values()):
-            if await self.has_ended(parent):
-                await self._end(parent)
-                return
-            with contextlib.suppress(FoliotError):  # a store that fails for a moment is asked again
-                await self._pause()
+        """Stay until the parent's run has ended, and end its children then.
+
+        Also until it waits, when nothing is under way beside it: a run that waits costs nothing.
+        """
+        try:
+            while not await self.has_ended(parent):
+                under_way = any(child.open for child in self._of.get(parent, {}).values())
+                if not under_way and self._runs.local(parent) is None:
+                    self._of.pop(parent, None)
+                    return
+                with contextlib.suppress(FoliotError):  # a store that fails for a moment is asked again
+                    await self._pause()
+            await self._end(parent)
+        finally:
+            self._minders.pop(parent, None)
 
     async def has_ended(self, parent: str) -> bool:
         """Whether a run has ended, for its children: one that nobody remembers has."""
