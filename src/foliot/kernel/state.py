@@ -132,6 +132,7 @@ class State:
         "ended",
         "ending",
         "final",
+        "fruitless",
         "held",
         "inputs",
         "interrupted",
