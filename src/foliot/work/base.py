@@ -10,20 +10,14 @@ from msgspec import Struct
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_events import TaskEvent
 from foliot.store.base import Document
+from foliot.store.placement import Needs
 from foliot.store.runs import Lease
 
 TargetKind: TypeAlias = Literal["agent", "system"]
 Priority: TypeAlias = Literal["low", "normal", "high", "critical"]
+# What a worker must have to take the runs of a task.
+Requirements: TypeAlias = Needs
 PRIORITIES: dict[str, int] = {"low": 0, "normal": 10, "high": 20, "critical": 30}
-
-
-class Requirements(Struct, frozen=True, omit_defaults=True):
-    """What a worker must have to take the runs of a task."""
-
-    region: str = ""
-    gpu: bool = False
-    model: str = ""
-    labels: dict[str, str] = {}
 
 
 class RetryRule(Struct, frozen=True, omit_defaults=True):
