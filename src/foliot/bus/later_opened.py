@@ -21,6 +21,14 @@ class OpenedLater:
             self._opened = asyncio.ensure_future(self._open())
         return await asyncio.shield(self._opened)
 
+    @property
+    def opened(self) -> Transport | None:
+        """The transport itself, if it is open already."""
+        task = self._opened
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
+
     async def _open(self) -> Transport:
         return await self._opening()
 

@@ -86,6 +86,11 @@ class NatsTransport:
         self._closed = False
         link.on_connect(self._connected)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether it can be heard now. Meanwhile workers look by themselves."""
+        return self._ready and self._link.client is not None
+
     @classmethod
     async def open(
         cls,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -46,6 +46,7 @@ class Output(Struct, frozen=True):
 
 
 Live: TypeAlias = Recorded | Streamed | Output
+Observer: TypeAlias = Callable[[str, int, float, Event], None]
 
 
 class Reader:
@@ -90,6 +91,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._readers: dict[str, list[Reader]] = {}
+        self._observers: tuple[Observer, ...] = ()
 
     @contextmanager
     def read(self, run_id: str) -> Generator[Reader]:
@@ -103,7 +105,21 @@ class Hub:
             if not readers:
                 del self._readers[run_id]
 
+    def observe(self, heard: Observer) -> Callable[[], None]:
+        """Call `heard` with every event of every run here, when it is durable; returns how to stop.
+
+        It is called where runs are driven: it must return at once and must not raise.
+        """
+        self._observers = (*self._observers, heard)
+
+        def stop() -> None:
+            self._observers = tuple(each for each in self._observers if each is not heard)
+
+        return stop
+
     def recorded(self, run_id: str, seq: int, at: float, event: Event) -> None:
+        for heard in self._observers:
+            heard(run_id, seq, at, event)
         for reader in self._readers.get(run_id, ()):
             reader.put(Recorded(run_id, seq, at, event))
 

@@ -239,6 +239,11 @@ class Runs:
         over = info.lease_until is not None and info.lease_until < self._clock()
         return info.phase == "running" and (over or self._is_gone(info.worker))
 
+    @property
+    def watcher(self) -> Watcher:
+        """Who hears of the runs that this process drives."""
+        return self._watcher
+
     def local(self, run_id: str) -> Driver | None:
         """The driver of a run that this process is driving now."""
         return self._keeper.driver(run_id)

@@ -60,6 +60,9 @@ class Writer:
         self._others_seen = 0
         self._version = 0
         self.submit = self._queue.put
+        # Commits of up to 1, 2, 4 … 1024 transactions and of more, and all transactions. Only the thread writes them.
+        self.commit_sizes = [0] * 12
+        self.committed = 0
         self._thread = threading.Thread(target=self._work, name=f"foliot-writer-{path.name}", daemon=True)
         self._thread.start()
 
@@ -75,6 +78,8 @@ class Writer:
             jobs = [job for job in batch if not job.future.cancelled()]
             if jobs:
                 _deliver(self._commit(jobs))
+                self.commit_sizes[min((len(jobs) - 1).bit_length(), 11)] += 1
+                self.committed += len(jobs)
                 self._on_commit()
         if self._executor is not None:
             self._executor.connection.close()

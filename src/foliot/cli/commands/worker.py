@@ -44,6 +44,12 @@ GRACE: Final = "30s"
     "--grace", default=GRACE, show_default=True, metavar="TIME", help="How long runs may go on when it is stopped."
 )
 @click.option("--once", is_flag=True, help="End when there is nothing to do.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve /metrics and /healthz there, on loopback; 0 takes a free port.",
+)
 def worker(
     name: str | None,
     capacity: int,
@@ -54,6 +60,7 @@ def worker(
     nats: str | None,
     grace: str,
     once: bool,
+    metrics_port: int | None,
 ) -> int:
     """Do the runs of tasks, as many at a time as there are places, until SIGTERM or Ctrl-C.
 
@@ -75,10 +82,10 @@ def worker(
         labels=_labels(labels),
         capacity=capacity,
     )
-    return run(_work(offer, _seconds(grace), once=once))
+    return run(_work(offer, _seconds(grace), once=once, metrics_port=metrics_port))
 
 
-async def _work(offer: Offer, grace: float, *, once: bool) -> int:
+async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | None) -> int:
     from foliot.cli.runtimes import opened
     from foliot.settings import mask_password
 
@@ -86,12 +93,13 @@ async def _work(offer: Offer, grace: float, *, once: bool) -> int:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     async with opened() as runtime, _mcp_kept_in_step(runtime, wanted=not once):
         worker = runtime.tasking.worker(offer, grace=grace, once=once)
-        with _stopped_by_signals(worker):
+        async with _measured(runtime, worker, metrics_port):
             places = "1 place" if offer.capacity == 1 else f"{offer.capacity} places"
             click.echo(
                 f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True
             )
-            await worker.run()
+            with _stopped_by_signals(worker):
+                await worker.run()
         click.echo(f"Worker {offer.name} has stopped.", err=True)
     return 0
 
@@ -119,6 +127,21 @@ async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _measured(runtime: Runtime, worker: Worker, port: int | None) -> AsyncGenerator[None]:
+    """While this lasts, what the worker does is counted and can be scraped, if a port was named."""
+    if port is None:
+        yield
+        return
+    from foliot.engine.telemetry.endpoint import LOOPBACK, serving
+    from foliot.measuring import measured
+
+    with measured(runtime) as metrics:
+        async with serving(metrics, port=port, state=lambda: worker.phase) as taken:
+            click.echo(f"Metrics are at http://{LOOPBACK}:{taken}/metrics", err=True)
+            yield
 
 
 @contextlib.contextmanager

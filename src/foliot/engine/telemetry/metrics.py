@@ -1,0 +1,233 @@
+"""The metrics that Prometheus reads: every name, help and label in one place.
+
+    metrics = Metrics(database, resources)
+    stop = hub.observe(metrics.tally.recorded)      # counters begin here
+    text = await metrics.render()                   # gauges are read here
+
+`prometheus-client` writes the text format; it is imported by the first `render`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from foliot.engine.telemetry.standing import Standing, look
+from foliot.engine.telemetry.tally import Bounded, Labels, Spread, Tally
+from foliot.errors import FoliotError, UsageError
+from foliot.store.base import Database, ResourceStore
+from foliot.version import __version__
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_QUEUE_STATES: Final = ("due", "later", "parked", "held")
+_LIVE: Final = ("pending", "running", "waiting")
+
+
+@runtime_checkable
+class CommitsInGroups(Protocol):
+    """A database that commits many transactions together, and counts how many."""
+
+    def commit_sizes(self) -> tuple[tuple[int, ...], int]:
+        """Commits of up to 1, 2, 4 … 1024 transactions and of more, and the number of all transactions."""
+        ...
+
+
+@runtime_checkable
+class Linked(Protocol):
+    """A transport that needs a connection of its own."""
+
+    @property
+    def is_connected(self) -> bool: ...
+
+
+class Metrics:
+    """The metrics of one process. `transport` says how it hears of work, and whether it does now."""
+
+    def __init__(
+        self,
+        database: Database | None,
+        resources: ResourceStore | None = None,
+        *,
+        transport: Callable[[], tuple[str, bool]] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.tally = Tally()
+        self._database = database
+        self._resources = resources
+        self._transport = transport
+        self._clock = clock
+        self._namespaces, self._workers = Bounded(), Bounded()
+
+    async def render(self) -> bytes:
+        """Everything, in the text format. A store that does not answer is told by `foliot_store_up`, not raised.
+
+        Raises `UsageError` when prometheus-client is not installed.
+        """
+        try:
+            from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry, generate_latest
+        except ImportError:
+            raise UsageError(
+                "metrics need the package prometheus-client, which is not installed",
+                hint="pip install prometheus-client",
+            ) from None
+        began = time.perf_counter()
+        standing = await self._standing()
+        took = time.perf_counter() - began
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(list(self._families(standing, took))))
+        registry.register(PROCESS_COLLECTOR)
+        return generate_latest(registry)
+
+    async def _standing(self) -> Standing | None:
+        if self._database is None:
+            return None
+        try:
+            return await look(self._database, self._resources, now=self._clock())
+        except FoliotError:
+            return None
+
+    def _families(self, standing: Standing | None, took: float) -> Iterable[Metric]:
+        yield _gauge("build_info", "The version that runs.", {(__version__,): 1}, ("version",))
+        yield _gauge("store_up", "Whether the store answered this scrape.", {(): int(standing is not None)})
+        yield _gauge("scrape_store_seconds", "How long the store took for this scrape.", {(): took})
+        yield from _counted(self.tally)
+        yield from self._commits()
+        if self._transport is not None:
+            name, connected = self._transport()
+            yield _gauge(
+                "transport_connected",
+                "Whether this process hears of work; 0: it looks by itself, some seconds apart.",
+                {(name,): int(connected)},
+                ("transport",),
+            )
+        if standing is not None:
+            yield from self._queue(standing)
+            yield from _stood(standing)
+            yield from self._staff(standing)
+
+    def _commits(self) -> Iterable[Metric]:
+        if isinstance(self._database, CommitsInGroups):
+            counts, transactions = self._database.commit_sizes()
+            spread = Spread(tuple(2.0**n for n in range(len(counts) - 1)))
+            spread.counts, spread.sum = list(counts), transactions
+            yield _histogram("commit_transactions", "Transactions in one commit of the store.", {(): spread})
+
+    def _queue(self, standing: Standing) -> Iterable[Metric]:
+        runs: dict[Labels, float] = {}
+        ages: dict[Labels, float] = {}
+        for each in standing.queue:
+            namespace = self._namespaces(each.namespace)
+            for state, number in zip(_QUEUE_STATES, (each.due, each.later, each.parked, each.held), strict=True):
+                runs[namespace, state] = runs.get((namespace, state), 0) + number
+            age = 0.0 if each.oldest_due is None else max(0.0, standing.at - each.oldest_due)
+            ages[namespace,] = max(age, ages.get((namespace,), 0.0))
+        yield _gauge(
+            "queue_runs",
+            "Runs of tasks in the queue: due, later, parked until a signal, or held by a worker.",
+            runs,
+            ("namespace", "state"),
+        )
+        yield _gauge("queue_oldest_due_seconds", "How long the first in line has been due.", ages, ("namespace",))
+
+    def _staff(self, standing: Standing) -> Iterable[Metric]:
+        states = {(state,): 0 for state in ("ready", "draining", "stopped", "lost")}
+        current: dict[Labels, float] = {}
+        capacity: dict[Labels, float] = {}
+        silent: dict[Labels, float] = {}
+        for worker in standing.workers:
+            state = worker.state(standing.at)
+            states[state,] += 1
+            if state in ("stopped", "lost"):
+                continue
+            name = (self._workers(worker.name),)
+            current[name] = current.get(name, 0) + worker.current
+            capacity[name] = capacity.get(name, 0) + worker.capacity
+            silent[name] = max(silent.get(name, 0.0), standing.at - worker.heartbeat_at)
+        yield _gauge("workers", "Workers of the last day, by state.", states, ("state",))
+        yield _gauge("worker_runs", "Runs that a worker is doing.", current, ("worker",))
+        yield _gauge("worker_capacity", "Runs that a worker can do at once.", capacity, ("worker",))
+        yield _gauge("worker_heartbeat_age_seconds", "Since a worker's last sign of life.", silent, ("worker",))
+
+
+def _counted(tally: Tally) -> Iterable[Metric]:
+    """What this process has done."""
+    yield _counter("events", "Events that were recorded.", {(): tally.events})
+    yield _counter("runs_started", "Runs that were begun.", {(): tally.runs_started})
+    yield _counter("run_attempts", "Runs that were taken, for the first time or again.", {(): tally.run_attempts})
+    yield _counter("runs_ended", "Runs that ended, by outcome.", tally.runs_ended, ("outcome", "reason"))
+    yield _counter("run_retries", "Attempts that failed and will be repeated.", tally.run_retries, ("reason",))
+    yield _counter("run_waits", "Times that a run began to wait.", tally.run_waits, ("reason",))
+    yield _counter("steps", "Questions to a model, by how they ended.", tally.steps, ("model", "outcome"))
+    yield _histogram("model_seconds", "How long a model took to answer.", tally.model_seconds, ("model",))
+    yield _counter("tool_calls", "Tool calls, by how they ended.", tally.tool_calls, ("tool", "outcome"))
+    yield _histogram("tool_seconds", "How long a tool took.", tally.tool_seconds, ("tool",))
+    yield _counter("tokens", "Tokens; input includes what came from a cache.", tally.tokens, ("model", "type"))
+    yield _counter("cost_usd", "What models cost, in US dollars, where the price is known.", tally.cost, ("model",))
+    yield _counter("unpriced_answers", "Answers whose price is not known.", tally.unpriced, ("model",))
+    yield _counter("approvals_requested", "Calls that were parked for consent.", {(): tally.approvals_requested})
+    yield _counter("approvals_decided", "Parked calls, by decision.", tally.approvals_decided, ("decision",))
+    yield _histogram(
+        "approval_wait_seconds", "From question to decision, where this process saw both.", {(): tally.approval_wait}
+    )
+    yield _counter(
+        "budget_stops", "Acts that a budget or a limit did not allow.", tally.budget_stops, ("limit", "then")
+    )
+
+
+def _stood(standing: Standing) -> Iterable[Metric]:
+    """How things stand in the store, whoever did it."""
+    at = standing.at
+    yield _gauge("runs", "Live runs.", {(phase,): standing.runs.get(phase, 0) for phase in _LIVE}, ("phase",))
+    waiting = {(reason,): number for reason, number in standing.waiting.items()}
+    yield _gauge("waiting_runs", "Runs that wait, by what for.", waiting, ("reason",))
+    longest = {(reason,): max(0.0, at - since) for reason, since in standing.waiting_since.items()}
+    yield _gauge("waiting_longest_seconds", "How long the longest wait has lasted.", longest, ("reason",))
+    tasks = {(phase,): standing.tasks.get(phase, 0) for phase in ("queued", "running", "dead_lettered")}
+    yield _gauge("tasks", "Tasks that are live, or were given up and wait for a person.", tasks, ("phase",))
+    oldest = 0.0 if standing.oldest_lease is None else max(0.0, at - standing.oldest_lease)
+    yield _gauge("lease_oldest_seconds", "How long the run that is held longest has been held.", {(): oldest})
+    yield _gauge("leases_expired", "Runs whose holder let the lease run out.", {(): standing.leases_expired})
+    yield _gauge("budget_used_ratio", "Spent and reserved, of the limit.", standing.budgets, ("namespace", "budget"))
+
+
+class _Collected:
+    """Families that are made already, as the library wants to be given them."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _gauge(name: str, help: str, values: Mapping[Labels, float], labels: Labels = ()) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(f"foliot_{name}", help, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _counter(name: str, help: str, values: Mapping[Labels, float], labels: Labels = ()) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(f"foliot_{name}", help, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _histogram(name: str, help: str, values: Mapping[Labels, Spread], labels: Labels = ()) -> Metric:
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(f"foliot_{name}", help, labels=labels)
+    for key, spread in values.items():
+        bounds = [*(f"{bound:g}" for bound in spread.bounds), "+Inf"]
+        family.add_metric(key, list(zip(bounds, accumulate(spread.counts), strict=True)), spread.sum)
+    return family
