@@ -37,7 +37,7 @@ from foliot.engine.summary import phase_of
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
 from foliot.kernel.messages import Message, Text, ToolResult
-from foliot.kernel.spec import decode_spec
+from foliot.kernel.spec import RunSpec, decode_spec
 from foliot.kernel.state import State
 from foliot.results import RunResult, result_of
 from foliot.settings import Settings
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from foliot.tasking import Tasking
 
 Input = str | Message | Sequence[Message]
+Adjust = Callable[[RunSpec], RunSpec]
 # How often a process that stays with a waiting run looks, when the store does not tell it of changes.
 LOOK_EVERY = 1.0
 
@@ -165,20 +166,24 @@ class Runtime:
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         user: str = "",
+        history: Sequence[Message] = (),
+        adjust: Adjust | None = None,
         stream: bool = False,
         check: bool = True,
     ) -> RunResult:
         """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
 
-        `user` is who it is run for, as budgets, conditions and records name him. `stream` lets whoever watches the run
-        see answers as they are written.
+        `user` is who it is run for, as budgets, conditions and records name him. `history` is what was said before.
+        `adjust` changes what this one run is pinned to. `stream` lets whoever watches see answers as they are written.
 
         With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
         """
         agent = await self._assembly.agent(agent)
         if run_id is not None and await self._exists(run_id):
             return await self.resume(run_id, stream=stream, check=check)
-        driver = await self._start(agent, input, run_id, labels, user=user, stream=stream)
+        driver = await self._start(
+            agent, input, run_id, labels, user=user, stream=stream, history=history, adjust=adjust
+        )
         return await self._finish(driver, agent, check, stream=stream)
 
     async def stream(
@@ -404,14 +409,19 @@ class Runtime:
         *,
         user: str,
         stream: bool,
+        history: Sequence[Message] = (),
+        adjust: Adjust | None = None,
     ) -> Driver:
         spec, tools = await self._assembly.prepare(agent)
         if user:
             spec = begun_for(spec, user)
+        if adjust is not None:
+            spec = adjust(spec)
         return await self.runs.start(
             spec,
             _messages(input),
             run_id=run_id,
+            history=history,
             labels=labels,
             definitions={f"Agent/{agent.name}": agent.digest},
             tools=tools,

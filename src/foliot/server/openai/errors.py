@@ -1,0 +1,95 @@
+"""Errors in the shape that clients of OpenAI read: `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, Unavailable
+from foliot.server.errors import TooMany, Unauthenticated
+from foliot.server.pieces import Ended
+from foliot.server.problems import RETRY_AFTER
+from foliot.server.responses import Json
+
+log = logging.getLogger(__name__)
+
+_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
+# The official clients try again by themselves after 409, 429 and 5xx. A run that failed is not made better by a second.
+NO_RETRY: Final = {"x-should-retry": "false"}
+
+
+class BadRequest(InvalidInput):
+    """A request that says what cannot be done. `param` is the member that is wrong."""
+
+    code, http = "invalid_request", 400
+
+    def __init__(self, message: str, *, param: str = "", hint: str | None = None, code: str = "") -> None:
+        super().__init__(message, hint=hint, param=param, openai_code=code)
+
+
+class RunFailed(FoliotError):
+    """The run that was asked for ended without an answer."""
+
+    code = "run_failed"
+
+    def __init__(self, ended: Ended, where: str) -> None:
+        message = ended.error or f"the run was {ended.phase}"
+        super().__init__(f"{message} (run {where})", hint=f"`foliot why {where}` tells the story")
+        self.details = {"openai_code": ended.reason or ended.phase}
+        self.ended = ended
+
+    @property
+    def status(self) -> int:
+        if self.ended.phase == "cancelled":
+            return 409
+        return 429 if "budget" in self.ended.reason else 500
+
+
+def error_document(error: FoliotError) -> dict[str, Any]:
+    """The `error` object. What concerns only this machine stays in its log."""
+    status = status_of(error)
+    message = error.message if not error.hint else f"{error.message} ({error.hint})"
+    if isinstance(error, SecretError):
+        log.error("a secret cannot be used: %s", error.message)
+        message = "a secret of this server cannot be sealed or opened; its log says more"
+    kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
+    code = error.details.get("openai_code") or error.code
+    return {"message": message, "type": kind, "param": error.details.get("param") or None, "code": code}
+
+
+def status_of(error: FoliotError) -> int:
+    if isinstance(error, RunFailed):
+        return error.status
+    # These clients know 400 for what is wrong in a request, and treat 422 as something else.
+    return 400 if error.http == 422 else error.http
+
+
+def error_response(error: FoliotError) -> Json:
+    """The answer for an error."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="foliot"'
+    elif isinstance(error, TooMany | Unavailable):
+        headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER))
+    elif status_of(error) >= 409:
+        headers |= NO_RETRY
+    if status_of(error) >= 500 and not isinstance(error, Unavailable | RunFailed):
+        log.error("a request failed: %s", error.message, exc_info=error)
+    return Json({"error": error_document(error)}, status_of(error), headers)
+
+
+def no_such_model(word: str) -> NotFound:
+    """As it is said of a model that is missing, or hidden."""
+    return NotFound(
+        f"the model {word!r} does not exist or you do not have access to it",
+        hint="a model is the name of an agent or a system; GET /v1/models lists them",
+        param="model",
+        openai_code="model_not_found",
+    )

@@ -1,0 +1,266 @@
+"""What a client is shown of a run: its journal and its live text, told as a few kinds of pieces.
+
+Every protocol in front of runs says the same things in its own words: text, calls of tools, an end, or a wait for a
+person. Text comes twice, in pieces while the model writes and whole when it is recorded; here it comes once. Pure: the
+same items give the same pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from foliot.engine.live import Live, Output, Recorded, Streamed
+from foliot.kernel import events as e
+from foliot.kernel.messages import RestartDelta, StopReason, TextDelta, ToolCall, Usage
+
+
+class Wrote(Struct, frozen=True):
+    """Text of a step. `anew`: what was written of this step before is void, and this is all of it."""
+
+    step: int
+    text: str
+    anew: bool = False
+
+
+class Called(Struct, frozen=True):
+    """The agent calls a tool. It is called here: nobody else has to do anything."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class Returned(Struct, frozen=True):
+    """A call has its result. `error` is empty when it went well."""
+
+    call_id: str
+    name: str
+    output: str
+    error: str = ""
+
+
+class Printed(Struct, frozen=True):
+    """A piece of what a tool prints while it works."""
+
+    call_id: str
+    text: str
+
+
+class Worked(Struct, frozen=True):
+    """An agent of a system began or ended its part."""
+
+    agent: str
+    run_id: str
+    phase: Literal["running", "succeeded", "failed", "cancelled"]
+
+
+class Asked(Struct, frozen=True):
+    """What a person has to say before a run goes on. `id` is that of the approval, or of the call that asks."""
+
+    kind: Literal["approval", "question", "decision"]
+    id: str
+    run_id: str
+    call_id: str
+    tool: str
+    text: str
+    arguments: str = "{}"
+    choices: tuple[str, ...] = ()
+
+
+class Rested(Struct, frozen=True):
+    """The run has not ended, and goes on when somebody has said something, or when there is money again."""
+
+    asked: tuple[Asked, ...]
+    message: str
+    usage: Usage
+
+
+class Ended(Struct, frozen=True):
+    """`stop` is why the model wrote no further; `reason` is for programs, `error` for people."""
+
+    phase: Literal["succeeded", "failed", "cancelled"]
+    output: str
+    value: Any
+    usage: Usage
+    stop: StopReason = "end"
+    error: str = ""
+    reason: str = ""
+
+
+Piece: TypeAlias = Wrote | Called | Returned | Printed | Worked | Rested | Ended
+
+
+class Teller:
+    """Turns what happens to one run into pieces, in order. `structured`: the answer is JSON and is told only whole."""
+
+    def __init__(self, run_id: str, *, structured: bool = False) -> None:
+        self.run_id = run_id
+        self.ended: Ended | None = None
+        self.asked: dict[str, Asked] = {}
+        self.waiting: e.RunWaiting | None = None
+        self.usage = Usage()
+        self.seq = 0
+        self._structured = structured
+        self._step = 0
+        self._written = ""
+        self._restarted = False
+        self._stop: StopReason = "end"
+        self._wanted: list[ToolCall] = []
+        self._known: dict[str, ToolCall] = {}
+
+    def tell(self, item: Live) -> list[Piece]:
+        """The pieces of one item. Records that were told before are passed over."""
+        match item:
+            case Recorded(seq=seq, event=event):
+                if seq <= self.seq:
+                    return []
+                self.seq = seq
+                return list(self._record(event))
+            case Streamed(step=step, delta=TextDelta(text)):
+                return self._stream(step, text)
+            case Streamed(step=step, delta=RestartDelta()):
+                self._restarted = step == self._step and bool(self._written)
+                return []
+            case Output(call_id=call_id, text=text):
+                return [Printed(call_id, text)]
+            case _:
+                return []
+
+    def rest(self) -> Rested:
+        """Where the run stands when nothing more happens to it."""
+        message = self.waiting.message if self.waiting is not None else ""
+        return Rested(tuple(self.asked.values()), message, self.usage)
+
+    # --- text ----------------------------------------------------------------------------------------------------
+
+    def _stream(self, step: int, text: str) -> list[Piece]:
+        if self._structured or not text:
+            return []
+        if step != self._step:
+            self._begin(step)
+        if self._restarted:  # what was shown cannot be taken back in pieces: the whole answer will tell
+            return []
+        self._written += text
+        return [Wrote(step, text)]
+
+    def _begin(self, step: int) -> None:
+        self._step, self._written, self._restarted = step, "", False
+
+    def _whole(self, step: int, text: str) -> list[Piece]:
+        """The rest of a step's text, when all of it is known."""
+        if step != self._step:
+            self._begin(step)
+        written, self._written, self._restarted = self._written, text, False
+        if text == written:
+            return []
+        if text.startswith(written):
+            return [Wrote(step, text[len(written) :])]
+        return [Wrote(step, text, anew=True)]
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    def _record(self, event: e.Event) -> Iterable[Piece]:
+        match event:
+            case e.ModelResponded(step, response):
+                self._stop = response.stop
+                self._wanted = list(response.message.calls)
+                self.usage = _sum(self.usage, response.usage)
+                return [] if self._structured else self._whole(step, response.message.text)
+            case e.ToolStarted(call_id, name):
+                return self._call(call_id, name)
+            case e.ToolFinished(result):
+                self.asked.pop(result.call_id, None)
+                error = result.error.message if result.error else ""
+                returned = Returned(result.call_id, result.name, result.text, error)
+                return [*self._call(result.call_id, result.name), returned]
+            case e.ApprovalRequested(call_id, approval_id, tool, _, reason):
+                pieces = self._call(call_id, tool)
+                self._ask("approval", approval_id, call_id, tool, reason or f"may {tool} be called?")
+                return pieces
+            case e.QuestionAsked(call_id, tool, question, choices):
+                pieces = self._call(call_id, tool)
+                self._ask("question", call_id, call_id, tool, question, choices)
+                return pieces
+            case e.ApprovalDecided(call_id) | e.QuestionAnswered(call_id) | e.UnknownDecided(call_id):
+                self.asked.pop(call_id, None)
+            case e.RunWaiting(reason, _, calls):
+                self.waiting = event
+                if reason == "unknown_effect":
+                    for call_id in calls:
+                        name = self._known[call_id].name if call_id in self._known else ""
+                        self._ask("decision", call_id, call_id, name, "a crash cut this call off: did it happen?")
+            case e.RunResumed() | e.RunClaimed():
+                self.waiting = None
+            case e.RunSucceeded() | e.RunFailed() | e.RunCancelled() | e.RunDeadLettered():
+                return self._end(event)
+            case _:
+                pass
+        return []
+
+    def _call(self, call_id: str, name: str) -> list[Piece]:
+        """Told once for each call, when something is first heard of it."""
+        if call_id in self._known:
+            return []
+        found = next((each for each in self._wanted if each.id == call_id), None)
+        if found is None:  # ids that were used before in the run are changed when they are recorded
+            found = next((each for each in self._wanted if each.name == name), ToolCall(call_id, name))
+        if found in self._wanted:
+            self._wanted.remove(found)
+        self._known[call_id] = found
+        return [Called(call_id, name, found.arguments)]
+
+    def _ask(
+        self,
+        kind: Literal["approval", "question", "decision"],
+        id: str,
+        call_id: str,
+        tool: str,
+        text: str,
+        choices: tuple[str, ...] = (),
+    ) -> None:
+        call = self._known.get(call_id)
+        arguments = call.arguments if call is not None else "{}"
+        self.asked[call_id] = Asked(kind, id, self.run_id, call_id, tool, text, arguments, choices)
+
+    def _end(self, event: e.Terminal) -> list[Piece]:
+        self.asked.clear()
+        self.waiting = None
+        pieces: list[Piece] = []
+        match event:
+            case e.RunSucceeded(output, value, usage=usage):
+                self.usage = usage
+                if output and output != self._written:  # a tool gave the answer, or it is told only now
+                    pieces.append(Wrote(self._step + 1, output))
+                self.ended = Ended("succeeded", output, value, usage, self._stop)
+            case e.RunFailed(code, reason, message, usage=usage):
+                self.usage = usage
+                self.ended = Ended("failed", "", None, usage, self._stop, message, reason or code)
+            case e.RunCancelled(by, reason, usage=usage):
+                self.usage = usage
+                said = reason or (f"cancelled by {by}" if by else "cancelled")
+                self.ended = Ended("cancelled", "", None, usage, self._stop, said, "cancelled")
+            case e.RunDeadLettered(reason, message):
+                self.ended = Ended("failed", "", None, self.usage, self._stop, message or reason, reason)
+        pieces.append(self.ended)
+        return pieces
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.input_tokens + other.input_tokens,
+        one.output_tokens + other.output_tokens,
+        one.cache_read_tokens + other.cache_read_tokens,
+        one.cache_write_tokens + other.cache_write_tokens,
+        one.reasoning_tokens + other.reasoning_tokens,
+    )
+
+
+def usage_of(each: Iterable[Usage]) -> Usage:
+    """What many runs used together."""
+    total = Usage()
+    for usage in each:
+        total = _sum(total, usage)
+    return total
