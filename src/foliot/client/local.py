@@ -89,7 +89,7 @@ class LocalClient:
             self._store, documents, dry_run=dry_run, prune=prune, prune_namespace=prune_namespace
         )
         if not dry_run:
-            await self._written(*(step.document for step in result.steps if step.change is not None))
+            await self.written(*(step.document for step in result.steps if step.change is not None))
         return Applied([Outcome(step.action, step.document, step.before) for step in result.steps], result.warnings)
 
     async def replace(self, document: Document) -> Outcome:
@@ -100,7 +100,7 @@ class LocalClient:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
         (written,) = await self._store.write([Put(document, expect=version)])
-        await self._written(written.document)
+        await self.written(written.document)
         return Outcome(written.action, written.document, before)
 
     async def delete(self, kind: str, name: str, *, namespace: str, version: str | None = None) -> Document:
@@ -112,7 +112,7 @@ class LocalClient:
             if ended is None:
                 raise await self._not_found(key) from None
             return ended
-        await self._written(written.document)
+        await self.written(written.document)
         if kind == "Task" and self._work is not None:
             await self._work().end(namespace, name)
         return written.document
@@ -123,7 +123,8 @@ class LocalClient:
     async def rotate_key(self) -> Rotation:
         return await self._store.rotate_key()
 
-    async def _written(self, *documents: Document) -> None:
+    async def written(self, *documents: Document) -> None:
+        """These were written by somebody else on the same store: let whoever waits for them know."""
         if self._budgets_changed is not None:
             spaces = {document["metadata"]["namespace"] for document in documents if document["kind"] == "Budget"}
             for namespace in sorted(spaces):

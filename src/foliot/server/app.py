@@ -26,7 +26,13 @@ from foliot.settings import Settings
 from foliot.version import __version__
 
 # In the order in which paths are matched: particular ones before those with a {kind}.
-ROUTERS: Final = ("health", "about")
+ROUTERS: Final = (
+    "health",
+    "about",
+    "bundles",
+    "watch",
+    "resources",
+)
 
 
 def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> FastAPI:

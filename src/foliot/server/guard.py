@@ -21,6 +21,8 @@ from foliot.server.identity import EVERYWHERE, Caller
 from foliot.server.permissions import RULES, Rule
 
 DEFAULT: Final = "default"
+# Where a route that knows the namespace only later finds the role that it must ask for.
+ROLE: Final = "foliot.role"
 # Said whether or not there is something: what is told depends only on who asks.
 HIDDEN: Final = "there is nothing of this name, or it is not yours to see"
 
@@ -59,7 +61,7 @@ async def admit(scope: Scope, rule: Rule) -> None:
     services: Services = scope["app"].state.services
     caller: Caller = await services.auth.identify(scope)
     scope[CALLER] = caller
-    role = rule.kinds.get(scope["path_params"].get("kind", ""), rule.role) if rule.kinds else rule.role
+    scope[ROLE] = role = rule.kinds.get(scope["path_params"].get("kind", ""), rule.role) if rule.kinds else rule.role
     match rule.where:
         case "everywhere":
             caller.require(role, EVERYWHERE, missing=HIDDEN)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from foliot.resources.kinds import KINDS
 from foliot.server.identity import Role
 
 Where: TypeAlias = Literal["public", "anywhere", "everywhere", "named", "listed", "inside"]
@@ -36,6 +37,22 @@ LISTED: Final = Rule("listed")
 READ: Final = Rule("named")
 LOOK: Final = Rule("inside")
 
+# Who declares resources of a kind, where it is not an author: what starts programs, what has work done, what consents.
+_AUTHORS: Final[Mapping[str, Role]] = {
+    "mcp-servers": "admin",
+    "tasks": "operator",
+    "workers": "admin",
+    "tool-approvals": "approver",
+}
+DECLARE: Final = Rule("inside", "author", _AUTHORS)
+WRITE: Final = Rule("named", "author", _AUTHORS)
+
+
+def author_of(kind: str) -> Role:
+    """The role that declares resources of a kind."""
+    return _AUTHORS.get(KINDS[kind].plural, "author")
+
+
 RULES: Final[Mapping[tuple[str, str], Rule]] = {
     # --- health and the server itself
     ("GET", "/healthz"): PUBLIC,
@@ -45,4 +62,16 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/version"): PUBLIC,
     ("GET", "/openapi.json"): ANYONE,
     ("GET", "/v1/auth/me"): ANYONE,
+    # --- resources of every kind
+    ("POST", "/v1/apply"): LOOK,
+    ("GET", "/v1/events/watch"): LISTED,
+    ("GET", "/v1/{kind}/watch"): LISTED,
+    ("GET", "/v1/{kind}"): LISTED,
+    ("POST", "/v1/{kind}"): DECLARE,
+    ("GET", "/v1/{kind}/{name}"): READ,
+    ("PUT", "/v1/{kind}/{name}"): WRITE,
+    ("PATCH", "/v1/{kind}/{name}"): WRITE,
+    ("DELETE", "/v1/{kind}/{name}"): WRITE,
+    ("GET", "/v1/{kind}/{name}/status"): READ,
+    ("PUT", "/v1/{kind}/{name}/status"): Rule("named", "operator"),
 }

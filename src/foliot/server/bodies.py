@@ -1,0 +1,104 @@
+"""What comes in a body: manifests in JSON or YAML, or JSON of a known form. The content type is not looked at."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from starlette.requests import Request
+
+from foliot.errors import InvalidInput, UsageError
+from foliot.resources.kinds import Kind
+from foliot.resources.reader import Bundle, parse_text
+from foliot.store.base import Document
+
+FILE: Final = "request body"
+DEEPEST: Final = 64
+T = TypeVar("T")
+
+
+async def manifest(request: Request, kind: Kind, namespace: str | None, name: str | None = None) -> Document:
+    """The one resource of a body, checked and in normal form. What the path says need not be said again.
+
+    Raises `ManifestError` with every problem, `UsageError` when body and path do not agree.
+    """
+    body = _completed(await request.body(), kind, name)
+    bundle = parse_text(body, FILE, namespace=namespace)
+    bundle.raise_for_errors()
+    if len(bundle.items) != 1:
+        raise UsageError(f"one resource was expected, and {len(bundle.items)} came", hint="POST /v1/apply takes many")
+    document = bundle.items[0].document
+    metadata = document["metadata"]
+    if document["kind"] != kind.name:
+        raise UsageError(f"unsupported kind {document['kind']!r} for {kind.plural}", hint=f"it must be {kind.name}")
+    if name is not None and metadata["name"] != name:
+        raise UsageError(f"metadata.name {metadata['name']!r} does not match {name!r} of the path")
+    if namespace is not None and metadata["namespace"] != namespace:
+        said = metadata["namespace"]
+        raise UsageError(f'metadata.namespace "{said}" does not match request namespace "{namespace}"')
+    return document
+
+
+async def manifests(request: Request, namespace: str | None) -> Bundle:
+    """Every resource of a body. Raises `ManifestError`."""
+    bundle = parse_text(await request.body(), FILE, namespace=namespace)
+    bundle.raise_for_errors()
+    return bundle
+
+
+async def form(request: Request, shape: type[T]) -> T:
+    """A body of JSON as a `msgspec.Struct`; an empty one is `{}`. Raises `InvalidInput`, which names the field."""
+    body = await request.body()
+    try:
+        return msgspec.json.decode(body or b"{}", type=shape)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the body cannot be used: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"the body is not JSON: {error}") from None
+
+
+async def mapping(request: Request) -> dict[str, Any]:
+    """A body that is a JSON object. Raises `InvalidInput`, `UsageError`."""
+    value = await form(request, dict[str, Any])
+    if deeper_than(value, DEEPEST):
+        raise UsageError("the body is nested too deeply", hint=f"at most {DEEPEST} levels")
+    return value
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """A value that should be a JSON object; an empty one when it is none."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def deeper_than(value: Any, levels: int) -> bool:
+    """Whether a JSON value is nested more deeply than so."""
+    layer: list[Any] = [value]
+    for _ in range(levels + 1):
+        below: list[Any] = []
+        for each in layer:
+            if isinstance(each, dict):
+                below.extend(cast("dict[str, Any]", each).values())
+            elif isinstance(each, list):
+                below.extend(cast("list[Any]", each))
+        if not below:
+            return False
+        layer = below
+    return True
+
+
+def _completed(body: bytes, kind: Kind, name: str | None) -> bytes:
+    """With what the path says already, where a JSON body leaves it out."""
+    if not body.lstrip().startswith(b"{"):
+        return body
+    try:
+        raw = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body  # the reader of manifests says what is wrong, and where
+    given = raw.get("metadata")
+    metadata = cast("dict[str, Any]", given or {}) if given is None or isinstance(given, dict) else None
+    if raw.get("kind") and (name is None or metadata is None or metadata.get("name")):
+        return body
+    completed = {**raw, "kind": raw.get("kind") or kind.name}
+    if name is not None and metadata is not None:
+        completed["metadata"] = {"name": name, **metadata}
+    return msgspec.json.encode(completed)

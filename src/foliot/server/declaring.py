@@ -1,0 +1,182 @@
+"""Writing one resource on somebody's behalf: preconditions, references, the store, and the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from foliot.catalog.declared import key_of, version_of
+from foliot.catalog.references import check_against_store
+from foliot.errors import Conflict, NotFound, UsageError
+from foliot.resources.problems import Finding, ManifestError
+from foliot.resources.validate import validate_document
+from foliot.server.acts import record
+from foliot.server.bodies import FILE
+from foliot.server.context import Services
+from foliot.server.errors import PreconditionFailed, PreconditionRequired
+from foliot.server.identity import Caller
+from foliot.store.base import Document, Key, Put
+
+ATTEMPTS: Final = 6
+Action = Literal["created", "updated", "unchanged", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What must hold before a write: the headers If-Match and If-None-Match, without quotes; `dry` writes nothing."""
+
+    match: str | None = None
+    none_match: str | None = None
+    dry: bool = False
+
+    def version(self, document: Document) -> str | None:
+        """The version that is asked for, `present` for any, None when none is. Raises `PreconditionFailed`."""
+        inside = version_of(document)
+        inside = "" if inside == "0" else inside
+        if self.match in (None, "*"):
+            return inside or ("present" if self.match else None)
+        if inside and inside != self.match:
+            raise Conflict(f"If-Match says {self.match} and metadata.resourceVersion {inside}", hint="give one of them")
+        return self.match
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was done, or with `dry` would be."""
+
+    action: Action
+    document: Document
+    warnings: tuple[str, ...] = ()
+
+
+class Declaring:
+    """Writes of one caller in one request."""
+
+    def __init__(self, services: Services, caller: Caller, request_id: str) -> None:
+        self._services = services
+        self._store = services.resources
+        self._caller = caller
+        self._request_id = request_id
+
+    async def put(self, document: Document, conditions: Conditions) -> Written:
+        """Create it, or replace what was declared under its name. Raises `ManifestError`, `Conflict`."""
+        asked = conditions.version(document)
+        if conditions.none_match == "*" and asked is None:
+            asked = "absent"
+        try:
+            return await self._write(document, asked or "any", conditions.dry)
+        except NotFound as missing:
+            raise Conflict(missing.message, hint="leave out the version to create it") from None
+
+    async def replace(self, document: Document, conditions: Conditions) -> Written:
+        """Replace what was declared, at a version that must be named. Raises `PreconditionRequired`, `NotFound`."""
+        asked = conditions.version(document)
+        if asked is None:
+            raise PreconditionRequired(
+                "resourceVersion precondition required for update (set metadata.resourceVersion or If-Match)"
+            )
+        await self._store.get(key_of(document))  # one that is missing is missing, whatever version was asked for
+        return await self._write(document, asked, conditions.dry)
+
+    async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> Written:
+        """Change what a JSON merge patch (RFC 7396) names. Without a version, again when somebody was faster."""
+        for attempt in range(1, ATTEMPTS + 1):
+            before = await self._store.get(key)
+            merged = cast("Document", merge({k: v for k, v in before.items() if k != "status"}, changes))
+            asked = conditions.match if conditions.match not in (None, "*") else version_of(before)
+            document = _checked(merged)
+            if key_of(document) != key:
+                raise UsageError("a patch cannot change kind, name or namespace")
+            try:
+                return await self._write(document, asked, conditions.dry)
+            except Conflict:
+                if conditions.match not in (None, "*") or attempt == ATTEMPTS:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    async def put_status(self, key: Key, status: Mapping[str, Any], conditions: Conditions) -> Written:
+        """Replace the status at a version that must be named; what was declared stays."""
+        before = await self._store.get(key)
+        if conditions.match is None:
+            raise PreconditionRequired("resourceVersion precondition required for update (set If-Match)")
+        given = dict(status)
+        if not given.get("observedGeneration"):
+            given["observedGeneration"] = before["metadata"].get("generation", 1)
+        document = _checked({**before, "status": given})
+        expect = version_of(before) if conditions.match == "*" else conditions.match
+        if conditions.dry:
+            return Written("updated", document)
+        (written,) = await self._store.write([Put(document, expect=expect, only="status")])
+        await self._record("status_written", key, written.document)
+        return Written(written.action, written.document)
+
+    async def delete(self, key: Key, conditions: Conditions) -> Document:
+        """Raises `NotFound`, `PreconditionFailed`."""
+        if conditions.dry:
+            return await self._store.get(key)
+        version = conditions.match if conditions.match != "*" else None
+        try:
+            document = await self._services.client.delete(key.kind, key.name, namespace=key.namespace, version=version)
+        except NotFound:
+            raise NotFound(f"there is no {key}") from None  # its hint may tell of other namespaces
+        except Conflict as conflict:
+            raise PreconditionFailed(conflict.message, hint=conflict.hint) from None
+        await self._record("deleted", key, document)
+        return document
+
+    async def _write(self, document: Document, expect: str, dry: bool) -> Written:
+        warnings = tuple(await check_against_store(self._store, [document]))
+        key = key_of(document)
+        if dry:
+            return Written(await self._foreseen(key, expect), document, warnings)
+        stored = {name: value for name, value in document.items() if name != "status"}
+        (written,) = await self._store.write([Put(stored, expect=expect)])
+        if written.action != "unchanged":
+            await self._services.client.written(written.document)
+            await self._record(written.action, key, written.document)
+        return Written(written.action, written.document, warnings)
+
+    async def _foreseen(self, key: Key, expect: str) -> Action:
+        """Raises `Conflict` as the write would."""
+        try:
+            before = await self._store.get(key)
+        except NotFound:
+            if expect not in ("any", "absent"):
+                raise Conflict(f"there is no {key}") from None
+            return "created"
+        if expect == "absent" or expect not in ("any", "present", version_of(before)):
+            raise Conflict(f"{key} is at version {version_of(before)}")
+        return "updated"
+
+    async def _record(self, verb: str, key: Key, document: Document) -> None:
+        await record(
+            self._services.runtime,
+            self._caller,
+            verb,
+            key.kind,
+            key.namespace,
+            key.name,
+            request=self._request_id,
+            version=version_of(document),
+        )
+
+
+def merge(before: Any, changes: Any) -> Any:
+    """`before` with a JSON merge patch applied: null takes away, objects are merged, the rest is replaced."""
+    if not isinstance(changes, Mapping):
+        return changes
+    merged = dict(cast("Mapping[str, Any]", before)) if isinstance(before, Mapping) else {}
+    for name, value in cast("Mapping[str, Any]", changes).items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge(merged.get(name), value)
+    return merged
+
+
+def _checked(raw: Document) -> Document:
+    document, problems = validate_document(raw)
+    if document is None:
+        raise ManifestError([Finding(each, FILE) for each in problems])
+    return document

@@ -1,0 +1,82 @@
+"""From a request to what it names: a kind by its plural, a namespace, a page of a list."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Final
+
+from fastapi import Header, Path, Query
+from starlette.requests import Request
+
+from foliot.errors import InvalidInput, NotFound
+from foliot.resources.kinds import KINDS, Kind
+from foliot.server.declaring import Conditions
+from foliot.server.guard import DEFAULT
+from foliot.store.base import Filter
+from foliot.store.selectors import parse_fields, parse_labels
+
+MOST: Final = 1000
+DEFAULT_PAGE: Final = 500
+
+PLURALS: Final = tuple(kind.plural for kind in KINDS.values())
+KindName = Annotated[
+    str, Path(alias="kind", description="The plural of a kind.", json_schema_extra={"enum": [*PLURALS]})
+]
+Name = Annotated[str, Path(max_length=253, description="The name of the resource.")]
+Namespace = Annotated[
+    str | None, Query(max_length=253, description="The namespace; for lists, all that the caller can see without it.")
+]
+Limit = Annotated[int, Query(ge=1, description=f"Items of a page; more than {MOST} are {MOST}.")]
+After = Annotated[str | None, Query(description="`continue` of the page before.")]
+Labels = Annotated[str | None, Query(description="Such as `app=web,tier!=test,env in (a,b),!legacy`.")]
+Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`.")]
+DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All`: check everything, write nothing.")]
+IfMatch = Annotated[str | None, Header(description="The version that must be the current one; `*` for any.")]
+IfNoneMatch = Annotated[str | None, Header(description="`*`: only when it is not there. A version: only when changed.")]
+
+
+@cache
+def kind_at(plural: str) -> Kind:
+    """The kind whose resources are below this path. Raises `NotFound`."""
+    for kind in KINDS.values():
+        if kind.plural == plural:
+            return kind
+    raise NotFound("there is nothing at this path", hint=f"the kinds are {', '.join(PLURALS)}")
+
+
+def space(namespace: str | None) -> str:
+    """The namespace of something that is named."""
+    return (namespace or "").strip() or DEFAULT
+
+
+def wanted(kind: str | None, namespace: str | None, labels: str | None, fields: str | None) -> Filter:
+    """Raises `InvalidInput` for a selector that cannot be read."""
+    chosen = (namespace or "").strip() or None
+    return Filter(kind, chosen, parse_labels(labels or ""), parse_fields(fields or ""))
+
+
+def conditions(match: str | None, none_match: str | None, dry_run: str | None) -> Conditions:
+    """The preconditions of a write."""
+    return Conditions(unquoted(match), unquoted(none_match), dry=is_dry(dry_run))
+
+
+def unquoted(tag: str | None) -> str | None:
+    """The version in an entity tag."""
+    if tag is None:
+        return None
+    return tag.strip().removeprefix("W/").strip('"') or None
+
+
+def is_dry(given: str | None) -> bool:
+    match (given or "").strip().lower():
+        case "" | "false" | "none" | "0":
+            return False
+        case "true" | "all" | "server" | "1":
+            return True
+        case _:
+            raise InvalidInput(f"dryRun: {given!r} cannot be used", hint="true or false")
+
+
+def last_event(request: Request, position: str | None) -> str | None:
+    """Where a stream goes on: what a client that reconnects says, else what the address says."""
+    return request.headers.get("last-event-id") or position or None

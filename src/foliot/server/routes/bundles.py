@@ -1,0 +1,84 @@
+"""Many resources at once, all or nothing: what `foliot apply` asks of a server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.errors import UsageError
+from foliot.server.acts import record
+from foliot.server.bodies import manifests
+from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.guard import HIDDEN, new_router
+from foliot.server.naming import DryRun, Namespace, is_dry, space
+from foliot.server.permissions import author_of
+from foliot.server.responses import Json
+from foliot.store.selectors import parse_labels
+
+router = new_router("resources")
+
+Prune = Annotated[
+    str | None, Query(description="Delete what matches this label selector, was applied, and is missing.")
+]
+Accept = Annotated[bool, Query(description="Have the Tasks among them done.")]
+
+
+@router.post("/v1/apply")
+async def apply(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    prune: Prune = None,
+    run: Accept = False,
+) -> Response:
+    """Create and update all resources of the body (JSON, YAML, several documents) in one transaction.
+
+    Answers with what was done to each, in their order. `namespace` is for those that name none.
+    """
+    documents = (await manifests(request, namespace)).documents
+    dry = is_dry(dryRun)
+    for document in documents:
+        caller.require(author_of(document["kind"]), document["metadata"]["namespace"], missing=HIDDEN)
+    where = space(namespace)
+    selector = parse_labels(prune) if prune is not None else None
+    if selector is not None:
+        if not selector:
+            raise UsageError("prune needs a label selector", hint="such as prune=app=report")
+        caller.require("admin", where, missing=HIDDEN)
+    applied = await services.client.apply(documents, dry_run=dry, prune=selector, prune_namespace=where)
+    taken: list[dict[str, Any]] = []
+    if not dry:
+        for outcome in applied.outcomes:
+            metadata = outcome.document["metadata"]
+            if outcome.action != "unchanged":
+                await record(
+                    services.runtime,
+                    caller,
+                    outcome.action,
+                    outcome.document["kind"],
+                    metadata["namespace"],
+                    metadata["name"],
+                    request=request.scope[REQUEST_ID],
+                    version=str(metadata.get("resourceVersion", "")),
+                )
+        if run:
+            taken = [
+                {
+                    "namespace": each.namespace,
+                    "name": each.name,
+                    "new": each.new,
+                    **({"error": {"code": each.error.code, "detail": each.error.message}} if each.error else {}),
+                }
+                for each in await services.client.accept(documents, by=caller.name)
+            ]
+    outcomes = [
+        {"action": each.action, "resource": each.document, **({"before": each.before} if each.before else {})}
+        for each in applied.outcomes
+    ]
+    return Json({"outcomes": outcomes, "warnings": applied.warnings, "tasks": taken})

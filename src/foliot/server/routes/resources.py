@@ -1,0 +1,219 @@
+"""Resources of every kind: list, create, read, replace, patch, delete, and their status."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.errors import NotFound
+from foliot.server.bodies import as_object, manifest, mapping
+from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.declaring import Declaring, Written
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.errors import MethodNotAllowed
+from foliot.server.guard import HIDDEN, ROLE, new_router
+from foliot.server.naming import (
+    DEFAULT_PAGE,
+    MOST,
+    After,
+    DryRun,
+    Fields,
+    IfMatch,
+    IfNoneMatch,
+    KindName,
+    Labels,
+    Limit,
+    Name,
+    Namespace,
+    conditions,
+    kind_at,
+    space,
+    unquoted,
+    wanted,
+)
+from foliot.server.responses import Json, etag, resource
+from foliot.store.base import Document, Key, Page
+
+router = new_router("resources")
+
+# What a status would decide is decided elsewhere, or there is none.
+WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", "ToolApproval", "McpServer"})
+# Made by those who ask and decided by those who may, not edited.
+NOT_EDITED: Final = frozenset({"ToolApproval"})
+
+
+@router.get("/v1/{kind}")
+async def list_resources(
+    kind: KindName,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    limit: Limit = DEFAULT_PAGE,
+    after: After = None,
+    labelSelector: Labels = None,
+    labels: Labels = None,
+    fieldSelector: Fields = None,
+) -> Response:
+    """Resources of a kind, ordered by namespace and name. Selectors are applied before the list is cut into pages.
+
+    `metadata.resourceVersion` is where a watch takes over without a gap.
+    """
+    filter = caller.narrowed(wanted(kind_at(kind).name, namespace, labelSelector or labels, fieldSelector))
+    if filter is None:
+        return Json(listed(Page([], None, await services.resources.revision())))
+    return Json(listed(await services.client.list(filter, limit=min(limit, MOST), cursor=after)))
+
+
+@router.post("/v1/{kind}")
+async def put_resource(
+    kind: KindName,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Create a resource, or replace what was declared under its name: 201 when it is new, 200 otherwise.
+
+    Without a version it is written over whatever is there; `If-None-Match: *` writes it only when it is not there.
+    """
+    document = await manifest(request, kind_at(kind), namespace)
+    caller.require(request.scope[ROLE], document["metadata"]["namespace"], missing=HIDDEN)
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+    written = await declaring.put(document, conditions(if_match, if_none_match, dryRun))
+    return _answer(written, 201 if written.action == "created" else 200)
+
+
+@router.get("/v1/{kind}/{name}")
+async def get_resource(
+    kind: KindName,
+    name: Name,
+    services: ServicesDep,
+    namespace: Namespace = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """One resource. Its version is the ETag; with `If-None-Match` it is sent only when it has another one."""
+    document = await services.resources.get(Key(kind_at(kind).name, space(namespace), name))
+    if if_none_match is not None and unquoted(if_none_match) == document["metadata"].get("resourceVersion"):
+        return Response(status_code=304, headers={"ETag": etag(document)})
+    return resource(document)
+
+
+@router.put("/v1/{kind}/{name}")
+async def replace_resource(
+    kind: KindName,
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Replace what was declared. The version it is about must be named: in the resource, or with `If-Match`."""
+    known = kind_at(kind)
+    if known.name in NOT_EDITED:
+        raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them")
+    document = await manifest(request, known, space(namespace), name)
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+    return _answer(await declaring.replace(document, conditions(if_match, None, dryRun)))
+
+
+@router.patch("/v1/{kind}/{name}")
+async def patch_resource(
+    kind: KindName,
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Change part of what was declared, by a JSON merge patch (RFC 7396): null takes a member away."""
+    known = kind_at(kind)
+    if known.name in NOT_EDITED:
+        raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them")
+    changes = await mapping(request)
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+    key = Key(known.name, space(namespace), name)
+    return _answer(await declaring.patch(key, changes, conditions(if_match, None, dryRun)))
+
+
+@router.delete("/v1/{kind}/{name}")
+async def delete_resource(
+    kind: KindName,
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Delete a resource; with `If-Match` only at this version."""
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+    key = Key(kind_at(kind).name, space(namespace), name)
+    await declaring.delete(key, conditions(if_match, None, dryRun))
+    return Response(status_code=204)
+
+
+@router.get("/v1/{kind}/{name}/status")
+async def get_status(kind: KindName, name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """The resource, for its status."""
+    return resource(await services.resources.get(_with_status(kind, namespace, name)))
+
+
+@router.put("/v1/{kind}/{name}/status")
+async def put_status(
+    kind: KindName,
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Replace the status of a resource; what was declared stays. The body is a resource, or its status alone."""
+    key = _with_status(kind, namespace, name)
+    body = await mapping(request)
+    metadata = as_object(body.get("metadata"))
+    inside = str(metadata.get("resourceVersion") or "")
+    status = as_object(body.get("status")) if "status" in body or metadata else body
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+    return _answer(await declaring.put_status(key, status, conditions(if_match or inside or None, None, dryRun)))
+
+
+def listed(page: Page) -> Document:
+    """A page as the answer to a list."""
+    answer: Document = {
+        "apiVersion": "foliot.dev/v1",
+        "kind": "List",
+        "metadata": {"resourceVersion": str(page.revision)},
+        "items": page.items,
+    }
+    if page.cursor is not None:
+        answer["continue"] = page.cursor
+    return answer
+
+
+def _with_status(kind: str, namespace: str | None, name: str) -> Key:
+    known = kind_at(kind)
+    if known.name in WITHOUT_STATUS:
+        raise NotFound(f"{known.plural} have no status to write")
+    return Key(known.name, space(namespace), name)
+
+
+def _answer(written: Written, status: int = 200) -> Response:
+    headers = {"Warning": f'299 - "{_header(written.warnings[0])}"'} if written.warnings else {}
+    return resource(written.document, status, headers)
+
+
+def _header(text: str) -> str:
+    """As much of a text as a header can hold."""
+    return "".join(each if each.isascii() and each.isprintable() and each not in '"\\' else "'" for each in text)[:500]

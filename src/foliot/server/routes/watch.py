@@ -1,0 +1,119 @@
+"""Changes to resources as they happen, as server-sent events.
+
+The id of an event is a revision: the `metadata.resourceVersion` of lists and resources. Every process reads the feed of
+the store, so a client may reconnect to any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any, Final, cast
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.errors import Gone, InvalidInput
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.guard import new_router
+from foliot.server.naming import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
+from foliot.server.sse import EventStream, frame
+from foliot.store.base import Change, Filter, Requirement
+
+router = new_router("streams")
+
+TYPES: Final = {"created": "added", "updated": "updated", "deleted": "deleted"}
+Position = Annotated[
+    str | None, Query(description="Go on behind this revision; without one, begin with what there is.")
+]
+OneName = Annotated[str | None, Query(alias="name", description="Only the resource of this name.")]
+
+
+@router.get("/v1/{kind}/watch")
+async def watch_kind(
+    kind: KindName,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    resourceVersion: Position = None,
+    name: OneName = None,
+    labelSelector: Labels = None,
+    fieldSelector: Fields = None,
+) -> Response:
+    """Events `resource` with `{"type": "added|updated|deleted", "resource": …}`, first for all that there are.
+
+    A `bookmark` says from which revision on changes follow. `410` means that it is too long ago: list again.
+    """
+    filter = _named(wanted(kind_at(kind).name, namespace, labelSelector, fieldSelector), name)
+    return await _stream(services, caller.narrowed(filter), last_event(request, resourceVersion))
+
+
+@router.get("/v1/events/watch")
+async def watch_all(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    since: Position = None,
+    kind: Annotated[str | None, Query(description="Only resources of this kind.")] = None,
+    name: OneName = None,
+) -> Response:
+    """Changes of resources of all kinds, from now on or behind the revision `since`."""
+    known = kind_at(kind).name if kind and kind.islower() else kind
+    filter = _named(wanted(known, namespace, None, None), name)
+    position = last_event(request, since) or str(await services.resources.revision())
+    return await _stream(services, caller.narrowed(filter), position)
+
+
+def _named(filter: Filter, name: str | None) -> Filter:
+    if not name:
+        return filter
+    only = Requirement("metadata.name", "=", (name,))
+    return Filter(filter.kind, filter.namespace, filter.labels, (*filter.fields, only))
+
+
+async def _stream(services: Services, filter: Filter | None, position: str | None) -> Response:
+    after = None if position is None else await _checked(services, position)
+    frames = _nothing(services) if filter is None else _changes(services, filter, after)
+    return EventStream(frames, closing=services.closing)
+
+
+async def _checked(services: Services, position: str) -> int:
+    """The revision that a client names. Raises `Gone` now, while there can still be a status."""
+    if not position.isascii() or not position.isdigit() or len(position) > 18:
+        raise InvalidInput(f"{position[:40]!r} is no revision", hint="the id of an event, or a resourceVersion")
+    bounds = (await services.database.read("feed_bounds"))[0]
+    if not bounds["compacted"] <= int(position) <= bounds["revision"]:
+        raise Gone(f"the changes behind revision {position} are not kept", hint="list again, and watch from there")
+    return int(position)
+
+
+async def _changes(services: Services, filter: Filter, after: int | None) -> AsyncGenerator[bytes]:
+    if after is None:
+        page = await services.client.list(filter)
+        after = page.revision
+        while True:
+            for document in page.items:
+                # Without an id: whoever breaks off here begins again.
+                yield frame("resource", {"type": "added", "resource": document})
+            if page.cursor is None:
+                break
+            page = await services.client.list(filter, cursor=page.cursor)
+    yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(after)}, after)
+    watched = cast("AsyncGenerator[Change]", services.resources.watch(filter, after=after))
+    async with aclosing(watched) as changes:
+        async for change in changes:
+            yield frame("resource", _told(change), change.revision)
+
+
+async def _nothing(services: Services) -> AsyncGenerator[bytes]:
+    """What somebody sees of a namespace that is not theirs: the same as of an empty one."""
+    revision = await services.resources.revision()
+    yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(revision)}, revision)
+    await services.closing.wait()
+
+
+def _told(change: Change) -> dict[str, Any]:
+    return {"type": TYPES[change.action], "resource": change.document}

@@ -1,0 +1,104 @@
+"""What somebody may not see does not exist for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx2 as httpx
+import pytest
+from fastapi import FastAPI
+
+from foliot.runtime import Runtime
+from foliot.server.app import create_app
+from foliot.server.auth import TokenAuth
+from foliot.server.guard import all_routes
+from foliot.server.permissions import RULES
+from foliot.settings import Settings
+from foliot.store.base import Put
+from foliot.store.tokens import SqlTokens
+
+
+def endpoint(name: str, space: str) -> dict[str, object]:
+    return {
+        "apiVersion": "foliot.dev/v1",
+        "kind": "ModelEndpoint",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"provider": "mock"},
+    }
+
+
+@pytest.fixture
+async def app(runtime: Runtime, settings: Settings) -> AsyncIterator[FastAPI]:
+    auth = TokenAuth(runtime.tasking.database, local=True)
+    await runtime.resources.write([Put(endpoint(f"of-{space}", space)) for space in ("a", "b", "c")])
+    yield create_app(runtime, settings=settings, auth=auth)
+    await auth.close()
+
+
+async def token(runtime: Runtime, *roles: str, spaces: tuple[str, ...]) -> dict[str, str]:
+    tokens = SqlTokens(runtime.tasking.database)
+    _, text = await tokens.create("-".join((*roles, *spaces)), namespaces=spaces, roles=roles, now=0.0)
+    return {"Authorization": f"Bearer {text}"}
+
+
+PATH = "/v1/model-endpoints"
+
+
+async def test_lists_show_only_what_the_caller_can_see(http: httpx.AsyncClient, runtime: Runtime) -> None:
+    one = await token(runtime, "reader", spaces=("a",))
+    two = await token(runtime, "reader", spaces=("a", "c"))
+
+    async def names(headers: dict[str, str], **query: str) -> list[str]:
+        answer = await http.get(PATH, headers=headers, params=query)
+        assert answer.status_code == 200
+        return [item["metadata"]["name"] for item in answer.json()["items"]]
+
+    assert await names(one) == ["of-a"]
+    assert await names(two) == ["of-a", "of-c"]
+    assert await names(two, namespace="b") == []
+    assert await names(two, namespace="nowhere") == []
+
+
+async def test_hidden_and_missing_cannot_be_told_apart(http: httpx.AsyncClient, runtime: Runtime) -> None:
+    mine = await token(runtime, "author", spaces=("a",))
+
+    for method in ("GET", "PUT", "PATCH", "DELETE"):
+        hidden = await http.request(method, f"{PATH}/of-b?namespace=b", headers=mine, json={})
+        missing = await http.request(method, f"{PATH}/no-such?namespace=nowhere", headers=mine, json={})
+        assert hidden.status_code == missing.status_code == 404
+        assert hidden.json() == missing.json()
+    posted = await http.post(PATH, headers=mine, json=endpoint("new", "b"))
+    assert posted.status_code == 404
+
+
+async def test_a_reader_may_read_and_nothing_else(http: httpx.AsyncClient, runtime: Runtime) -> None:
+    mine = await token(runtime, "reader", spaces=("a",))
+
+    assert (await http.get(f"{PATH}/of-a?namespace=a", headers=mine)).status_code == 200
+    for method, path in (("POST", PATH), ("PUT", f"{PATH}/of-a"), ("DELETE", f"{PATH}/of-a")):
+        answer = await http.request(method, f"{path}?namespace=a", headers=mine, json=endpoint("of-a", "a"))
+        assert (answer.status_code, answer.json()["code"]) == (403, "denied")
+
+
+async def test_only_an_admin_declares_what_starts_programs(http: httpx.AsyncClient, runtime: Runtime) -> None:
+    author = await token(runtime, "author", spaces=("a",))
+    admin = await token(runtime, "admin", spaces=("a",))
+    server = {"metadata": {"name": "m", "namespace": "a"}, "spec": {"transport": "stdio", "command": "x"}}
+
+    assert (await http.post("/v1/mcp-servers", headers=author, json=server)).status_code == 403
+    assert (await http.post("/v1/mcp-servers", headers=admin, json=server)).status_code == 201
+    bundle = {"kind": "McpServer", **server}
+    assert (await http.post("/v1/apply", headers=author, json=bundle)).status_code == 403
+
+
+async def test_every_route_refuses_somebody_without_a_token(
+    http: httpx.AsyncClient, app: FastAPI, runtime: Runtime
+) -> None:
+    await token(runtime, "reader", spaces=("a",))
+
+    for _, method, path, _ in all_routes(app):
+        if RULES[method, path].where == "public" or method == "*":
+            continue
+        concrete = path.replace("{kind}", "agents").replace("{", "").replace("}", "")
+        answer = await http.request(method, concrete)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated"), (method, path)
