@@ -33,8 +33,12 @@ class Counted:
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
         self.reads = 0
-        self.version = database.version
+        self.looks = 0
         self.write = database.write
+
+    def version(self) -> Any:
+        self.looks += 1
+        return self._database.version()
 
     async def read(self, name: str, /, **params: Any) -> Any:
         self.reads += 1
@@ -46,6 +50,44 @@ async def test_it_is_read_once_for_as_long_as_nobody_commits(database) -> None:
     store = SqlResourceStore(counted, no_keys)
     assert [await store.revision() for _ in range(5)] == [0] * 5
     assert counted.reads == 1
+
+
+async def test_all_who_ask_in_one_turn_share_a_look_and_the_next_turn_has_its_own(database) -> None:
+    counted = Counted(database)
+    store = SqlResourceStore(counted, no_keys)
+    for turn in (1, 2, 3):
+        assert await asyncio.gather(*(store.revision() for _ in range(10))) == [0] * 10
+        assert counted.looks == turn
+
+
+async def test_whoever_is_woken_from_outside_in_the_same_turn_of_the_loop_looks_again(database) -> None:
+    """A look is forgotten before anything has its turn that was put in line after it."""
+    store = SqlResourceStore(database, no_keys)
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+    committed = asyncio.Event()
+
+    async def told() -> int:
+        await woken
+        return await store.revision()
+
+    waits = asyncio.create_task(told())
+    await asyncio.sleep(0)
+    writes = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(_write_elsewhere(database.path))))
+    assert await store.revision() == 0
+    writes.add_done_callback(lambda _: (committed.set(), woken.set_result(None)))
+    while not committed.is_set():
+        assert await store.revision() in (0, 1)
+        await asyncio.sleep(0)
+    assert await waits == 1
+
+
+async def _write_elsewhere(path) -> None:
+    other = await SqliteDatabase.open(path)
+    try:
+        await SqlResourceStore(other, no_keys).write([memory("m1")])
+    finally:
+        await other.close()
 
 
 async def test_a_change_of_another_process_is_seen_by_the_next_question(database) -> None:

@@ -53,7 +53,11 @@ def governed(
 
 
 class StoredRules:
-    """A `RuleSource` on the resource store: a rule that was applied holds from the next call on."""
+    """A `RuleSource` on the resource store: a rule that was applied holds from the next call on.
+
+    To be exact: for every call that is admitted after this process could have heard of the rule, from whomever. Calls
+    of one turn of the event loop share a look; in every turn that begins after the rule was committed it holds.
+    """
 
     def __init__(self, store: ResourceStore, *, clock: Clock, default_access: Access = "allow") -> None:
         self._store = store

@@ -42,6 +42,7 @@ class SqlResourceStore:
         self._ring: secrets.Sealer | None = None
         self._now = now
         self._revision_at: tuple[object, int] | None = None
+        self._seen: tuple[asyncio.AbstractEventLoop, int] | None = None
         self._asking: asyncio.Task[int] | None = None
         self._next: asyncio.Task[int] | None = None
 
@@ -87,9 +88,28 @@ class SqlResourceStore:
         return follow(self._database, filter, after)
 
     async def revision(self) -> int:
+        """One look serves all who ask in the same turn of the event loop.
+
+        Nobody is told less than he can know: whoever was woken by a change, or by word of it, has his turn after the
+        look was forgotten.
+        """
+        loop = asyncio.get_running_loop()
+        seen = self._seen
+        if seen is not None and seen[0] is loop:
+            return seen[1]
         version = self._database.version()
         if version is None:
             return await self._ask_together()
+        revision = await self._revision_of(version)
+        self._seen = loop, revision
+        loop.call_soon(self._forget, loop)
+        return revision
+
+    def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._seen is not None and self._seen[0] is loop:
+            self._seen = None
+
+    async def _revision_of(self, version: object) -> int:
         known = self._revision_at
         if known is not None and known[0] == version:
             return known[1]
