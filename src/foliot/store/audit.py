@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from foliot.store.base import Database
 from foliot.store.transaction import Tx, many, one, run
 
 PAGE: Final = 1000
+_columns: Final = itemgetter(*COLUMNS)
 NEWEST: Final = 2**62
 
 
@@ -40,7 +42,7 @@ class AuditFilter:
     until: float = math.inf
 
 
-class AuditRecord(Struct, frozen=True):
+class AuditRecord(Struct, frozen=True, gc=False):
     """One record as it is stored. `body` holds its number and the hash before it too."""
 
     seq: int
@@ -149,7 +151,7 @@ def append_records(entries: Sequence[Mapping[str, Any]]) -> Tx[list[AuditRecord]
     rows: list[tuple[Any, ...]] = []
     head = Head(row["seq"], row["hash"])
     for seq, digest, data, body in linked(entries, head):
-        rows.append((seq, *[body[name] for name in COLUMNS], data, digest))
+        rows.append((seq, *_columns(body), data, digest))
         written.append(AuditRecord(seq, digest, body))
     yield from many("audit_add", rows)
     if written:
