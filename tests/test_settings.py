@@ -253,6 +253,10 @@ class TestShowing:
             ("default_tool_access", "allow", "default"),
             ("allowed_tools", "", "default"),
             ("audit_sinks", "", "default"),
+            ("listen", "127.0.0.1:8080", "default"),
+            ("tls_cert", "", "default"),
+            ("tls_key", "", "default"),
+            ("max_body", "4194304", "default"),
         ]
         assert "sesame" not in repr(settings)
         assert "sesame" not in str(settings)

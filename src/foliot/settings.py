@@ -163,6 +163,26 @@ def as_commands(given: Given) -> tuple[str, ...]:
     return entries
 
 
+def as_listen(given: Given) -> str:
+    """`host:port`, an address of IPv6 in brackets: `127.0.0.1:8080`, `[::1]:8080`, `0.0.0.0:0`."""
+    host, colon, port = given.text.strip().rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if colon and bare and port.isascii() and port.isdigit() and int(port) < 65536 and (":" in bare) == (bare != host):
+        return f"{host}:{port}"
+    raise refused(given, "an address and a port, such as 127.0.0.1:8080 or [::1]:8080")
+
+
+def as_size(given: Given) -> int:
+    """A number of bytes: `65536`, `512KiB`, `4MiB`."""
+    number, factor = given.text.strip(), 1
+    for suffix, times in (("KiB", 1024), ("MiB", 1024**2)):
+        if number.endswith(suffix):
+            number, factor = number.removesuffix(suffix).strip(), times
+    if number.isascii() and number.isdigit() and 0 < int(number) * factor <= 1024**3:
+        return int(number) * factor
+    raise refused(given, "a number of bytes up to 1 GiB, such as 65536, 512KiB or 4MiB")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """What one process was told. Make it with `load_settings`."""
@@ -195,6 +215,11 @@ class Settings:
     allowed_tools: tuple[str, ...] | None = field(metadata=rule(as_names, None))
     # Where audit records go besides the store: file:/path, webhook:https://…#secret, otel, or what a package adds.
     audit_sinks: tuple[str, ...] = field(metadata=rule(as_names, ""))
+    # Where the server listens, its certificate, and the largest body that it reads.
+    listen: str = field(metadata=rule(as_listen, "127.0.0.1:8080"))
+    tls_cert: Path | None = field(metadata=rule(as_path, None))
+    tls_key: Path | None = field(metadata=rule(as_path, None))
+    max_body: int = field(metadata=rule(as_size, "4MiB"))
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
     """Worth telling: variables that look like a misspelt setting."""

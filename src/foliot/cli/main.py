@@ -60,7 +60,9 @@ OPERATE: Final = {
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
     "loadtest": Verb(f"{_AT}.loadtest:loadtest", "Many tasks with faults among them, and gates", ("bench", "stress")),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
+    "server": Verb(f"{_AT}.server:server", "Serve the HTTP API until stopped", ("api", "http", "daemon", "listen")),
     "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: list, call, test, serve", ("tool", "serve", "call")),
+    "up": Verb(f"{_AT}.server:up", "Server, worker and scheduler in one process", ("start", "all", "serve")),
     "worker": Verb(f"{_AT}.worker:worker", "Do the runs of tasks until stopped", ("work", "daemon")),
     "workers": Verb(
         f"{_AT}.workers:workers", "Who does the runs of tasks; limits, failing classes", ("limits", "nodes")
@@ -72,7 +74,6 @@ OPERATE: Final = {
     "purge": Verb(f"{_AT}.purge:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "restore": Verb(f"{_AT}.backup:restore", "Put a store back from its copy", ("load", "recover")),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
-    "tokens": Verb(f"{_AT}.tokens:tokens", "Who may call the server: make, list, revoke", ("token", "auth", "keys")),
     "tokens": Verb(f"{_AT}.tokens:tokens", "Who may call the server: make, list, revoke", ("token", "auth", "keys")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
     "completion": Verb(f"{_AT}.completion:completion", "Completion script for bash, zsh or fish", ("complete",)),

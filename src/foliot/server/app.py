@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 
@@ -35,6 +35,13 @@ ROUTERS: Final = (
 )
 
 
+ABOUT: Final[dict[str, Any]] = {
+    "title": "Foliot",
+    "version": __version__,
+    "summary": "Durable runs of agents, with tools that are governed.",
+}
+
+
 def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> FastAPI:
     """The server of an open runtime. Raises `FoliotError` when a route is not in the table of permissions."""
     services = Services(runtime, settings, auth, _client(runtime, settings))
@@ -47,9 +54,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
             services.closing.set()
 
     app = FastAPI(
-        title="Foliot",
-        version=__version__,
-        summary="Durable runs of agents, with tools that are governed.",
+        **ABOUT,
         lifespan=lifespan,
         # Served by a guarded route of our own; the pages that show it load scripts from elsewhere.
         openapi_url=None,
@@ -59,11 +64,16 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
     )
     app.state.services = services
     report_errors(app)
-    for name in ROUTERS:
-        app.include_router(_router(name))
+    include_routers(app)
     check_routes(app)
     app.add_middleware(Envelope, limits=limits)
     return app
+
+
+def include_routers(app: FastAPI) -> None:
+    """Add every route."""
+    for name in ROUTERS:
+        app.include_router(_router(name))
 
 
 def _router(name: str) -> APIRouter:

@@ -30,6 +30,23 @@ Position = Annotated[
 OneName = Annotated[str | None, Query(alias="name", description="Only the resource of this name.")]
 
 
+@router.get("/v1/events/watch")
+async def watch_all(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    since: Position = None,
+    kind: Annotated[str | None, Query(description="Only resources of this kind.")] = None,
+    name: OneName = None,
+) -> Response:
+    """Changes of resources of all kinds, from now on or behind the revision `since`."""
+    known = kind_at(kind).name if kind and kind.islower() else kind
+    filter = _named(wanted(known, namespace, None, None), name)
+    position = last_event(request, since) or str(await services.resources.revision())
+    return await _stream(services, caller.narrowed(filter), position)
+
+
 @router.get("/v1/{kind}/watch")
 async def watch_kind(
     kind: KindName,
@@ -48,23 +65,6 @@ async def watch_kind(
     """
     filter = _named(wanted(kind_at(kind).name, namespace, labelSelector, fieldSelector), name)
     return await _stream(services, caller.narrowed(filter), last_event(request, resourceVersion))
-
-
-@router.get("/v1/events/watch")
-async def watch_all(
-    request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
-    namespace: Namespace = None,
-    since: Position = None,
-    kind: Annotated[str | None, Query(description="Only resources of this kind.")] = None,
-    name: OneName = None,
-) -> Response:
-    """Changes of resources of all kinds, from now on or behind the revision `since`."""
-    known = kind_at(kind).name if kind and kind.islower() else kind
-    filter = _named(wanted(known, namespace, None, None), name)
-    position = last_event(request, since) or str(await services.resources.revision())
-    return await _stream(services, caller.narrowed(filter), position)
 
 
 def _named(filter: Filter, name: str | None) -> Filter:

@@ -1,0 +1,191 @@
+"""`foliot server`: the HTTP API. `foliot up`: the API, a worker and the scheduler in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from foliot.cli.connect import run
+from foliot.cli.invocation import current
+from foliot.errors import UsageError
+
+if TYPE_CHECKING:
+    from foliot.runtime import Runtime
+    from foliot.work.worker import Worker
+
+F = TypeVar("F", bound=Callable[..., Any])
+PLACES: Final = 8
+GRACE: Final = 30.0
+
+
+def _listening(command: F) -> F:
+    for option in (
+        click.option("--tls-key", metavar="FILE", help="The private key of the certificate."),
+        click.option("--tls-cert", metavar="FILE", help="A certificate, to be reached by https."),
+        click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 is any that is free."),
+        click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: the setting `listen`]"),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(invoke_without_command=True)
+@_listening
+@click.pass_context
+def server(
+    context: click.Context, host: str | None, port: int | None, tls_cert: str | None, tls_key: str | None
+) -> int | None:
+    """Serve the HTTP API until SIGTERM or Ctrl-C. Runs are done by workers: see `foliot worker` and `foliot up`.
+
+    While there is no token only this machine is answered, and everybody on it. To be reached from elsewhere, make a
+    token first: `foliot tokens create --admin`.
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    _told(host, port, tls_cert, tls_key)
+    return run(_serve())
+
+
+@server.command()
+def openapi() -> int:
+    """Print the description of the API (OpenAPI 3.1) as JSON."""
+    from foliot.server.description import described
+
+    click.echo(json.dumps(described(), indent=2))
+    return 0
+
+
+@click.command()
+@_listening
+@click.option(
+    "--capacity", type=click.IntRange(min=1), default=PLACES, show_default=True, metavar="N", help="Runs at a time."
+)
+def up(host: str | None, port: int | None, tls_cert: str | None, tls_key: str | None, capacity: int) -> int:
+    """Everything in one process: the HTTP API, a worker, and the scheduler, on the store of the settings."""
+    _told(host, port, tls_cert, tls_key)
+    return run(_up(capacity))
+
+
+def _told(host: str | None, port: int | None, tls_cert: str | None, tls_key: str | None) -> None:
+    invocation = current()
+    if host is not None or port is not None:
+        given_host, _, given_port = invocation.settings().listen.rpartition(":")
+        shown = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
+        invocation.give("listen", f"{shown or given_host}:{port if port is not None else given_port}")
+    for name, value in (("tls_cert", tls_cert), ("tls_key", tls_key)):
+        if value is not None:
+            invocation.give(name, value)
+
+
+async def _serve() -> int:
+    async with _opened() as runtime, _reachable(runtime):
+        await _told_to_stop()
+        click.echo("Stopping: requests under way are finished …", err=True)
+    return 0
+
+
+async def _up(capacity: int) -> int:
+    from foliot.work.schedules import Scheduler
+
+    async with _opened() as runtime:
+        tasking = runtime.tasking
+        worker = _worker(runtime, capacity)
+        scheduler = Scheduler(tasking.database, runtime.resources, tasking.tasks)
+        async with _reachable(runtime, f"a worker with {capacity} places and the scheduler"):
+            working = asyncio.create_task(worker.run())
+            try:
+                await _until_told(working, scheduler.run())
+            finally:
+                click.echo("Stopping: runs under way may go on for a while …", err=True)
+                worker.drain()
+                await asyncio.wait({working})
+    return 0
+
+
+def _worker(runtime: Runtime, capacity: int) -> Worker:
+    import os
+    import socket
+
+    from foliot.store.placement import Offer
+
+    name = f"{socket.gethostname()}-{os.getpid()}"
+    return runtime.tasking.worker(Offer(name, runtime.runs.worker, capacity=capacity), grace=GRACE)
+
+
+@asynccontextmanager
+async def _opened() -> AsyncGenerator[Runtime]:
+    from foliot.cli.runtimes import opened
+
+    settings = current().settings()
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    async with opened() as runtime:
+        yield runtime
+
+
+@asynccontextmanager
+async def _reachable(runtime: Runtime, besides: str = "") -> AsyncGenerator[None]:
+    """The API of the runtime, while the block runs. Says where it is, and who is let in."""
+    from foliot.server.app import create_app
+    from foliot.server.auth import TokenAuth, is_loopback
+    from foliot.server.envelope import Limits
+    from foliot.server.serving import HttpServer, listen_of
+    from foliot.settings import mask_password
+    from foliot.store.tokens import SqlTokens
+
+    settings = current().settings()
+    listen = listen_of(settings)
+    database = runtime.tasking.database
+    local = is_loopback(listen.host)
+    if not local and not await SqlTokens(database).any():
+        raise UsageError(
+            f"{listen.host} can be reached from elsewhere, and there is no token yet",
+            hint="make one with `foliot tokens create --admin`, or listen on 127.0.0.1",
+        )
+    auth = TokenAuth(database, local=local)
+    app = create_app(runtime, settings=settings, auth=auth, limits=Limits(body=settings.max_body))
+    try:
+        async with HttpServer(app, listen) as http:
+            with_it = f", with {besides}" if besides else ""
+            click.echo(f"Foliot is at {http.url}{with_it}, on {mask_password(settings.store)}.", err=True)
+            known = await auth.describe()
+            click.echo(f"{known[:1].upper()}{known[1:]}. Ctrl-C stops it.", err=True)
+            yield
+    finally:
+        await auth.close()
+
+
+async def _told_to_stop() -> None:
+    """Return at the first SIGINT or SIGTERM."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):  # elsewhere Ctrl-C cancels the work
+            loop.add_signal_handler(number, stop.set)
+    try:
+        await stop.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+
+
+async def _until_told(worker: asyncio.Task[None], *work: Coroutine[Any, Any, None]) -> None:
+    """Return when told to stop; raise what ends the work before. `work` is cancelled in any case."""
+    tasks = [asyncio.create_task(each) for each in work]
+    stopping = asyncio.create_task(_told_to_stop())
+    try:
+        done, _ = await asyncio.wait({stopping, worker, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            await each
+    finally:
+        for each in (stopping, *tasks):
+            each.cancel()
+        await asyncio.gather(stopping, *tasks, return_exceptions=True)

@@ -1,0 +1,180 @@
+"""An application on a socket, until it is told to stop: uvicorn, with what it leaves to others.
+
+Streams end when the server stops (they would wait for ever), requests under way are finished, and somebody who opens a
+connection and sends their request one byte at a time is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from foliot.errors import Unavailable, UsageError
+from foliot.server.context import Services
+
+if TYPE_CHECKING:
+    from foliot.settings import Settings
+
+HEADERS_WITHIN: Final = 10.0
+KEEP_ALIVE: Final = 30
+GRACE: Final = 30
+LARGEST_HEAD: Final = 64 * 1024
+BACKLOG: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to listen, and with which certificate. Port 0 is any that is free."""
+
+    host: str
+    port: int
+    cert: Path | None = None
+    key: Path | None = None
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.cert else "http"
+
+
+def listen_of(settings: Settings) -> Listen:
+    """What the settings say. Raises `UsageError` for a certificate without its key, or the other way round."""
+    host, _, port = settings.listen.rpartition(":")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        missing = "tls_key" if settings.tls_key is None else "tls_cert"
+        raise UsageError(f"for TLS, {missing} is missing", hint="set tls_cert and tls_key, both or none")
+    return Listen(host.strip("[]"), int(port), settings.tls_cert, settings.tls_key)
+
+
+class HttpServer:
+    """`async with HttpServer(app, listen) as server` serves; leaving it finishes what is under way."""
+
+    def __init__(self, app: FastAPI, listen: Listen, *, grace: int = GRACE) -> None:
+        self._app = app
+        self._listen = listen
+        self._grace = grace
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> HttpServer:
+        """Raises `Unavailable` when the address is taken, `UsageError` for a certificate that cannot be used."""
+        self._server = _Server(_config(self._app, self._listen, self._grace))
+        self._socket = _bound(self._listen)
+        self._task = asyncio.create_task(self._server.serve([self._socket]))
+        ready = asyncio.create_task(self._server.ready.wait())
+        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if not self._server.started:
+            self._socket.close()
+            await self._task
+            raise Unavailable("the server did not start")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        services: Services = self._app.state.services
+        services.closing.set()
+        self._server.should_exit = True
+        assert self._task is not None, "only what was entered is left"
+        await self._task
+        self._socket.close()
+
+    @property
+    def url(self) -> str:
+        host, port = cast("tuple[str, int]", self._socket.getsockname()[:2])
+        shown = f"[{host}]" if ":" in host else host
+        return f"{self._listen.scheme}://{shown}:{port}"
+
+    async def ended(self) -> None:
+        """Return when it has stopped of itself."""
+        assert self._task is not None, "only what was entered can end"
+        await asyncio.wait({self._task})
+
+
+class _Server(uvicorn.Server):
+    """Signals are the command line's; it says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+class _Impatient(H11Protocol):
+    """Closes a connection whose next request does not come to the end of its headers in time."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as its base
+        super().connection_made(transport)
+        self._waiting = self.loop.call_later(HEADERS_WITHIN, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle = cast("Any", self.cycle)  # None until the first request
+        working = cycle is not None and not cycle.response_complete
+        if working and self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        elif not working and self._waiting is None and not self.transport.is_closing():
+            self._waiting = self.loop.call_later(HEADERS_WITHIN, self.transport.close)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # Silence between two requests is the business of the keep-alive timer.
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        super().connection_lost(exc)
+
+
+def _config(app: FastAPI, listen: Listen, grace: int) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=_Impatient,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=grace,
+        h11_max_incomplete_event_size=LARGEST_HEAD,
+        ssl_certfile=listen.cert,
+        ssl_keyfile=listen.key,
+    )
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"the certificate cannot be used: {error}", hint="check tls_cert and tls_key") from None
+    return config
+
+
+def _bound(listen: Listen) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    try:
+        return socket.create_server((listen.host, listen.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}",
+            hint="another server may be running there; choose another port with --port",
+        ) from None

@@ -1,0 +1,180 @@
+"""On a real socket: streams, stopping, and callers that do not behave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from fastapi import FastAPI
+
+from foliot.errors import Unavailable, UsageError
+from foliot.runtime import Runtime
+from foliot.server import serving
+from foliot.server.app import create_app
+from foliot.server.auth import Anonymous
+from foliot.server.envelope import Limits
+from foliot.server.serving import HttpServer, Listen
+from foliot.settings import Settings
+from foliot.store.base import Delete, Key, Put
+
+PATH = "/v1/model-endpoints/watch"
+
+
+def endpoint(name: str, model: str = "m", space: str = "default") -> dict[str, Any]:
+    return {
+        "apiVersion": "foliot.dev/v1",
+        "kind": "ModelEndpoint",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"provider": "mock", "default_model": model},
+    }
+
+
+@pytest.fixture
+async def server(app: FastAPI) -> AsyncIterator[HttpServer]:
+    async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+async def http(server: HttpServer) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
+        yield client
+
+
+async def test_a_watch_begins_with_what_there_is_and_goes_on_with_what_comes(
+    http: httpx.AsyncClient, runtime: Runtime, streaming: Any
+) -> None:
+    await runtime.resources.write([Put(endpoint("old"))])
+    async with streaming(http, PATH) as stream:
+        first = await stream.next()
+        mark = await stream.next()
+        await runtime.resources.write([Put(endpoint("new"))])
+        await runtime.resources.write([Put(endpoint("old", "other"))])
+        await runtime.resources.write([Delete(Key("ModelEndpoint", "default", "new"))])
+        came = [await stream.next() for _ in range(3)]
+
+    assert (first.name, first.id, first.data["type"]) == ("resource", None, "added")
+    assert (mark.name, mark.data["resourceVersion"]) == ("bookmark", mark.id)
+    told = [(each.data["type"], each.data["resource"]["metadata"]["name"]) for each in came]
+    assert told == [("added", "new"), ("updated", "old"), ("deleted", "new")]
+    assert came[1].id == came[1].data["resource"]["metadata"]["resourceVersion"]
+
+
+async def test_a_watch_goes_on_behind_any_event_without_gap_or_repeat(
+    http: httpx.AsyncClient, runtime: Runtime, streaming: Any
+) -> None:
+    async with streaming(http, PATH) as stream:
+        await stream.next()
+        for number in range(10):
+            await runtime.resources.write([Put(endpoint(f"e{number}"))])
+        events = [await stream.next() for _ in range(10)]
+
+    for position, event in enumerate(events[:-1]):
+        async with streaming(http, PATH, after=event.id) as again:
+            assert (await again.next()).name == "bookmark"
+            rest = [await again.next() for _ in range(len(events) - position - 1)]
+        assert rest == events[position + 1 :]
+
+
+async def test_a_list_and_a_watch_meet_without_a_gap(http: httpx.AsyncClient, runtime: Runtime, streaming: Any) -> None:
+    listed = (await http.get("/v1/model-endpoints")).json()
+    await runtime.resources.write([Put(endpoint("between"))])
+
+    async with streaming(http, PATH, resourceVersion=listed["metadata"]["resourceVersion"]) as stream:
+        await stream.next()
+        assert (await stream.next()).data["resource"]["metadata"]["name"] == "between"
+
+
+async def test_a_watch_of_all_kinds_can_be_narrowed_to_a_namespace(
+    http: httpx.AsyncClient, runtime: Runtime, streaming: Any
+) -> None:
+    async with streaming(http, "/v1/events/watch", namespace="b") as stream:
+        await stream.next()
+        await runtime.resources.write([Put(endpoint("x", space="a")), Put(endpoint("y", space="b"))])
+        assert (await stream.next()).data["resource"]["metadata"]["name"] == "y"
+
+
+@pytest.mark.parametrize(("after", "status", "code"), [("999999", 410, "gone"), ("soon", 422, "invalid")])
+async def test_a_place_that_is_no_place_is_refused_before_the_stream_begins(
+    http: httpx.AsyncClient, after: str, status: int, code: str
+) -> None:
+    answer = await http.get(PATH, headers={"Last-Event-ID": after})
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+async def test_a_server_that_stops_ends_its_streams_and_nobody_waits(app: FastAPI, streaming: Any) -> None:
+    async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
+        http = httpx.AsyncClient(base_url=server.url, timeout=20)
+        async with http, streaming(http, PATH) as stream:
+            await stream.next()
+            stopping = asyncio.create_task(server.__aexit__())
+            with pytest.raises(EOFError):
+                await stream.next()
+            async with asyncio.timeout(20):
+                await stopping
+
+
+async def test_quiet_streams_give_signs_of_life(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foliot.server.sse import beating
+
+    async def silent() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    beats = beating(silent(), 0.001)
+    assert [await anext(beats) for _ in range(3)] == [b": keep-alive\n\n"] * 3
+    await beats.aclose()  # type: ignore[attr-defined]
+
+
+async def test_who_never_finishes_their_headers_is_not_waited_for(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HEADERS_WITHIN", 0.05)
+    async with HttpServer(app, Listen("127.0.0.1", 0)) as server, asyncio.timeout(20):
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow")
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_who_sends_a_body_too_slowly_is_told(runtime: Runtime, settings: Settings) -> None:
+    app = create_app(runtime, settings=settings, auth=Anonymous(), limits=Limits(body_within=0.05))
+    async with HttpServer(app, Listen("127.0.0.1", 0)) as server, asyncio.timeout(20):
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/agents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        answer = await reader.readuntil(b"\r\n")
+        assert b" 408 " in answer
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_body_that_grows_beyond_the_limit_is_cut_off(http: httpx.AsyncClient) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 65536
+
+    answer = await http.post("/v1/agents", content=endless())
+
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+async def test_an_address_that_is_taken_is_said_in_words(app: FastAPI, server: HttpServer) -> None:
+    port = int(server.url.rpartition(":")[2])
+
+    with pytest.raises(Unavailable, match="cannot listen"):
+        await HttpServer(app, Listen("127.0.0.1", port)).__aenter__()
+
+
+async def test_a_certificate_that_is_none_is_said_in_words(app: FastAPI, tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("nonsense")
+
+    with pytest.raises(UsageError, match="certificate"):
+        await HttpServer(app, Listen("127.0.0.1", 0, tmp_path / "cert.pem", tmp_path / "cert.pem")).__aenter__()
