@@ -60,6 +60,17 @@ async def ensure(js: Any, plan: StreamPlan) -> bool:
     return made
 
 
+async def inspect(js: Any, plan: StreamPlan) -> tuple[list[str], list[str]] | None:
+    """What makes the stream unusable, and what only differs from the plan; None when there is none. Makes nothing."""
+    from nats.js.errors import NotFoundError
+
+    try:
+        info = await js.stream_info(plan.stream)
+    except NotFoundError:
+        return None
+    return _stream_differences(info.config, plan)
+
+
 async def _ensure_stream(js: Any, plan: StreamPlan) -> bool:
     from nats.js.api import RetentionPolicy, StorageType, StreamConfig
     from nats.js.errors import BadRequestError, NotFoundError

@@ -58,6 +58,7 @@ OPERATE: Final = {
     "backup": Verb(f"{_AT}.backup:backup", "Copy the store while it is in use", ("dump", "save", "snapshot")),
     "budgets": Verb(f"{_AT}.budgets:budgets", "What may be spent, what was, and what is left", ("budget", "costs")),
     "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
+    "doctor": Verb(f"{_AT}.doctor:doctor", "What works, what is enforced, what is missing", ("diagnose", "status")),
     "loadtest": Verb(f"{_AT}.loadtest:loadtest", "Many tasks with faults among them, and gates", ("bench", "stress")),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
     "server": Verb(f"{_AT}.server:server", "Serve the HTTP API until stopped", ("api", "http", "daemon", "listen")),

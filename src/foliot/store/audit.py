@@ -118,6 +118,22 @@ class SqlAuditLog:
             if verified.broken is None or await self.base() == base:
                 return verified
 
+    async def verify_end(self, most: int) -> Verified:
+        """As `verify`, but only the newest `most` records of a log that is longer."""
+        head, base = await self.head(), await self.base()
+        if head is None or head.seq - base.seq <= most:
+            return await self.verify()
+        before = await self.get(head.seq - most)
+        check = Check(base=Head(before.seq, before.hash))
+        while check.found is None and check.head.seq < head.seq:
+            links = [link for link in await self._page(check.head.seq) if link.seq <= head.seq]
+            if not links:
+                check.found = Break(check.head.seq + 1, "truncated", f"record {check.head.seq + 1} is missing")
+            check.follow(links)
+        if check.found is None and check.head != head:
+            check.found = Break(head.seq, "head", f"the stored head does not name record {head.seq} as it is")
+        return Verified(check.head.seq - before.seq, check.head, check.found, before.seq + 1)
+
     async def _verify(self, anchor: Head | None, base: Head) -> Verified:
         # First the head: what is written after it was read is beyond what is checked.
         head = await self.head()

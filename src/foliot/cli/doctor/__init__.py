@@ -1,0 +1,1 @@
+"""What `foliot doctor` looks at, one file for each part of the building."""

@@ -1,0 +1,51 @@
+"""A finding: what was looked at, how it is, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from foliot.errors import FoliotError
+
+Level: TypeAlias = Literal["ok", "note", "warning", "error"]
+LEVELS: Final[tuple[Level, ...]] = ("ok", "note", "warning", "error")
+
+
+class Finding(Struct, frozen=True):
+    """`check` is for programs and never changes; `message` and `hint` are for people."""
+
+    area: str
+    check: str
+    level: Level
+    message: str
+    hint: str = ""
+
+
+Findings: TypeAlias = AsyncIterator[Finding]
+
+
+async def guarded(area: str, check: str, looking: Callable[[], Findings]) -> Findings:
+    """What a look finds. One that fails is a finding itself: the other looks go on."""
+    try:
+        async for finding in looking():
+            yield finding
+    except FoliotError as error:
+        yield Finding(area, check, "error", error.message, error.hint or "")
+    except OSError as error:
+        yield Finding(area, check, "error", f"{error.filename or area}: {error.strerror}", "see that it can be read")
+
+
+def listed(names: list[str], *, most: int = 5) -> str:
+    """Some of them by name, the rest as a number."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def lasted(seconds: float) -> str:
+    """A time as people say it: `40 s`, `12 min`, `3 h`, `5 days`."""
+    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,226 @@
+"""What is around the store: keys and their files, NATS, packages, and what is enforced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from foliot.cli.doctor.base import Finding, Findings, listed
+from foliot.errors import SecretError
+from foliot.settings import Settings
+
+if TYPE_CHECKING:
+    from foliot.store.base import ResourceStore
+
+MOST_SECRETS: Final = 200
+NATS_WITHIN: Final = 3.0
+EXTRAS: Final = {
+    "postgres": ("asyncpg",),
+    "nats": ("nats",),
+    "mcp": ("mcp",),
+    "grpc": ("grpc",),
+    "pydantic-ai": ("pydantic_ai",),
+    "server": ("fastapi", "uvicorn"),
+    "metrics": ("prometheus_client",),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+}
+
+
+async def look_at_keys(settings: Settings, resources: ResourceStore | None) -> Findings:
+    """Whether there is a key, only its owner can read it, and it opens what is stored."""
+    from foliot.store.keyring import load_keyring
+
+    secrets = [] if resources is None else await _secrets(resources)
+    if settings.secret_key is None and not settings.secret_key_file.exists():
+        if secrets:
+            yield Finding(
+                "keys",
+                "keys.present",
+                "error",
+                f"there are {len(secrets)} secrets, and no key file at {settings.secret_key_file}",
+                "put the key file back, or name it with FOLIOT_SECRET_KEY_FILE: without it they cannot be opened",
+            )
+        else:
+            yield Finding(
+                "keys", "keys.present", "note", "there is no key yet: the first secret makes one", "then keep a copy"
+            )
+        return
+    ring = load_keyring(settings, create=False)
+    place = "FOLIOT_SECRET_KEY" if settings.secret_key is not None else str(settings.secret_key_file)
+    yield Finding(
+        "keys", "keys.present", "ok", f"key {ring.active_id} of {place} is active, {len(ring.key_ids)} in all"
+    )
+    closed = [str(key.name) for key in secrets if not await _opens(resources, key)]
+    if closed:
+        yield Finding(
+            "keys",
+            "keys.open",
+            "error",
+            f"{len(closed)} secrets do not open with these keys: {listed(closed)}",
+            "add the key they were sealed with behind the active one, or store them again",
+        )
+    elif secrets:
+        yield Finding("keys", "keys.open", "ok", f"all {len(secrets)} secrets that were looked at open")
+
+
+async def _secrets(resources: ResourceStore) -> list[Any]:
+    from foliot.store.base import Filter, Key
+
+    page = await resources.list(Filter(kind="Secret"), limit=MOST_SECRETS)
+    return [
+        Key("Secret", item["metadata"].get("namespace", "default"), item["metadata"]["name"]) for item in page.items
+    ]
+
+
+async def _opens(resources: ResourceStore | None, key: Any) -> bool:
+    assert resources is not None
+    try:
+        await resources.reveal(key)
+    except SecretError:
+        return False
+    return True
+
+
+async def look_at_files(settings: Settings) -> Findings:
+    """Files that hold credentials, and the settings: who else can read or write them."""
+    private = {"nats_credentials": settings.nats_credentials, "nats_cert_key": settings.nats_cert_key}
+    for name, path in private.items():
+        if path is not None:
+            yield _private_file(name, path)
+    config = Path(os.environ.get("FOLIOT_CONFIG") or settings.home / "config.toml")
+    if _others_may_write(config):
+        yield Finding("settings", "settings.file", "warning", f"others may write to {config}", f"chmod go-w {config}")
+    for warning in settings.warnings:
+        yield Finding("settings", "settings.names", "warning", warning, "correct it or unset it")
+
+
+def _others_may_write(path: Path) -> bool:
+    return path.exists() and bool(path.stat().st_mode & 0o022)
+
+
+def _private_file(name: str, path: Path) -> Finding:
+    check = f"settings.{name}"
+    if not path.is_file():
+        return Finding("settings", check, "error", f"{name} names {path}, which is not there", "correct the setting")
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        return Finding("settings", check, "warning", f"others may read {path} (mode {mode:04o})", f"chmod 600 {path}")
+    return Finding("settings", check, "ok", f"only its owner may read {path}")
+
+
+async def look_at_nats(settings: Settings) -> Findings:
+    """Whether NATS answers, has JetStream, and the stream of tickets is as it should be. Makes nothing."""
+    if settings.nats is None:
+        yield Finding("nats", "nats.set", "ok", "not used: workers hear of work through the store")
+        return
+    from foliot.bus.nats_link import NatsLink
+    from foliot.bus.nats_stream import StreamPlan, inspect
+    from foliot.bus.open import nats_options
+
+    link = NatsLink(nats_options(settings, name="foliot-doctor"))
+    plan = StreamPlan(stream=settings.nats_stream, prefix=settings.nats_prefix)
+    link.start()
+    try:
+        client = await link.connected(timeout=NATS_WITHIN)
+        if client is None:
+            yield Finding(
+                "nats",
+                "nats.reachable",
+                "error",
+                f"NATS at {link.options.place} does not answer; workers find work by themselves, some seconds later",
+                "start it, or see address and credentials",
+            )
+            return
+        yield Finding("nats", "nats.reachable", "ok", f"NATS at {link.options.place} answers")
+        js: Any = client.jetstream()  # pyright: ignore[reportUnknownMemberType] - the client is only partly typed
+        yield await _stream(js, plan, inspect)
+    finally:
+        await link.close()
+
+
+async def _stream(js: Any, plan: Any, inspect: Any) -> Finding:
+    from nats.errors import Error
+
+    try:
+        async with asyncio.timeout(NATS_WITHIN):
+            differs = await inspect(js, plan)
+    except (Error, TimeoutError) as error:
+        return Finding(
+            "nats", "nats.stream", "error", f"JetStream does not answer ({type(error).__name__})", "switch it on: -js"
+        )
+    if differs is None:
+        return Finding("nats", "nats.stream", "note", f"there is no stream {plan.stream} yet", "a worker makes it")
+    fatal, other = differs
+    if fatal:
+        return Finding(
+            "nats", "nats.stream", "error", f"the stream {plan.stream} is unusable: {'; '.join(fatal)}", "delete it"
+        )
+    if other:
+        return Finding(
+            "nats", "nats.stream", "warning", f"the stream {plan.stream} differs: {'; '.join(other)}", "see transports"
+        )
+    return Finding("nats", "nats.stream", "ok", f"the stream {plan.stream} is as it should be")
+
+
+async def look_at_packages() -> Findings:
+    """Which extras can be used."""
+    there = [name for name, modules in EXTRAS.items() if all(_found(module) for module in modules)]
+    missing = [name for name in EXTRAS if name not in there]
+    told = f"installed: {', '.join(there) or 'none'}" + (f"; not installed: {', '.join(missing)}" if missing else "")
+    hint = f"pip install 'foliot[{missing[0]}]' and so on, where they are wanted" if missing else ""
+    yield Finding("packages", "packages.extras", "note" if missing else "ok", told, hint)
+
+
+def _found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+async def look_at_rules(settings: Settings, resources: ResourceStore | None) -> Findings:
+    """What is enforced here: who may call which tool, what they may reach, and what contains them."""
+    if settings.default_tool_access == "allow":
+        yield Finding(
+            "rules",
+            "rules.default_access",
+            "note",
+            "an agent without roles may call every tool of which no rule speaks",
+            "FOLIOT_DEFAULT_TOOL_ACCESS=deny turns that around",
+        )
+    else:
+        yield Finding("rules", "rules.default_access", "ok", "a tool of which no rule speaks is refused")
+    if settings.allowed_tools is not None:
+        names = ", ".join(settings.allowed_tools) or "none"
+        yield Finding("rules", "rules.allowed_tools", "ok", f"only these tools may be called at all: {names}")
+    inside = ", ".join(settings.outbound_allow)
+    reach = f"tools may reach the public internet, and inside: {inside}" if inside else "tools reach no inside network"
+    yield Finding("rules", "rules.outbound", "ok", reach)
+    if resources is not None:
+        yield await _contained(resources)
+
+
+async def _contained(resources: ResourceStore) -> Finding:
+    """Tools that ask to be contained, in a runtime that may have nothing to contain them with."""
+    from foliot.store.base import Filter
+
+    page = await resources.list(Filter(kind="Tool"))
+    wanting = [item for item in page.items if _mode(item) not in ("", "none")]
+    if not wanting or _found("foliot.sandbox"):
+        return Finding("rules", "rules.sandbox", "ok", f"{len(wanting)} tools ask to be contained")
+    names = listed([str(item["metadata"]["name"]) for item in wanting])
+    return Finding(
+        "rules",
+        "rules.sandbox",
+        "warning",
+        f"{len(wanting)} tools ask for a sandbox, and there is none: every call of them is refused ({names})",
+        "install one, or declare isolation_mode: none where that is safe",
+    )
+
+
+def _mode(document: dict[str, Any]) -> str:
+    runtime: dict[str, Any] = document["spec"].get("runtime") or {}
+    return str(runtime.get("isolation_mode") or "")

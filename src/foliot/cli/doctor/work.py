@@ -1,0 +1,201 @@
+"""The work: who does it, and what is stuck."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from foliot.cli.doctor.base import Finding, Findings, lasted, listed
+from foliot.engine.telemetry.standing import Standing, look, waits_for
+
+if TYPE_CHECKING:
+    from foliot.store.base import Database, Document, ResourceStore
+
+AREA: Final = "work"
+SOME: Final = 20
+# A lease is renewed every few seconds: one that ended so long ago belongs to nobody.
+LAPSED: Final = 120.0
+OVERDUE: Final = 300.0
+SOON: Final = 3600.0
+QUICK: Final = 5_000
+
+
+async def look_at_work(database: Database, resources: ResourceStore) -> Findings:
+    now = time.time()
+    standing = await look(database, None, now=now)
+    yield _workers(standing)
+    yield _queue(standing)
+    yield await _lapsed(database, now)
+    yield await _left_alone(database, now)
+    yield _dead_letters(standing)
+    yield await _waiting(database, now)
+    yield await _approvals(resources, now)
+    yield await _schedules(resources)
+    yield await _classes(database, now)
+
+
+def _workers(standing: Standing) -> Finding:
+    states = [worker.state(standing.at) for worker in standing.workers]
+    ready, lost = states.count("ready"), states.count("lost")
+    queued = sum(each.due for each in standing.queue)
+    told = f"{ready} workers are ready, {lost} are lost"
+    if not ready and queued:
+        return Finding(AREA, "work.workers", "error", f"{told}, and {queued} runs are due", "start `foliot worker`")
+    if lost:
+        names = listed([w.name for w in standing.workers if w.state(standing.at) == "lost"])
+        return Finding(
+            AREA, "work.workers", "warning", f"{told}: {names}", "see why they ended; others take over what they had"
+        )
+    if not ready:
+        return Finding(AREA, "work.workers", "note", "no worker runs, and nothing waits for one", "")
+    return Finding(AREA, "work.workers", "ok", told)
+
+
+def _queue(standing: Standing) -> Finding:
+    oldest = min((each.oldest_due for each in standing.queue if each.oldest_due is not None), default=None)
+    due, held = sum(each.due for each in standing.queue), sum(each.held for each in standing.queue)
+    told = f"{due} runs of tasks are due and {held} under way"
+    if oldest is not None and standing.at - oldest > OVERDUE:
+        return Finding(
+            AREA,
+            "work.queue",
+            "warning",
+            f"{told}; the first has been due for {lasted(standing.at - oldest)}",
+            "start more workers; `foliot why TASK` says what a task waits for",
+        )
+    return Finding(AREA, "work.queue", "ok", told)
+
+
+async def _lapsed(database: Database, now: float) -> Finding:
+    rows = await database.read("telemetry_expired", before=now - LAPSED, count=SOME)
+    if not rows:
+        return Finding(AREA, "work.leases", "ok", "nobody holds a run without a sign of life")
+    return Finding(
+        AREA,
+        "work.leases",
+        "warning",
+        f"the leases of {_at_least(rows)} runs ended long ago: {listed([row['id'] for row in rows])}",
+        "`foliot resume` goes on with runs; a worker takes those of tasks",
+    )
+
+
+async def _left_alone(database: Database, now: float) -> Finding:
+    rows = await database.read("telemetry_pending", before=now - OVERDUE, count=SOME)
+    if not rows:
+        return Finding(AREA, "work.pending", "ok", "no run waits for somebody to take it up")
+    return Finding(
+        AREA,
+        "work.pending",
+        "warning",
+        f"nobody drives {_at_least(rows)} runs: {listed([row['id'] for row in rows])}",
+        "`foliot resume` goes on with runs; a worker takes those of tasks",
+    )
+
+
+def _dead_letters(standing: Standing) -> Finding:
+    dead = standing.tasks.get("dead_lettered", 0)
+    if dead:
+        return Finding(
+            AREA,
+            "work.dead_letters",
+            "warning",
+            f"{dead} tasks were given up",
+            "`foliot task list` shows them, `foliot why` says why, `foliot task retry` tries again",
+        )
+    return Finding(AREA, "work.dead_letters", "ok", "no task was given up")
+
+
+async def _waiting(database: Database, now: float) -> Finding:
+    rows = await database.read("telemetry_waiting", count=QUICK)
+    for_people = [row for row in rows if waits_for(row["summary"]) in ("approval", "input", "unknown_effect")]
+    if not for_people:
+        return Finding(AREA, "work.waiting", "ok", f"{len(rows)} runs wait, none of them for a person")
+    longest = now - min(row["updated_at"] for row in for_people)
+    return Finding(
+        AREA,
+        "work.waiting",
+        "note",
+        f"{len(for_people)} runs wait for a person, the longest for {lasted(longest)}",
+        "`foliot approvals`, `foliot answer` and `foliot decide` deal with them",
+    )
+
+
+async def _approvals(resources: ResourceStore, now: float) -> Finding:
+    from foliot.store.base import Filter, Requirement
+
+    pending = Filter(kind="ToolApproval", fields=(Requirement("status.phase", "=", ("Pending",)),))
+    page = await resources.list(pending)
+    ending = [
+        item["metadata"]["name"]
+        for item in page.items
+        if (end := item["status"].get("expires_at")) and now < datetime.fromisoformat(end).timestamp() < now + SOON
+    ]
+    if ending:
+        return Finding(
+            AREA,
+            "work.approvals",
+            "warning",
+            f"{len(ending)} approvals expire within the hour: {listed(ending)}",
+            "`foliot approvals` shows and decides them",
+        )
+    return Finding(AREA, "work.approvals", "ok", f"{len(page.items)} approvals are open, none of them about to expire")
+
+
+async def _schedules(resources: ResourceStore) -> Finding:
+    from foliot.store.base import Filter
+
+    page = await resources.list(Filter(kind="TaskSchedule"))
+    broken = [item for item in page.items if _phase(item) == "Error"]
+    if broken:
+        names = listed([f"{item['metadata']['name']} ({item['status'].get('lastError', '')[:80]})" for item in broken])
+        return Finding(
+            AREA, "work.schedules", "warning", f"{len(broken)} schedules fail: {names}", "`foliot describe` says more"
+        )
+    return Finding(AREA, "work.schedules", "ok", f"{len(page.items)} schedules, none of them in error")
+
+
+def _phase(document: Document) -> str:
+    status: dict[str, str] = document.get("status") or {}
+    return status.get("phase", "")
+
+
+async def _classes(database: Database, now: float) -> Finding:
+    from foliot.store.bounds import list_classes
+
+    held_back = [each for each in await list_classes(database) if each.opened_at is not None]
+    if held_back:
+        names = listed(sorted({f"{each.namespace}/{each.agent}" for each in held_back}))
+        return Finding(
+            AREA,
+            "work.classes",
+            "warning",
+            f"runs are held back because the last ones failed: {names}",
+            "`foliot workers classes` says more, `foliot workers mend` begins again",
+        )
+    return Finding(AREA, "work.classes", "ok", "nothing is held back because it keeps failing")
+
+
+async def look_at_audit(database: Database) -> Findings:
+    """The end of the audit log, which is where it is written to; `foliot audit verify` checks all of it."""
+    from foliot.store.audit import SqlAuditLog
+
+    log = SqlAuditLog(database)
+    verified = await log.verify_end(QUICK)
+    if verified.broken is not None:
+        yield Finding(
+            "audit",
+            "audit.chain",
+            "error",
+            f"the audit log does not hold: {verified.broken.message}",
+            "`foliot audit verify` checks all of it; keep a copy of the store as it is",
+        )
+    else:
+        yield Finding(
+            "audit", "audit.chain", "ok", f"the last {verified.records} audit records hold, up to {verified.head.seq}"
+        )
+
+
+def _at_least(rows: Sequence[object]) -> str:
+    return f"{SOME} or more" if len(rows) == SOME else str(len(rows))
