@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from foliot.engine.records.trail import AuditTrail
 from foliot.errors import InvalidInput, Unavailable
 from foliot.kernel.messages import Usage
 from foliot.resources.validate import validate_document
+from foliot.store import queries
 from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.audit_chain import Head
 from foliot.store.base import Put
@@ -114,6 +116,17 @@ class TestTheChain:
         assert [each.seq for each in await log.find(AuditFilter(since=2.0, until=4.0))] == [3, 2]
         assert [each.seq for each in await log.find(AuditFilter(), before=3)] == [2, 1]
         assert await log.find(AuditFilter(agent="nobody")) == []
+        assert [each.seq for each in await log.find(AuditFilter(run_id="r1"), limit=2)] == [5, 4]
+        assert [each.seq for each in await log.find(AuditFilter(run_id="r1", call_id="c2", until=9.0))] == [2]
+        assert await log.find(AuditFilter(run_id="r2")) == []
+
+    async def test_the_records_of_one_run_are_found_without_going_along_all(self, written) -> None:
+        connection = sqlite3.connect(written)
+        text = queries.load()["audit_find_run"]
+        given = dict.fromkeys(re.findall(r":([a-z_]+)", text), "")
+        (plan,) = [row[-1] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", given)]
+        connection.close()
+        assert "audit_by_run" in plan
 
     async def test_a_page_boundary_is_no_break(self, database, monkeypatch) -> None:
         monkeypatch.setattr("foliot.store.audit.PAGE", 2)

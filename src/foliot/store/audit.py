@@ -84,19 +84,20 @@ class SqlAuditLog:
 
     async def find(self, filter: AuditFilter, *, limit: int = 50, before: int | None = None) -> list[AuditRecord]:
         """Newest first. `before` is the number of the last record of the page before."""
+        of_run = {"run_id": filter.run_id} if filter.run_id else {}
         found = await self._db.read(
-            "audit_find",
+            "audit_find_run" if of_run else "audit_find",
             before=NEWEST if before is None else before,
             since=filter.since,
             until=min(filter.until, 1e18),
             namespace=filter.namespace,
             agent=filter.agent,
             tool=filter.tool,
-            run_id=filter.run_id,
             call_id=filter.call_id,
             moment=filter.moment,
             outcome=filter.outcome,
             count=limit,
+            **of_run,
         )
         return [_record(row) for row in found]
 

@@ -16,7 +16,6 @@ CREATE TABLE audit (
     hash      TEXT NOT NULL
 );
 CREATE INDEX audit_by_run ON audit (run_id, seq);
-CREATE INDEX audit_by_tool ON audit (tool, seq);
 
 -- The newest record. One row: writers take turns at it, and a tail that is cut off is missed by it.
 CREATE TABLE audit_head (

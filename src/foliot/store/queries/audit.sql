@@ -29,7 +29,19 @@ SELECT seq, data, hash
    AND (:namespace = '' OR namespace = :namespace)
    AND (:agent = '' OR agent = :agent)
    AND (:tool = '' OR tool = :tool)
-   AND (:run_id = '' OR run_id = :run_id)
+   AND (:call_id = '' OR call_id = :call_id)
+   AND (:moment = '' OR moment = :moment)
+   AND (:outcome = '' OR outcome = :outcome)
+ ORDER BY seq DESC LIMIT :count;
+
+-- name: audit_find_run
+-- The same for one run, which has an index: every other way to look for records goes along all of them.
+SELECT seq, data, hash
+  FROM audit
+ WHERE run_id = :run_id AND seq < :before AND at >= :since AND at < :until
+   AND (:namespace = '' OR namespace = :namespace)
+   AND (:agent = '' OR agent = :agent)
+   AND (:tool = '' OR tool = :tool)
    AND (:call_id = '' OR call_id = :call_id)
    AND (:moment = '' OR moment = :moment)
    AND (:outcome = '' OR outcome = :outcome)
