@@ -29,6 +29,7 @@ from foliot.version import __version__
 ROUTERS: Final = (
     "health",
     "about",
+    "openai",
     "bundles",
     "watch",
     "resources",
@@ -52,6 +53,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
             yield
         finally:
             services.closing.set()
+            await services.drives.close()
 
     app = FastAPI(
         **ABOUT,

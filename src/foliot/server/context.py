@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from foliot.client.local import LocalClient
 from foliot.runtime import Runtime
+from foliot.server.engagements import Drives
 from foliot.server.identity import Caller
 from foliot.settings import Settings
 from foliot.store.base import Database, ResourceStore
@@ -38,6 +39,7 @@ class Services:
     auth: Authenticator
     client: LocalClient
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    drives: Drives = field(default_factory=Drives)
 
     @property
     def resources(self) -> ResourceStore:

@@ -21,7 +21,6 @@ from foliot.results import RunResult
 from foliot.runtime import Adjust, Runtime
 from foliot.server.pieces import Asked, Ended, Piece, Rested, Teller, Worked, Wrote, usage_of
 from foliot.server.targets import Target
-from foliot.store.runs import Held
 from foliot.store.tasks import ENDED
 from foliot.work.base import Command
 from foliot.work.story.happenings import RunHappening, TaskHappening
@@ -118,19 +117,20 @@ class RunEngagement:
         target = turn.target
 
         async def drive() -> RunResult:
-            if await _exists(runtime, turn.id):
+            try:
+                return await runtime.run(
+                    f"{target.namespace}/{target.name}",
+                    turn.input,
+                    run_id=turn.id,
+                    labels=turn.labels,
+                    user=turn.user,
+                    history=turn.history,
+                    adjust=turn.adjust,
+                    stream=True,
+                    check=False,
+                )
+            except Conflict:  # it was asked for before, and somebody has it
                 return await _go_on(runtime, turn.id)
-            return await runtime.run(
-                f"{target.namespace}/{target.name}",
-                turn.input,
-                run_id=turn.id,
-                labels=turn.labels,
-                user=turn.user,
-                history=turn.history,
-                adjust=turn.adjust,
-                stream=True,
-                check=False,
-            )
 
         await engagement._start(drive())
         return engagement
@@ -148,8 +148,12 @@ class RunEngagement:
         """See `Engagement`."""
         teller = Teller(self.id, structured=self._structured)
         try:
-            for piece in await self._recorded(teller):
-                yield piece
+            # Whoever saw the first record misses nothing; others begin with what the journal has.
+            if not isinstance(self._first, Recorded) or self._first.seq != 1:
+                for piece in await self._recorded(teller):
+                    yield piece
+            else:
+                teller.tell(self._first)  # that it was created, which is no piece
             async for item in self._live:
                 for piece in teller.tell(item):
                     yield piece
@@ -171,8 +175,7 @@ class RunEngagement:
         self._task = self._drives.keep(drive)
         self._task.add_done_callback(lambda _: self._reader.close())
         try:
-            # Its first record, or that nothing more comes. What it was is read again from the journal.
-            await anext(self._live, None)
+            self._first = await anext(self._live, None)  # or nothing comes
             if self._task.done() and not await _exists(self._runtime, self.id):
                 await self._task  # raises why there is no run
         except BaseException:
@@ -202,7 +205,7 @@ async def _go_on(runtime: Runtime, run_id: str) -> RunResult:
     while True:
         try:
             return await runtime.resume(run_id, stream=True, check=False)
-        except Held:
+        except Conflict:  # held, or ended or let go this very moment
             await runtime.tasking.database.wait_for_change(timeout=LOOK_EVERY)
 
 

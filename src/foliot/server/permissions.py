@@ -62,6 +62,13 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/version"): PUBLIC,
     ("GET", "/openapi.json"): ANYONE,
     ("GET", "/v1/auth/me"): ANYONE,
+    # --- as clients of OpenAI call it
+    ("GET", "/v1/models"): LISTED,
+    ("GET", "/v1/models/{model:path}"): LOOK,
+    ("POST", "/v1/chat/completions"): Rule("inside", "operator"),
+    ("POST", "/v1/responses"): Rule("inside", "operator"),
+    ("GET", "/v1/responses/{response_id}"): LOOK,
+    ("POST", "/v1/responses/{response_id}/cancel"): Rule("inside", "operator"),
     # --- resources of every kind
     ("POST", "/v1/apply"): LOOK,
     ("GET", "/v1/events/watch"): LISTED,

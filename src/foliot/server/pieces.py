@@ -105,6 +105,7 @@ class Teller:
         self.seq = 0
         self._structured = structured
         self._step = 0
+        self._recorded = 0
         self._written = ""
         self._restarted = False
         self._stop: StopReason = "end"
@@ -137,7 +138,7 @@ class Teller:
     # --- text ----------------------------------------------------------------------------------------------------
 
     def _stream(self, step: int, text: str) -> list[Piece]:
-        if self._structured or not text:
+        if self._structured or not text or step <= self._recorded:
             return []
         if step != self._step:
             self._begin(step)
@@ -165,7 +166,7 @@ class Teller:
     def _record(self, event: e.Event) -> Iterable[Piece]:
         match event:
             case e.ModelResponded(step, response):
-                self._stop = response.stop
+                self._stop, self._recorded = response.stop, step
                 self._wanted = list(response.message.calls)
                 self.usage = _sum(self.usage, response.usage)
                 return [] if self._structured else self._whole(step, response.message.text)

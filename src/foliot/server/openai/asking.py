@@ -1,0 +1,240 @@
+"""From an order to work under way: whom it is for, what was said before, and whether it was asked for already."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from foliot.errors import Conflict, NotFound
+from foliot.kernel.messages import Message
+from foliot.runtime import Runtime
+from foliot.server.acts import record
+from foliot.server.engagements import (
+    CALLER_LABEL,
+    REQUEST_LABEL,
+    VIA_LABEL,
+    Drives,
+    Engagement,
+    RunEngagement,
+    Turn,
+    engage,
+)
+from foliot.server.identity import Caller
+from foliot.server.openai.conversations import (
+    derived_id,
+    history_of,
+    last_turn,
+    load_visible,
+    parse_response,
+    run_response,
+    task_history,
+    task_response,
+    turn_id,
+)
+from foliot.server.openai.errors import BadRequest, no_such_model
+from foliot.server.openai.requests import Order, adjusted, check_target
+from foliot.server.targets import Target, find_target
+from foliot.store.runs import TASK_LABEL
+
+METADATA_LABEL: Final = "openai.com/metadata."
+MODEL_LABEL: Final = "openai.com/model"
+PREVIOUS_LABEL: Final = "openai.com/previous_response_id"
+END_USER_LABEL: Final = "openai.com/user"
+SESSION_LABEL: Final = "foliot.dev/session"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks, and how: `key` makes asking twice harmless; `digest` is that of what was asked."""
+
+    caller: Caller
+    namespace: str
+    key: str = ""
+    session: str = ""
+    digest: str = ""
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Work under way. `response` is the id that it has for clients; `where` the run or task."""
+
+    engagement: Engagement
+    response: str
+    where: str
+    created: float
+
+
+async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *, param: str) -> Begun:
+    """Have the order done. Raises `BadRequest`, `NotFound`, `Denied`, `Conflict`, and what an agent cannot start by."""
+    try:
+        target = await find_target(runtime.resources, asker.caller, order.model, asker.namespace)
+    except NotFound:
+        raise no_such_model(order.model) from None
+    asker.caller.require("operator", target.namespace)
+    check_target(order, target)
+    session = order.session or asker.session
+    previous, turn = await _previous(runtime, asker, order, target, session)
+    if previous and not parse_response(previous).is_task:
+        gone_on = await _answered(runtime, drives, asker, order, previous)
+        if gone_on is not None:
+            return gone_on
+    before, said = order.conversation.split(param)
+    history = (*await _history(runtime, asker.caller, previous, target), *before)
+    id = _id(runtime, asker, target, session, turn)
+    await _check_same(runtime, target, id, asker)
+    labels = _labels(order, asker, session, previous)
+    engagement = await engage(runtime, drives, _turn(order, asker, target, id, said, history, labels))
+    await _check_same(runtime, target, engagement.id, asker)  # of two at once, one has begun it
+    await record(
+        runtime, asker.caller, "started", target.document["kind"], target.namespace, target.name,
+        request=asker.request, run_id=engagement.id,
+    )  # fmt: skip
+    is_task = target.kind == "system"
+    response = task_response(target.namespace, engagement.id) if is_task else run_response(engagement.id)
+    return Begun(engagement, response, engagement.id, time.time())
+
+
+def _turn(
+    order: Order,
+    asker: Asker,
+    target: Target,
+    id: str,
+    said: tuple[Message, ...],
+    history: tuple[Message, ...],
+    labels: dict[str, str],
+) -> Turn:
+    known = asker.caller.known_by != "anonymous"
+    return Turn(
+        target,
+        said,
+        id,
+        history=history,
+        instructions=order.instructions,
+        adjust=partial(adjusted, order),
+        structured=bool(order.schema or target.output_schema),
+        by=asker.caller.name,
+        # Budgets go by this name: whoever holds a token cannot choose another. Without tokens there is only a word.
+        user=asker.caller.name if known else order.user,
+        labels=labels,
+    )
+
+
+def _id(runtime: Runtime, asker: Asker, target: Target, session: str, turn: int) -> str:
+    if session:
+        return turn_id(target, session, turn)
+    if asker.key:
+        return f"i-{derived_id(target.namespace, asker.caller.name, asker.key)}"
+    return runtime.new_run_id()
+
+
+def _labels(order: Order, asker: Asker, session: str, previous: str) -> dict[str, str]:
+    labels = {
+        VIA_LABEL: "openai",
+        CALLER_LABEL: asker.caller.name,
+        REQUEST_LABEL: asker.digest,
+        MODEL_LABEL: order.model,
+        PREVIOUS_LABEL: previous,
+        END_USER_LABEL: order.user,
+        SESSION_LABEL: session,
+        **{METADATA_LABEL + key: value for key, value in order.metadata.items()},
+    }
+    return {key: value for key, value in labels.items() if value}
+
+
+async def _previous(runtime: Runtime, asker: Asker, order: Order, target: Target, session: str) -> tuple[str, int]:
+    """The response to go on from, if any, and the number of this turn in its session."""
+    if not session:
+        return order.previous, 0
+    if order.previous:
+        raise BadRequest("a session knows what came before", param="previous_response_id", hint="give one of the two")
+    last = await last_turn(runtime, target, session)
+    if last == 0:
+        return "", 1
+    id = turn_id(target, session, last)
+    if asker.key and await _asked_before(runtime, target, id, asker.digest):
+        return await _previous_of(runtime, target, id), last
+    return task_response(target.namespace, id) if target.kind == "system" else run_response(id), last + 1
+
+
+async def _history(runtime: Runtime, caller: Caller, previous: str, target: Target) -> tuple[Message, ...]:
+    if not previous:
+        return ()
+    ref = parse_response(previous)
+    if ref.is_task:
+        caller.require("reader", ref.namespace)
+        return await task_history(runtime, ref.namespace, ref.name)
+    info, state = await load_visible(runtime, caller, ref.name)
+    if info.namespace != target.namespace:
+        raise BadRequest("a conversation stays in its namespace", param="previous_response_id")
+    return history_of(info, state, target)
+
+
+async def _answered(runtime: Runtime, drives: Drives, asker: Asker, order: Order, previous: str) -> Begun | None:
+    """Go on with a run that waits for what the request says: decisions about calls, or the answer to a question."""
+    caller = asker.caller
+    info, state = await load_visible(runtime, caller, parse_response(previous).name)
+    waiting = state.waiting if state.ended is None else None
+    if waiting is None or info.phase != "waiting":
+        if order.conversation.approvals:
+            raise Conflict(f"run {info.id} waits for no approval ({info.phase})")
+        return None
+    caller.require("operator", info.namespace)
+    if order.conversation.approvals:
+        caller.require("approver", info.namespace)
+        for given in order.conversation.approvals:
+            await _decide(runtime, caller, info.namespace, given)
+    elif waiting.reason == "input":
+        _, said = order.conversation.split("input")
+        await runtime.questions.answer(info.id, None, "\n\n".join(each.text for each in said), by=caller.name)
+    else:
+        return None
+    if TASK_LABEL in info.labels:
+        await runtime.tasking.ring(info)
+    engagement = await RunEngagement.again(
+        runtime, drives, info.id, structured=state.spec.output_schema is not None, by=caller.name, after=state.seq
+    )
+    return Begun(engagement, run_response(info.id, state.seq), info.id, time.time())
+
+
+async def _decide(runtime: Runtime, caller: Caller, namespace: str, given: dict[str, Any]) -> None:
+    name, approve = given.get("approval_request_id"), given.get("approve")
+    if not isinstance(name, str) or not isinstance(approve, bool):
+        raise BadRequest("an approval response needs approval_request_id and approve", param="input")
+    await runtime.approvals.decide(
+        name,
+        "approve" if approve else "deny",
+        by=caller.name,
+        namespace=namespace,
+        comment=str(given.get("reason") or ""),
+    )
+
+
+async def _check_same(runtime: Runtime, target: Target, id: str, asker: Asker) -> None:
+    """Raises `Conflict` when this id stands for another request already."""
+    labels = await _labels_of(runtime, target, id)
+    if labels is None or labels.get(REQUEST_LABEL) == asker.digest:
+        return
+    raise Conflict(
+        "another request was faster, or has used this idempotency key",
+        hint="a key belongs to one request, and a session takes one request at a time",
+    )
+
+
+async def _asked_before(runtime: Runtime, target: Target, id: str, digest: str) -> bool:
+    return (await _labels_of(runtime, target, id) or {}).get(REQUEST_LABEL) == digest
+
+
+async def _previous_of(runtime: Runtime, target: Target, id: str) -> str:
+    return (await _labels_of(runtime, target, id) or {}).get(PREVIOUS_LABEL, "")
+
+
+async def _labels_of(runtime: Runtime, target: Target, id: str) -> dict[str, str] | None:
+    try:
+        if target.kind == "system":
+            return (await runtime.tasking.tasks.get(target.namespace, id)).labels
+        return (await runtime.runs.journal.get(id)).labels
+    except NotFound:
+        return None

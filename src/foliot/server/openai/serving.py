@@ -1,0 +1,134 @@
+"""How answers leave: whole, or in pieces as they come. And what becomes of the work when the client hangs up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.errors import FoliotError
+from foliot.server.engagements import Engagement
+from foliot.server.openai.errors import BadRequest, error_document
+from foliot.server.pieces import Piece
+from foliot.server.sse import EventStream, frame
+
+log = logging.getLogger(__name__)
+
+HANG_UP_HEADER: Final = "x-foliot-on-disconnect"
+DONE: Final = b"data: [DONE]\n\n"
+HUNG_UP: Final = "the client hung up"
+OnHangUp: TypeAlias = Literal["cancel", "continue"]
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class HungUp(FoliotError):
+    """Nobody reads the answer any more."""
+
+    code, http = "hung_up", 499
+
+
+def on_hang_up(request: Request, *, otherwise: OnHangUp) -> OnHangUp:
+    """What the client wants to become of its work. Raises `BadRequest`."""
+    word = request.headers.get(HANG_UP_HEADER, otherwise).strip().lower()
+    if word not in ("cancel", "continue"):
+        raise BadRequest(f"{HANG_UP_HEADER} is cancel or continue", param=HANG_UP_HEADER)
+    return word
+
+
+async def collect(request: Request, engagement: Engagement, take: Callable[[Piece], Any], hang_up: OnHangUp) -> None:
+    """Hear the work to its end, while the client stays. Raises `HungUp`, and what the work raises."""
+
+    async def listen() -> None:
+        async for piece in engagement.pieces():
+            take(piece)
+
+    work, left = asyncio.create_task(listen()), asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            if hang_up == "cancel":
+                await engagement.cancel(HUNG_UP)
+            raise HungUp(HUNG_UP)
+        await work
+    finally:
+        for task in (work, left):
+            task.cancel()
+        await asyncio.gather(work, left, return_exceptions=True)
+
+
+class Stream:
+    """One answer in pieces. `told` gives what is sent for a piece; `end` comes after the last one."""
+
+    def __init__(
+        self,
+        engagement: Engagement,
+        told: Callable[[Piece], Iterable[bytes]],
+        *,
+        begin: Iterable[bytes] = (),
+        end: bytes = b"",
+        hang_up: OnHangUp,
+        closing: asyncio.Event,
+    ) -> None:
+        self._engagement = engagement
+        self._told = told
+        self._begin = begin
+        self._end = end
+        self._hang_up = hang_up
+        self._closing = closing
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    def response(self, headers: dict[str, str]) -> Response:
+        response = EventStream(self._frames(), closing=self._closing)
+        response.headers.update(headers)
+        return response
+
+    async def _frames(self) -> AsyncGenerator[bytes]:
+        over = False
+        try:
+            for chunk in self._begin:
+                yield chunk
+            async with aclosing(cast("AsyncGenerator[Piece]", self._engagement.pieces())) as pieces:
+                async for piece in pieces:
+                    for chunk in self._told(piece):
+                        yield chunk
+            over = True
+            if self._end:
+                yield self._end
+        except FoliotError as error:
+            over = True
+            yield b"data: %s\n\n" % _encode({"error": error_document(error)})
+        finally:
+            # A server that stops is not a client that leaves: somebody else goes on with the run.
+            if not over and self._hang_up == "cancel" and not self._closing.is_set():
+                self._leave()
+
+    def _leave(self) -> None:
+        """Cancel the work in a task of its own: the one that is here is being cancelled itself."""
+
+        async def cancel() -> None:
+            with contextlib.suppress(FoliotError):
+                await self._engagement.cancel(HUNG_UP)
+
+        task = asyncio.create_task(cancel())
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+
+
+def data_frame(document: dict[str, Any]) -> bytes:
+    return b"data: %s\n\n" % _encode(document)
+
+
+def event_frame(document: dict[str, Any]) -> bytes:
+    return frame(document["type"], document)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

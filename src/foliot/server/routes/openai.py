@@ -1,0 +1,196 @@
+"""`/v1/models`, `/v1/chat/completions` and `/v1/responses`, as clients of OpenAI call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.errors import NotFound
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.guard import namespace_of
+from foliot.server.identity import Caller
+from foliot.server.openai.asking import Asker, Begun, begin
+from foliot.server.openai.chat import Chat
+from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model
+from foliot.server.openai.looking import cancel_response, find_response
+from foliot.server.openai.requests import Order, read_chat, read_response
+from foliot.server.openai.responses import Answer
+from foliot.server.openai.serving import DONE, OnHangUp, Stream, collect, data_frame, event_frame, on_hang_up
+from foliot.server.openai.shape import openai_router
+from foliot.server.pieces import Ended, Piece
+from foliot.server.responses import Json
+from foliot.server.targets import Target, find_target, list_targets
+
+router = openai_router()
+
+RUN_HEADER: Final = "X-Foliot-Run"
+SESSION_HEADER: Final = "x-foliot-session"
+KEY_HEADER: Final = "idempotency-key"
+LONGEST_NAME: Final = 255
+_OBJECT: Final[dict[str, Any]] = {"type": "object", "additionalProperties": True}
+
+
+def _takes(required: list[str], **properties: Any) -> dict[str, Any]:
+    """What a route reads from its body, for the description of the API."""
+    schema = {**_OBJECT, "required": required, "properties": properties}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+# --- models ------------------------------------------------------------------------------------------------------
+
+
+@router.get("/v1/models")
+async def list_models(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """The agents and systems that the caller can use, as models."""
+    namespace = namespace_of(request.scope) if "namespace" in request.query_params else None
+    found: dict[str, dict[str, Any]] = {}
+    async for target in list_targets(services.resources, caller, namespace):
+        id = _model_id(target)
+        if id in found:  # a system that is called as an agent is
+            space, _, name = id.rpartition("/")
+            id = f"{space}/system:{name}" if space else f"system:{name}"
+        found[id] = _model(target, id)
+    return Json({"object": "list", "data": list(found.values())})
+
+
+@router.get("/v1/models/{model:path}")
+async def read_model(model: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """One agent or system."""
+    try:
+        target = await find_target(services.resources, caller, model, namespace_of(request.scope))
+    except NotFound:
+        raise no_such_model(model) from None
+    return Json(_model(target, model))
+
+
+def _model_id(target: Target) -> str:
+    return target.name if target.namespace == "default" else f"{target.namespace}/{target.name}"
+
+
+def _model(target: Target, id: str) -> dict[str, Any]:
+    made = str(target.document["metadata"].get("createdAt") or "1970-01-01T00:00:00Z")
+    return {
+        "id": id,
+        "object": "model",
+        "created": int(datetime.fromisoformat(made).timestamp()),
+        "owned_by": target.namespace,
+        "foliot": {"kind": target.kind, "namespace": target.namespace, "description": target.description},
+    }
+
+
+# --- chat --------------------------------------------------------------------------------------------------------
+
+
+@router.post("/v1/chat/completions", openapi_extra=_takes(["model", "messages"], model={"type": "string"}))
+async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Say something to an agent or a system, and hear its answer, whole or in pieces."""
+    body = await request.body()
+    order = read_chat(body)
+    asker = _asker(request, caller, body)
+    hang_up = on_hang_up(request, otherwise=_otherwise(asker, order))
+    begun = await begin(services.runtime, services.drives, order, asker, param="messages")
+    answer = Chat(begun.where, order.model, begun.created, include_usage=order.include_usage)
+    if order.stream:
+        return _stream_chat(services, begun, answer, hang_up)
+    end: list[Ended] = []
+
+    def take(piece: Piece) -> None:
+        answer.take(piece)
+        if isinstance(piece, Ended):
+            end.append(piece)
+
+    await collect(request, begun.engagement, take, hang_up)
+    if end and end[0].phase != "succeeded":
+        raise RunFailed(end[0], begun.where)
+    return Json(answer.document(), headers={RUN_HEADER: begun.where})
+
+
+def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHangUp) -> Response:
+    def told(piece: Piece) -> Iterable[bytes]:
+        if isinstance(piece, Ended) and piece.phase != "succeeded":
+            raise RunFailed(piece, begun.where)
+        return map(data_frame, answer.chunks(piece))
+
+    stream = Stream(begun.engagement, told, end=DONE, hang_up=hang_up, closing=services.closing)
+    return stream.response({RUN_HEADER: begun.where})
+
+
+# --- responses ---------------------------------------------------------------------------------------------------
+
+
+@router.post("/v1/responses", openapi_extra=_takes(["model", "input"], model={"type": "string"}))
+async def respond(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """As a chat, in the newer form: it can go on from an earlier answer, and go on without a listener."""
+    body = await request.body()
+    order = read_response(body)
+    asker = _asker(request, caller, body)
+    hang_up = on_hang_up(request, otherwise=_otherwise(asker, order))
+    begun = await begin(services.runtime, services.drives, order, asker, param="input")
+    answer = Answer(begun.response, order.model, begun.created, _echo(order), begun.where)
+    headers = {RUN_HEADER: begun.where}
+    if order.stream:
+
+        def told(piece: Piece) -> Iterable[bytes]:
+            return map(event_frame, answer.take(piece))
+
+        first = list(map(event_frame, answer.begin()))
+        stream = Stream(begun.engagement, told, begin=first, hang_up=hang_up, closing=services.closing)
+        return stream.response(headers)
+    if not order.background:
+        await collect(request, begun.engagement, answer.take, hang_up)
+    return Json(answer.document(), headers=headers)
+
+
+@router.get("/v1/responses/{response_id}")
+async def read_one(response_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    """A response as it stands now. It is told from the journal of its run, so it outlives the server."""
+    return Json(await find_response(services.runtime, caller, response_id))
+
+
+@router.post("/v1/responses/{response_id}/cancel")
+async def cancel(response_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    """Ask the work behind a response to end."""
+    await cancel_response(services.runtime, caller, response_id)
+    return Json(await find_response(services.runtime, caller, response_id))
+
+
+def _echo(order: Order) -> dict[str, Any]:
+    settings = order.settings
+    return {
+        "background": order.background,
+        "instructions": order.instructions or None,
+        "max_output_tokens": settings.max_output_tokens,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "previous_response_id": order.previous or None,
+        "metadata": dict(order.metadata),
+    }
+
+
+# --- both --------------------------------------------------------------------------------------------------------
+
+
+def _asker(request: Request, caller: Caller, body: bytes) -> Asker:
+    key, session = request.headers.get(KEY_HEADER, ""), request.headers.get(SESSION_HEADER, "")
+    for name, value in ((KEY_HEADER, key), (SESSION_HEADER, session)):
+        if len(value) > LONGEST_NAME:
+            raise BadRequest(f"at most {LONGEST_NAME} characters", param=name)
+    return Asker(
+        caller,
+        namespace_of(request.scope),
+        key=key,
+        session=session,
+        digest=sha256(body).hexdigest(),
+        request=str(request.scope.get(REQUEST_ID, "")),
+    )
+
+
+def _otherwise(asker: Asker, order: Order) -> OnHangUp:
+    """Who hangs up wants no more of it, unless the request itself speaks of coming back."""
+    return "continue" if asker.key or order.background else "cancel"
