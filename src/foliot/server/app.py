@@ -8,6 +8,7 @@ rows in permissions.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -24,6 +25,7 @@ from foliot.server.problems import report_errors
 from foliot.server.work import ServerWork
 from foliot.settings import Settings
 from foliot.version import __version__
+from foliot.work.webhook_endpoints import WebhookEndpoints
 
 # In the order in which paths are matched: particular ones before those with a {kind}.
 ROUTERS: Final = (
@@ -32,6 +34,12 @@ ROUTERS: Final = (
     "openai",
     "bundles",
     "watch",
+    "tasks",
+    "task_looks",
+    "runs",
+    "approvals",
+    "workers",
+    "webhooks",
     "resources",
 )
 
@@ -49,10 +57,14 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        addresses = WebhookEndpoints(services.database, services.resources)
+        attending = asyncio.create_task(addresses.run())
         try:
             yield
         finally:
             services.closing.set()
+            attending.cancel()
+            await asyncio.gather(attending, return_exceptions=True)
             await services.drives.close()
 
     app = FastAPI(

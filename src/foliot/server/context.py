@@ -16,6 +16,7 @@ from foliot.server.engagements import Drives
 from foliot.server.identity import Caller
 from foliot.settings import Settings
 from foliot.store.base import Database, ResourceStore
+from foliot.work.webhooks import Webhooks
 
 CALLER: Final = "foliot.caller"
 
@@ -39,6 +40,7 @@ class Services:
     auth: Authenticator
     client: LocalClient
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    webhooks: Webhooks | None = None
     drives: Drives = field(default_factory=Drives)
 
     @property

@@ -36,6 +36,9 @@ ANYONE: Final = Rule("anywhere")
 LISTED: Final = Rule("listed")
 READ: Final = Rule("named")
 LOOK: Final = Rule("inside")
+OPERATE: Final = Rule("named", "operator")
+STEER: Final = Rule("inside", "operator")
+CONSENT: Final = Rule("named", "approver")
 
 # Who declares resources of a kind, where it is not an author: what starts programs, what has work done, what consents.
 _AUTHORS: Final[Mapping[str, Role]] = {
@@ -62,6 +65,39 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/version"): PUBLIC,
     ("GET", "/openapi.json"): ANYONE,
     ("GET", "/v1/auth/me"): ANYONE,
+    ("GET", "/v1/namespaces"): ANYONE,
+    ("GET", "/v1/capabilities"): ANYONE,
+    ("GET", "/v1/workers"): ANYONE,
+    ("GET", "/v1/workers/{name}"): ANYONE,
+    # --- tasks
+    ("GET", "/v1/tasks"): LISTED,
+    ("POST", "/v1/tasks"): LOOK,
+    ("GET", "/v1/tasks/{name}"): READ,
+    ("GET", "/v1/tasks/{name}/status"): READ,
+    ("GET", "/v1/tasks/{name}/events"): READ,
+    ("GET", "/v1/tasks/{name}/messages"): READ,
+    ("GET", "/v1/tasks/{name}/metrics"): READ,
+    ("GET", "/v1/tasks/{name}/logs"): READ,
+    ("GET", "/v1/tasks/{name}/runs"): READ,
+    ("GET", "/v1/tasks/{name}/trace"): READ,
+    ("GET", "/v1/tasks/{name}/why"): READ,
+    ("POST", "/v1/tasks/{name}/cancel"): OPERATE,
+    ("POST", "/v1/tasks/{name}/requeue"): OPERATE,
+    ("POST", "/v1/tasks/{name}/archive"): OPERATE,
+    # --- runs
+    ("GET", "/v1/runs"): LISTED,
+    ("GET", "/v1/runs/{run_id}"): LOOK,
+    ("GET", "/v1/runs/{run_id}/journal"): LOOK,
+    ("GET", "/v1/runs/{run_id}/events"): LOOK,
+    ("GET", "/v1/runs/{run_id}/trace"): LOOK,
+    ("POST", "/v1/runs/{run_id}/cancel"): STEER,
+    ("POST", "/v1/runs/{run_id}/input"): STEER,
+    ("POST", "/v1/runs/{run_id}/answer"): STEER,
+    # --- what waits for consent, and what comes signed
+    ("POST", "/v1/tool-approvals/{name}/approve"): CONSENT,
+    ("POST", "/v1/tool-approvals/{name}/deny"): CONSENT,
+    ("POST", "/v1/tool-approvals/{name}/edit"): CONSENT,
+    ("POST", "/v1/webhook-deliveries/{endpoint_id}"): PUBLIC,
     # --- as clients of OpenAI call it
     ("GET", "/v1/models"): LISTED,
     ("GET", "/v1/models/{model:path}"): LOOK,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import click
 
 from foliot.cli.connect import run
 from foliot.cli.invocation import current
+from foliot.cli.logs import configure
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ async def _opened() -> AsyncGenerator[Runtime]:
     from foliot.cli.runtimes import opened
 
     settings = current().settings()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure(settings, service=True)
     async with opened() as runtime:
         yield runtime
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.server.context import CallerDep
+from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.guard import new_router
 from foliot.server.responses import Json
 from foliot.version import __version__
+from foliot.work.story.happenings import iso
 
 router = new_router("server")
+
+CAPABILITIES: Final = {
+    "core.api.crud": "resources of every kind, with versions, selectors and paging",
+    "core.api.watch": "streams that go on where they broke off",
+    "core.runtime.sequential": "runs one after the other",
+    "core.runtime.message_driven": "systems of agents, done by any number of workers",
+    "core.governance.agent_roles": "rules for every tool call",
+    "core.governance.approvals": "calls that wait for consent, bound to their arguments",
+    "core.auth.tokens": "tokens with roles by namespace",
+    "core.self_host": "one process, one file",
+}
 
 
 @router.get("/v1/version")
@@ -28,6 +43,28 @@ async def me(caller: CallerDep) -> Response:
             "username": caller.name,
             "method": {"token": "bearer", "session": "session", "anonymous": "none"}[caller.known_by],
             "roles": {namespace: sorted(roles) for namespace, roles in caller.grants.items()},
+        }
+    )
+
+
+@router.get("/v1/namespaces")
+async def namespaces(services: ServicesDep, caller: CallerDep) -> Response:
+    """The namespaces that have something in them, of those that the caller can see."""
+    found = {str(row["namespace"]) for row in await services.database.read("namespace_list")}
+    seen = sorted(name for name in found if caller.sees(name))
+    return Json({"namespaces": seen or ["default"], "items": seen or ["default"]})
+
+
+@router.get("/v1/capabilities")
+async def capabilities() -> Response:
+    """What this server can do, for clients that ask before they try."""
+    return Json(
+        {
+            "generated_at": iso(time.time()),
+            "capabilities": [
+                {"id": name, "enabled": True, "description": text, "source": "foliot"}
+                for name, text in CAPABILITIES.items()
+            ],
         }
     )
 

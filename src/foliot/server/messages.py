@@ -1,0 +1,120 @@
+"""The messages of a task and what they took, counted: by agent, by edge, and in all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from foliot.errors import UsageError
+from foliot.work.story.document import document_of
+from foliot.work.story.telling import MessageStory, TaskStory
+
+PHASES: Final = ("queued", "running", "retrypending", "succeeded", "deadletter")
+KNOWN: Final = (*PHASES, "waiting", "cancelled")
+IN_FLIGHT: Final = ("queued", "running", "retrypending")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which messages; what is empty does not matter."""
+
+    phases: tuple[str, ...] = ()
+    sender: str = ""
+    to: str = ""
+    branch: str = ""
+    limit: int = 0
+
+    def fits(self, message: dict[str, Any]) -> bool:
+        return (
+            (not self.sender or message["from"] == self.sender)
+            and (not self.to or message["to"] == self.to)
+            and (not self.branch or message["branch"] == self.branch)
+        )
+
+
+def chosen(phase: str | None, sender: str | None, to: str | None, branch: str | None, limit: int | None) -> Chosen:
+    """Raises `UsageError` for a phase that there is not."""
+    phases = tuple(word.strip().lower() for word in (phase or "").split(",") if word.strip())
+    for word in phases:
+        if word not in KNOWN:
+            raise UsageError(f"there is no phase {word!r} of messages", hint=f"the phases are {', '.join(KNOWN)}")
+    return Chosen(phases, sender or "", to or "", branch or "", limit or 0)
+
+
+def messages_of(story: TaskStory, which: Chosen) -> dict[str, Any]:
+    """The chosen messages. Counts are of those before the phase was looked at."""
+    every = document_of(story)["status"]["messages"]
+    fitting = [each for each in every if which.fits(each)]
+    counts = Counter(each["phase"] for each in fitting)
+    shown = [each for each in fitting if not which.phases or each["phase"] in which.phases]
+    if which.limit:
+        shown = shown[-which.limit :]
+    return {
+        "name": story.info.name,
+        "namespace": story.info.namespace,
+        "total": len(shown),
+        "filtered_from": len(every),
+        "lifecycle_counts": {phase: counts.get(phase, 0) for phase in PHASES},
+        "messages": shown,
+    }
+
+
+def metrics_of(story: TaskStory, which: Chosen, generated_at: str) -> dict[str, Any]:
+    """What the chosen messages took."""
+    shown = document_of(story)["status"]["messages"]
+    pairs = [
+        (each, told)
+        for each, told in zip(story.messages.values(), shown, strict=True)
+        if which.fits(told) and (not which.phases or told["phase"] in which.phases)
+    ]
+    agents = sorted({told["to"] for _, told in pairs} | {told["from"] for _, told in pairs if told["from"]})
+    edges = sorted({(told["from"], told["to"]) for _, told in pairs})
+    return {
+        "name": story.info.name,
+        "namespace": story.info.namespace,
+        "generated_at": generated_at,
+        "totals": {"messages": len(pairs), **_block(pairs)},
+        "per_agent": [
+            {
+                "agent": agent,
+                "inbound": sum(1 for _, told in pairs if told["to"] == agent),
+                "outbound": sum(1 for _, told in pairs if told["from"] == agent),
+                **_block([pair for pair in pairs if pair[1]["to"] == agent]),
+            }
+            for agent in agents
+        ],
+        "per_edge": [
+            {
+                "from_agent": sender,
+                "to_agent": to,
+                "messages": sum(1 for _, told in pairs if (told["from"], told["to"]) == (sender, to)),
+                **_block([pair for pair in pairs if (pair[1]["from"], pair[1]["to"]) == (sender, to)]),
+            }
+            for sender, to in edges
+        ],
+        "filters": {"phase_filtered": bool(which.phases)},
+    }
+
+
+def _block(pairs: Iterable[tuple[MessageStory, dict[str, Any]]]) -> dict[str, Any]:
+    pairs = list(pairs)
+    counts = Counter(told["phase"] for _, told in pairs)
+    taken = [each.ended_at - each.sent_at for each, _ in pairs if each.ended_at is not None]
+    return {
+        **{phase: counts.get(phase, 0) for phase in PHASES},
+        "in_flight": sum(counts.get(phase, 0) for phase in IN_FLIGHT),
+        "retry_count": sum(max(0, told["attempts"] - 1) for _, told in pairs),
+        "deadletters": counts.get("deadletter", 0),
+        "latency_ms_avg": round(1000 * sum(taken) / len(taken)) if taken else 0,
+        "latency_ms_p95": _p95(taken),
+        "latency_sample_size": len(taken),
+    }
+
+
+def _p95(seconds: Sequence[float]) -> int:
+    """By nearest rank."""
+    if not seconds:
+        return 0
+    return round(1000 * sorted(seconds)[-(-95 * len(seconds) // 100) - 1])

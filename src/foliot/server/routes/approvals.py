@@ -1,0 +1,73 @@
+"""Decisions about calls that wait for consent. Approvals are listed and read as resources: `/v1/tool-approvals`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.engine.approval.service import Decision
+from foliot.server.bodies import form
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.guard import new_router
+from foliot.server.identity import Caller
+from foliot.server.naming import Name, Namespace, space
+from foliot.server.responses import resource
+
+router = new_router("approvals")
+
+
+class Comment(Struct, forbid_unknown_fields=True):
+    """`decided_by` is taken from older clients and not believed: who decides is who calls."""
+
+    reason: str = ""
+    decided_by: str = ""
+
+
+class Edited(Struct, forbid_unknown_fields=True):
+    arguments: dict[str, Any]
+    reason: str = ""
+
+
+@router.post("/v1/tool-approvals/{name}/approve")
+async def approve(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Let the call run, once, with the arguments that are shown. 409 when it was decided before, or has expired."""
+    body = await form(request, Comment)
+    return await _decide(services, caller, space(namespace), name, "approve", body.reason)
+
+
+@router.post("/v1/tool-approvals/{name}/deny")
+async def deny(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Refuse the call; the agent is told why."""
+    body = await form(request, Comment)
+    return await _decide(services, caller, space(namespace), name, "deny", body.reason)
+
+
+@router.post("/v1/tool-approvals/{name}/edit")
+async def edit(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Let the call run with other arguments. Masked values that are left as shown stand for the real ones."""
+    body = await form(request, Edited)
+    return await _decide(services, caller, space(namespace), name, "edit", body.reason, body.arguments)
+
+
+async def _decide(
+    services: Services,
+    caller: Caller,
+    namespace: str,
+    name: str,
+    decision: Decision,
+    reason: str,
+    arguments: dict[str, Any] | None = None,
+) -> Response:
+    await services.runtime.answer(
+        name, decision, by=caller.name, namespace=namespace, comment=reason, arguments=arguments
+    )
+    return resource(await services.runtime.approvals.get(name, namespace=namespace))

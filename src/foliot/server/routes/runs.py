@@ -1,0 +1,171 @@
+"""Runs: one agent at work. Their journal, their trace, and what people say to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import msgspec
+from fastapi import Query
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.engine.story.tracing import trace_of
+from foliot.errors import InvalidInput, NotFound
+from foliot.kernel.events import InputMode
+from foliot.server.acts import record
+from foliot.server.bodies import form
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.following import event_data, run_frames
+from foliot.server.guard import HIDDEN, ROLE, new_router
+from foliot.server.identity import Caller
+from foliot.server.naming import MOST, Limit, Namespace, last_event
+from foliot.server.responses import Json
+from foliot.server.sse import EventStream
+from foliot.store.journal import ALL_PHASES
+from foliot.store.runs import Phase, RunInfo
+
+router = new_router("runs")
+
+Before = Annotated[str | None, Query(description="`continue` of the page before.")]
+Seq = Annotated[int, Query(ge=0, description="Only events behind this number.")]
+
+
+class Reason(Struct, forbid_unknown_fields=True):
+    reason: str = ""
+
+
+class Said(Struct, forbid_unknown_fields=True):
+    message: str
+    mode: InputMode = "steer"
+
+
+class Answered(Struct, forbid_unknown_fields=True):
+    text: str
+    call_id: str | None = None
+
+
+@router.get("/v1/runs")
+async def list_runs(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    agent: Annotated[str | None, Query(description="Only runs of this agent.")] = None,
+    phase: Annotated[str | None, Query(description="Only these phases, with commas between.")] = None,
+    limit: Limit = 50,
+    after: Before = None,
+) -> Response:
+    """Runs, newest first."""
+    phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
+    if wrong := [word for word in phases if word not in ALL_PHASES]:
+        raise InvalidInput(f"there is no run phase {wrong[0]!r}", hint=f"the phases are {', '.join(ALL_PHASES)}")
+    count = min(limit, MOST)
+    spaces = [namespace] if namespace else caller.namespaces
+    found: list[RunInfo] = []
+    for space in [None] if spaces is None else [each for each in spaces if caller.sees(each)]:
+        found += await services.runtime.runs.journal.list(
+            namespace=space, agent=agent, phases=cast("tuple[Phase, ...]", phases), limit=count + 1, before=after
+        )
+    found.sort(key=lambda info: info.id, reverse=True)  # ids begin with the time
+    answer: dict[str, Any] = {"items": [_shown(info) for info in found[:count]]}
+    if len(found) > count:
+        answer["continue"] = found[count - 1].id
+    return Json(answer)
+
+
+@router.get("/v1/runs/{run_id}")
+async def get_run(run_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    """One run: its phase, who drives it, what it took so far."""
+    return Json(_shown(await _seen(services, caller, "reader", run_id)))
+
+
+@router.get("/v1/runs/{run_id}/journal")
+async def journal(
+    run_id: str, services: ServicesDep, caller: CallerDep, after: Seq = 0, limit: Limit = 500
+) -> Response:
+    """The events of a run, oldest first. Ask again behind the last `seq`."""
+    await _seen(services, caller, "reader", run_id)
+    entries = await services.runtime.runs.journal.read(run_id, after=after, limit=min(limit, MOST))
+    return Json({"run": run_id, "events": [event_data(run_id, entry) for entry in entries]})
+
+
+@router.get("/v1/runs/{run_id}/events")
+async def follow(run_id: str, request: Request, services: ServicesDep, caller: CallerDep, after: Seq = 0) -> Response:
+    """The events of a run as they come, as server-sent events, until it ends (event `end`).
+
+    The id is the `seq`. Pieces of answers (`delta`) and of output (`output`) have none: they are for show.
+    """
+    await _seen(services, caller, "reader", run_id)
+    position = last_event(request, str(after)) or "0"
+    if not position.isascii() or not position.isdigit() or len(position) > 18:
+        raise InvalidInput(f"{position[:40]!r} is no event", hint="the id of an event is its number")
+    return EventStream(run_frames(services, run_id, int(position)), closing=services.closing)
+
+
+@router.get("/v1/runs/{run_id}/trace")
+async def trace(run_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    """A run step by step: what the model answered, what each call did, what it took."""
+    info = await _seen(services, caller, "reader", run_id)
+    found = trace_of(run_id, await services.runtime.runs.facts(run_id))
+    return Json({"run": run_id, "phase": info.phase, "trace": msgspec.to_builtins(found)})
+
+
+@router.post("/v1/runs/{run_id}/cancel")
+async def cancel(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """End a run wherever it is driven."""
+    body = await form(request, Reason)
+    await _seen(services, caller, request.scope[ROLE], run_id)
+    info = await services.runtime.cancel(run_id, by=caller.name, reason=body.reason)
+    return await _done(services, caller, request, "run_cancelled", info)
+
+
+@router.post("/v1/runs/{run_id}/input")
+async def say(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Say something to a live run; it is heard at the next boundary between steps."""
+    body = await form(request, Said)
+    await _seen(services, caller, request.scope[ROLE], run_id)
+    info = await services.runtime.say(run_id, body.message, mode=body.mode, by=caller.name)
+    return await _done(services, caller, request, "run_told", info, 202)
+
+
+@router.post("/v1/runs/{run_id}/answer")
+async def answer(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Answer what a run asks."""
+    body = await form(request, Answered)
+    await _seen(services, caller, request.scope[ROLE], run_id)
+    info = await services.runtime.reply(run_id, body.call_id, body.text, by=caller.name)
+    return await _done(services, caller, request, "run_answered", info, 202)
+
+
+async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> RunInfo:
+    """The run, if the caller may do this with it. One that is hidden is missing."""
+    try:
+        info = await services.runtime.runs.journal.get(run_id)
+    except NotFound:
+        raise NotFound(HIDDEN) from None
+    caller.require(role, info.namespace, missing=HIDDEN)
+    return info
+
+
+async def _done(
+    services: Services, caller: Caller, request: Request, verb: str, info: RunInfo, status: int = 200
+) -> Response:
+    await record(
+        services.runtime,
+        caller,
+        verb,
+        "Run",
+        info.namespace,
+        info.id,
+        request=request.scope[REQUEST_ID],
+        run_id=info.id,
+    )
+    return Json(_shown(info), status)
+
+
+def _shown(info: RunInfo) -> dict[str, Any]:
+    shown = cast("dict[str, Any]", msgspec.to_builtins(info))
+    for internal in ("key", "epoch"):
+        del shown[internal]
+    return shown

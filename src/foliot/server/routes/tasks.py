@@ -1,0 +1,194 @@
+"""Tasks: accepted, listed, followed, cancelled, tried again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Header, Query
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.client.declared_work import is_work
+from foliot.errors import NotFound
+from foliot.resources.kinds import KINDS
+from foliot.server.acts import record
+from foliot.server.bodies import form, manifest
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.declaring import Declaring
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.following import task_frames
+from foliot.server.guard import HIDDEN, new_router
+from foliot.server.identity import Caller
+from foliot.server.naming import (
+    MOST,
+    After,
+    DryRun,
+    Fields,
+    Labels,
+    Limit,
+    Name,
+    Namespace,
+    conditions,
+    last_event,
+    space,
+    wanted,
+)
+from foliot.server.responses import Json, resource
+from foliot.server.routes.resources import listed
+from foliot.server.sse import EventStream
+from foliot.server.tasklist import Wanted, list_tasks
+from foliot.store.base import Document, Key, Page
+from foliot.work.base import TaskInfo
+from foliot.work.commands import command_of
+from foliot.work.story.document import document_of, outline
+from foliot.work.story.happenings import decode_cursor
+
+router = new_router("tasks")
+
+Phases = Annotated[str | None, Query(description="Only these phases, with commas between: queued, running, waiting, …")]
+Target = Annotated[str | None, Query(description="Only work for this system or agent.")]
+Archived = Annotated[bool, Query(description="Those that were archived, in place of the others.")]
+IdempotencyKey = Annotated[
+    str | None, Header(max_length=255, description="A second request with the same key finds the task of the first.")
+]
+Cursor = Annotated[str | None, Query(description="The id of the last event that was read.")]
+
+
+class Reason(Struct, forbid_unknown_fields=True):
+    reason: str = ""
+
+
+class Requeue(Struct, forbid_unknown_fields=True):
+    """`payloads` replace what was sent, by the id of the message."""
+
+    payloads: dict[str, str] = {}
+
+
+@router.get("/v1/tasks")
+async def list_all(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    limit: Limit = 100,
+    after: After = None,
+    labelSelector: Labels = None,
+    labels: Labels = None,
+    fieldSelector: Fields = None,
+    phase: Phases = None,
+    target: Target = None,
+    archived: Archived = False,
+) -> Response:
+    """Tasks: work newest first, then templates."""
+    filter = wanted("Task", namespace, labelSelector or labels, fieldSelector)
+    phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
+    items, cursor = await list_tasks(
+        services, caller, Wanted(filter, phases, target, archived), limit=min(limit, MOST), cursor=after
+    )
+    return Json(listed(Page(items, cursor, await services.resources.revision())))
+
+
+@router.post("/v1/tasks")
+async def accept(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Have something done: 201 with the task, or 200 when it was accepted before. A template is declared.
+
+    What is asked for is pinned now: a later change of an agent does not reach into the task.
+    """
+    document = await manifest(request, KINDS["Task"], namespace)
+    where = document["metadata"]["namespace"]
+    caller.require("operator" if is_work(document) else "author", where, missing=HIDDEN)
+    if not is_work(document):
+        declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+        written = await declaring.put(document, conditions(None, None, dryRun))
+        return resource(written.document, 201 if written.action == "created" else 200)
+    command = msgspec.structs.replace(command_of(document), by=caller.name)
+    if idempotency_key:
+        command = msgspec.structs.replace(command, idempotency_key=idempotency_key)
+    if conditions(None, None, dryRun).dry:
+        return Json(document, 201)
+    accepted = await services.runtime.tasking.tasks.accept(command)
+    if not accepted.duplicate:
+        await _record(services, caller, request, "task_accepted", accepted.task)
+    return resource(await _shown(services, where, accepted.task.name), 200 if accepted.duplicate else 201)
+
+
+@router.get("/v1/tasks/{name}")
+async def get_task(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """Everything about one task: what was asked for, how it stands, its messages, joins and history."""
+    return resource(await _shown(services, space(namespace), name))
+
+
+@router.get("/v1/tasks/{name}/status")
+async def get_task_status(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """As the task itself."""
+    return resource(await _shown(services, space(namespace), name))
+
+
+@router.post("/v1/tasks/{name}/cancel")
+async def cancel(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """End a task wherever it is being done, and its children. 409 when it has ended."""
+    body = await form(request, Reason)
+    info = await services.runtime.tasking.tasks.cancel(space(namespace), name, by=caller.name, reason=body.reason)
+    await _record(services, caller, request, "task_cancelled", info)
+    return resource(outline(info))
+
+
+@router.post("/v1/tasks/{name}/requeue")
+async def requeue(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """A new attempt of a task that ended badly, behind what had succeeded."""
+    body = await form(request, Requeue)
+    tasks = services.runtime.tasking.tasks
+    info = await tasks.requeue(space(namespace), name, by=caller.name, payloads=body.payloads)
+    await _record(services, caller, request, "task_requeued", info)
+    return resource(outline(info))
+
+
+@router.post("/v1/tasks/{name}/archive")
+async def archive(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Hide a task from lists; a live one is cancelled first."""
+    info = await services.runtime.tasking.tasks.archive(space(namespace), name, by=caller.name)
+    await _record(services, caller, request, "task_archived", info)
+    return resource(outline(info))
+
+
+@router.get("/v1/tasks/{name}/events")
+async def follow(
+    name: Name, request: Request, services: ServicesDep, namespace: Namespace = None, cursor: Cursor = None
+) -> Response:
+    """What happens to the task and to its runs, as server-sent events, until it has ended (event `end`).
+
+    The id of an event is a cursor; `Last-Event-ID` or `cursor` goes on behind it.
+    """
+    where = space(namespace)
+    await services.runtime.tasking.tasks.get(where, name)
+    position = last_event(request, cursor)
+    decode_cursor(position)
+    return EventStream(task_frames(services, where, name, position), closing=services.closing)
+
+
+async def _shown(services: Services, namespace: str, name: str) -> Document:
+    try:
+        return document_of(await services.runtime.tasking.stories.of(namespace, name))
+    except NotFound:
+        return await services.resources.get(Key("Task", namespace, name))
+
+
+async def _record(services: Services, caller: Caller, request: Request, verb: str, info: TaskInfo) -> None:
+    more: dict[str, Any] = {"uid": info.uid}
+    await record(
+        services.runtime, caller, verb, "Task", info.namespace, info.name, request=request.scope[REQUEST_ID], **more
+    )

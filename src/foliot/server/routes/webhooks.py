@@ -1,0 +1,36 @@
+"""Deliveries to webhooks. No token is asked for: the signature is who the caller is."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.server.context import ServicesDep
+from foliot.server.errors import TooLarge, TooSlow
+from foliot.server.guard import new_router
+from foliot.server.responses import Json
+from foliot.work.declared_webhook import LARGEST_BODY
+from foliot.work.webhooks import Webhooks
+
+router = new_router("webhooks")
+
+
+@router.post("/v1/webhook-deliveries/{endpoint_id}")
+async def deliver(endpoint_id: str, request: Request, services: ServicesDep) -> Response:
+    """Take one delivery: 202 with the task that it makes, or the one that the same event made before."""
+    webhooks = services.webhooks
+    if webhooks is None:
+        # Made once: it counts what comes to each webhook.
+        webhooks = Webhooks(services.database, services.resources, services.runtime.tasking.tasks)
+        services.webhooks = webhooks
+    answer = await webhooks.deliver(endpoint_id, request.headers, await _body(request))
+    return Json(answer.document, answer.status, answer.headers)
+
+
+async def _body(request: Request) -> bytes | None:
+    """All of it; None when it is more than a delivery may be, or breaks off."""
+    try:
+        body = await request.body()
+    except (TooLarge, TooSlow):
+        return None
+    return body if len(body) <= LARGEST_BODY else None
