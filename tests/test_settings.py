@@ -240,6 +240,7 @@ class TestShowing:
             ("secret_key", "********", "environment FOLIOT_SECRET_KEY"),
             ("secret_key_file", str(tmp_path / "secret.key"), "default"),
             ("log_level", "warning", "default"),
+            ("log_format", "text", "default"),
             ("nats", "nats://****@h:4222", "flag --nats"),
             ("nats_credentials", "", "default"),
             ("nats_ca", "", "default"),

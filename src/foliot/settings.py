@@ -21,9 +21,10 @@ from foliot.errors import UsageError
 PREFIX: Final = "FOLIOT_"
 CONFIG: Final = "FOLIOT_CONFIG"
 # Read elsewhere: they steer a tool, not the system.
-OTHER_VARIABLES: Final = (CONFIG, "FOLIOT_DEBUG", "FOLIOT_TEST_POSTGRES_URL", "FOLIOT_TEST_NATS_URL")
+OTHER_VARIABLES: Final = (CONFIG, "FOLIOT_CONTEXT", "FOLIOT_DEBUG", "FOLIOT_TEST_POSTGRES_URL", "FOLIOT_TEST_NATS_URL")
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogFormat: TypeAlias = Literal["text", "json"]
 Access: TypeAlias = Literal["allow", "deny"]
 NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -97,6 +98,21 @@ def as_nats(given: Given) -> str:
     raise refused(given, "nats://host:port")
 
 
+def as_server(given: Given) -> str:
+    """An address without a login in it."""
+    scheme, separator, rest = given.text.strip().partition("://")
+    if scheme in ("http", "https") and separator and rest.strip("/") and not set(rest) & set("@?# "):
+        return given.text.strip().rstrip("/")
+    raise refused(given, "http://host:port or https://host:port")
+
+
+def as_token(given: Given) -> str:
+    text = given.text.strip()
+    if text.isascii() and text.isprintable() and text and " " not in text:
+        return text
+    raise UsageError(f"{given.origin}: this is no token", hint="`foliot tokens create` makes one")
+
+
 def as_subject(given: Given) -> str:
     """The beginning of subjects of a message bus; dots at its ends are dropped."""
     text = given.text.strip(".")
@@ -123,6 +139,16 @@ def as_level(given: Given) -> LogLevel:
         if given.text.lower() == level:
             return level
     raise refused(given, "one of " + ", ".join(LEVELS))
+
+
+def as_log_format(given: Given) -> LogFormat:
+    match given.text.lower():
+        case "text":
+            return "text"
+        case "json":
+            return "json"
+        case _:
+            raise refused(given, "text or json")
 
 
 def as_access(given: Given) -> Access:
@@ -194,6 +220,8 @@ class Settings:
     secret_key: str | None = field(metadata=rule(as_text, None, sources=("environment",), secret=True))
     secret_key_file: Path = field(metadata=rule(as_path, "{home}/secret.key"))
     log_level: LogLevel = field(metadata=rule(as_level, "warning"))
+    # One JSON object a line for programs that collect logs.
+    log_format: LogFormat = field(metadata=rule(as_log_format, "text"))
     nats: str | None = field(metadata=rule(as_nats, None))
     # Files for NATS: who we are (a .creds file or an nkey seed), whom to trust, and a certificate of our own.
     nats_credentials: Path | None = field(metadata=rule(as_path, None))
@@ -220,6 +248,13 @@ class Settings:
     tls_cert: Path | None = field(metadata=rule(as_path, None))
     tls_key: Path | None = field(metadata=rule(as_path, None))
     max_body: int = field(metadata=rule(as_size, "4MiB"))
+    # The server that commands are asked of instead of the store, as whom, and whom to trust.
+    server: str | None = field(metadata=rule(as_server, None, sources=("flag", "environment")))
+    token: str | None = field(metadata=rule(as_token, None, sources=("environment",), secret=True))
+    token_file: Path | None = field(metadata=rule(as_path, None, sources=("flag", "environment")))
+    server_ca: Path | None = field(metadata=rule(as_path, None))
+    server_cert: Path | None = field(metadata=rule(as_path, None))
+    server_cert_key: Path | None = field(metadata=rule(as_path, None))
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
     """Worth telling: variables that look like a misspelt setting."""
@@ -247,19 +282,25 @@ class Settings:
 RULES: Final[Mapping[str, Rule]] = {f.name: f.metadata["rule"] for f in fields(Settings) if "rule" in f.metadata}
 
 
-def load_settings(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
+def load_settings(
+    flags: Mapping[str, str | None] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    context: Mapping[str, Given] | None = None,
+) -> Settings:
     """All settings, from flags (by setting name, plus `config`; None is not given), environment, file and defaults.
+
+    What a `context` of the command line gives stands between the environment and the file (see contexts.py).
 
     Raises `UsageError` that names the flag, variable or file, and what was expected there.
     """
-    flags = flags or {}
+    flags, between = flags or {}, context or {}
     if unknown := flags.keys() - RULES.keys() - {"config"}:
         raise ValueError(f"no such setting: {', '.join(sorted(unknown))}")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
 
     def decide(name: str, *, file: Mapping[str, Given]) -> None:
-        given = _typed(name, flags, environ) or file.get(name) or _default(name, values)
+        given = _typed(name, flags, environ) or between.get(name) or file.get(name) or _default(name, values)
         values[name] = None if given is None else RULES[name].parse(given)
         origins[name] = "default" if given is None else given.origin
 

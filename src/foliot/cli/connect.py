@@ -17,6 +17,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end. Ctrl-C cancels the work, lets it clean up, and then ends the command."""
     import asyncio
 
+    from foliot.cli.logs import configure
+
+    try:
+        configure(current().settings())
+    except BaseException:
+        work.close()
+        raise
     return asyncio.run(work)
 
 

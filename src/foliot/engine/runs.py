@@ -17,6 +17,7 @@ from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
 from foliot.engine.loading import Specs, load_run, load_state, read_facts, read_history
+from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.codec import encode, type_of
@@ -203,7 +204,10 @@ class Runs:
 
     async def drive(self, driver: Driver) -> State:
         """Drive to the end or the next wait, with the lease kept alive meanwhile. Raises `LeaseLost`."""
-        with self._keeper.keep(driver):
+        state = driver.state
+        task = state.created.task if state.created is not None else ""
+        where = logged_with(namespace=state.spec.namespace, agent=state.spec.agent, run=state.run_id, task=task)
+        with self._keeper.keep(driver), where:
             try:
                 return await driver.drive()
             except asyncio.CancelledError:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from os.path import commonprefix
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, quote_plus
+from weakref import WeakSet
 
 from msgspec import structs
 
@@ -69,6 +70,7 @@ class Masker:
         self._pattern: re.Pattern[str] | None = None
         self._sorted: list[str] = []
         self._longest = 0
+        _MASKERS.add(self)
 
     def add(self, *values: str) -> None:
         """Hide these from now on. The ones not resolved for longest are forgotten beyond the capacity."""
@@ -182,6 +184,19 @@ class MaskedStream:
     def flush(self) -> str:
         held, self._held = self._held, ""
         return self._masker.mask(held)
+
+
+# Every masker that lives in this process: a line of the log may hold a value that any of them knows.
+_MASKERS: Final[WeakSet[Masker]] = WeakSet()
+
+
+def redact_everywhere(text: str) -> str:
+    """The text without a value that any masker of this process knows, and without what looks like a credential."""
+    for masker in list(_MASKERS):
+        text = masker.mask(text)
+    for pattern in _PATTERNS:
+        text = pattern.sub(_hide, text)
+    return text
 
 
 class MaskingFilter(logging.Filter):

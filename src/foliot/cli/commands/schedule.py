@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ import click
 
 from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
+from foliot.cli.logs import configure
 from foliot.cli.output import as_json, as_yaml, output_option, render
 from foliot.cli.tables import clean, since, table
 from foliot.cli.triggers import all_declared, declared, pairs, stored, triggering, until_stopped
@@ -185,7 +185,7 @@ async def _serve() -> int:
     from foliot.work.schedules import Scheduler
 
     settings = current().settings()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure(settings, service=True)
     async with triggering() as (database, store, tasks):
         scheduler = Scheduler(database, store, tasks)
         click.echo(f"Making tasks by the clock on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator
@@ -17,6 +16,7 @@ import click
 
 from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
+from foliot.cli.logs import configure
 from foliot.cli.output import as_json, as_yaml, output_option, render
 from foliot.cli.tables import clean, since, table
 from foliot.cli.triggers import all_declared, declared, length, stored, triggering, until_stopped
@@ -238,7 +238,7 @@ async def _listen(host: str, port: int) -> int:
     from foliot.work.webhooks import Webhooks
 
     settings = current().settings()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure(settings, service=True)
     async with triggering() as (database, store, tasks):
         endpoints = WebhookEndpoints(database, store)
         await endpoints.tick()

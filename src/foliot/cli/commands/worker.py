@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 from collections.abc import AsyncGenerator, Generator
@@ -14,6 +13,7 @@ import click
 
 from foliot.cli.connect import run
 from foliot.cli.invocation import current
+from foliot.cli.logs import configure
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | N
     from foliot.settings import mask_password
 
     settings = current().settings()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure(settings, service=True)
     async with opened() as runtime, _mcp_kept_in_step(runtime, wanted=not once):
         worker = runtime.tasking.worker(offer, grace=grace, once=once)
         async with _measured(runtime, worker, metrics_port):
