@@ -21,6 +21,8 @@ from foliot.runtime import Runtime
 from foliot.server.context import Authenticator, Services
 from foliot.server.envelope import Envelope, Limits
 from foliot.server.guard import check_routes
+from foliot.server.index import index_routes
+from foliot.server.mcp.http import Door
 from foliot.server.problems import report_errors
 from foliot.server.work import ServerWork
 from foliot.settings import Settings
@@ -32,7 +34,10 @@ ROUTERS: Final = (
     "health",
     "about",
     "openai",
+    "mcp",
     "bundles",
+    "work_tasks",
+    "work_runs",
     "watch",
     "tasks",
     "task_looks",
@@ -65,6 +70,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
             services.closing.set()
             attending.cancel()
             await asyncio.gather(attending, return_exceptions=True)
+            await door.close()
             await services.drives.close()
 
     app = FastAPI(
@@ -77,9 +83,11 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
         redirect_slashes=False,
     )
     app.state.services = services
+    app.state.mcp = door = Door(runtime, services.drives)
     report_errors(app)
     include_routers(app)
     check_routes(app)
+    index_routes(app)
     app.add_middleware(Envelope, limits=limits)
     return app
 
@@ -87,7 +95,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
 def include_routers(app: FastAPI) -> None:
     """Add every route."""
     for name in ROUTERS:
-        app.include_router(_router(name))
+        app.router.routes.extend(_router(name).routes)  # as they are: their paths are whole
 
 
 def _router(name: str) -> APIRouter:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from foliot.engine.live import Recorded
@@ -75,8 +76,10 @@ class Drives:
         task.add_done_callback(self._done)
         return task
 
-    async def close(self) -> None:
-        """Let go of all of them: each is left for whoever takes it up."""
+    async def close(self, *, within: float = 0.0) -> None:
+        """Let go of all of them that do not end in time: each is left for whoever takes it up."""
+        if self._tasks and within:
+            await asyncio.wait(self._tasks, timeout=within)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -212,7 +215,11 @@ async def _go_on(runtime: Runtime, run_id: str) -> RunResult:
 class TaskEngagement:
     """One task of a system. Workers do its runs, wherever they are."""
 
-    def __init__(self, runtime: Runtime, namespace: str, name: str, *, by: str = "") -> None:
+    def __init__(
+        self, runtime: Runtime, namespace: str, name: str, *, by: str = "", answered: frozenset[str] = frozenset()
+    ) -> None:
+        """`answered` are the ids of what was asked and has its answer, whether or not a worker has heard of it yet."""
+        self._answered = answered
         self.namespace = namespace
         self.id = name
         self._tasking = runtime.tasking
@@ -259,7 +266,9 @@ class TaskEngagement:
                 for piece in _end(info.phase, end, usage):
                     yield piece
                 return
-            asked: list[Asked] = [each for teller in tellers.values() for each in teller.asked.values()]
+            asked: list[Asked] = [
+                each for teller in tellers.values() for each in teller.asked.values() if each.id not in self._answered
+            ]
             if info.phase == "waiting" and asked:
                 yield Rested(tuple(asked), "", usage)
                 return
@@ -305,6 +314,11 @@ def _as_text(turn: Turn) -> str:
     said = "\n\n".join(message.text for message in turn.input)
     before = "\n\n".join(f"{message.role}: {message.text}" for message in turn.history if message.text)
     return f"The conversation so far:\n\n{before}\n\nNow:\n\n{said}" if before else said
+
+
+def derived_id(*names: str) -> str:
+    """An id that is the same for the same names, and says nothing of them."""
+    return sha256("\x00".join(names).encode()).hexdigest()[:26]
 
 
 def failure_of(ended: Ended) -> FoliotError | None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import openai
@@ -168,6 +168,11 @@ async def served(app: FastAPI) -> AsyncIterator[str]:
         server.should_exit = True
         await task
         listening.close()
+
+
+@pytest.fixture
+def serve() -> Callable[[FastAPI], AbstractAsyncContextManager[str]]:
+    return served
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`foliot mcp`: the tools that MCP servers bring, and whether they are still what was agreed to."""
+"""`foliot mcp`: the tools that MCP servers bring, whether they are still what was agreed to; and being one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from foliot.cli.commands.mcp_serve import serve
 from foliot.cli.connect import namespace, run
 from foliot.cli.errors import tell
 from foliot.cli.findings import count
@@ -38,14 +39,18 @@ def allow_option(command: F) -> F:
 
 @click.group()
 def mcp() -> None:
-    """Tools of MCP servers.
+    """Tools of MCP servers, and Foliot as one of them.
 
     \b
     foliot apply -f server.yaml        declare an McpServer
     foliot mcp sync                    make a Tool of each tool that the servers offer
     foliot mcp tools NAME              what a server offers now, compared with what was accepted
     foliot mcp accept SERVER TOOL      agree to a definition that the server changed
+    foliot mcp serve                   be an MCP server: agents and governed tools for other programs
     """
+
+
+mcp.add_command(serve)
 
 
 @mcp.command()

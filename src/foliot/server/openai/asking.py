@@ -19,11 +19,11 @@ from foliot.server.engagements import (
     Engagement,
     RunEngagement,
     Turn,
+    derived_id,
     engage,
 )
 from foliot.server.identity import Caller
 from foliot.server.openai.conversations import (
-    derived_id,
     history_of,
     last_turn,
     load_visible,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final
 
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.state import State
 from foliot.runtime import Runtime
+from foliot.server.engagements import derived_id
 from foliot.server.identity import Caller
 from foliot.server.targets import Target
 from foliot.store.runs import RunInfo
@@ -74,11 +74,6 @@ async def load_visible(runtime: Runtime, caller: Caller, run_id: str) -> tuple[R
     if not caller.sees(info.namespace):
         raise no_response(run_response(run_id))
     return await runtime.runs.load(run_id)
-
-
-def derived_id(*names: str) -> str:
-    """An id that is the same for the same names, and says nothing of them."""
-    return sha256("\x00".join(names).encode()).hexdigest()[:26]
 
 
 def turn_id(target: Target, session: str, turn: int) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from foliot.kernel.messages import Usage
-from foliot.server.openai.waiting import waiting_data, waiting_text
 from foliot.server.pieces import Called, Ended, Piece, Rested, Returned, Wrote
+from foliot.server.waiting import waiting_data, waiting_text
 
 SERVER_LABEL: Final = "foliot"
 Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]

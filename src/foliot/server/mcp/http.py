@@ -1,0 +1,85 @@
+"""MCP over streamable HTTP, in front of the routes' guard: one door for all clients of a server.
+
+The SDK is loaded, and its tasks are started, when the first client comes. The current revision needs no session; of
+the earlier ones a session lives in this process, and belongs to whoever opened it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from foliot.runtime import Runtime
+from foliot.server.context import CALLER
+from foliot.server.engagements import Drives
+from foliot.server.guard import namespace_of
+from foliot.server.identity import Caller
+from foliot.server.mcp.who import Context, Who
+from foliot.tools.mcp.sdk import require_sdk
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+
+class Door:
+    """Lets MCP clients in. Closing it ends their connections; runs that they began go on elsewhere."""
+
+    def __init__(self, runtime: Runtime, drives: Drives) -> None:
+        self._runtime = runtime
+        self._drives = drives
+        self._opening = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._manager: StreamableHTTPSessionManager | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request that the guard has let through. Raises `Unavailable` when the SDK is not installed."""
+        manager = await self._opened()
+        await manager.handle_request({**scope, "user": _owner(scope[CALLER])}, receive, send)
+
+    async def close(self) -> None:
+        self._closing.set()
+        if self._task is not None:
+            await self._task
+
+    async def _opened(self) -> StreamableHTTPSessionManager:
+        async with self._opening:
+            if self._manager is None:
+                require_sdk()
+                ready: asyncio.Future[StreamableHTTPSessionManager] = asyncio.get_running_loop().create_future()
+                self._task = asyncio.create_task(self._stand(ready))
+                self._manager = await ready
+        return self._manager
+
+    async def _stand(self, ready: asyncio.Future[StreamableHTTPSessionManager]) -> None:
+        """The SDK's tasks must be left by the task that entered them."""
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+        from foliot.server.mcp.calling import Calls
+        from foliot.server.mcp.server import new_server
+
+        calls = Calls(self._runtime, self._drives)
+        manager = StreamableHTTPSessionManager(new_server(self._runtime, calls, _knows))
+        async with manager.run():
+            ready.set_result(manager)
+            await self._closing.wait()
+            calls.stopping = True
+        await calls.close()
+
+
+def _knows(ctx: Context) -> Who:
+    """Who sent the very request that a message came in: not who opened the session."""
+    request = ctx.request
+    assert isinstance(request, Request), "every message comes in a request"
+    return Who(request.scope[CALLER], namespace_of(request.scope))
+
+
+def _owner(caller: Caller) -> Any:
+    """The caller as the SDK compares them: a session is not found by anybody else."""
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+    from mcp.server.auth.provider import AccessToken
+
+    return AuthenticatedUser(AccessToken(token="", client_id=f"{caller.known_by}:{caller.name}", scopes=[]))

@@ -1,0 +1,68 @@
+"""The MCP server itself: the official SDK's, with our answers. The same for every way to connect."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
+
+import mcp_types as types
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
+
+from foliot.errors import FoliotError
+from foliot.runtime import Runtime
+from foliot.server.mcp.calling import CallResult, Calls
+from foliot.server.mcp.catalogue import list_tools
+from foliot.server.mcp.resources import list_resources, read_resource, templates
+from foliot.server.mcp.who import Context, Knows
+from foliot.version import __version__
+
+T = TypeVar("T")
+INSTRUCTIONS: Final = (
+    "Agents (agent-…), systems of agents (system-…) and governed tools. An agent works on its own and answers when it "
+    "is done; what it did can be read as foliot://runs/<id>."
+)
+
+
+def new_server(runtime: Runtime, calls: Calls, knows: Knows) -> Server[Any]:
+    """`knows` says on whose behalf a message is handled."""
+
+    async def on_list_tools(ctx: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=await _told(list_tools(runtime, knows(ctx))))
+
+    async def on_call_tool(ctx: Context, params: types.CallToolRequestParams) -> CallResult:
+        return await calls.call(ctx, knows(ctx), params)
+
+    async def on_list_resources(ctx: Context, _: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=await _told(list_resources(runtime, knows(ctx))))
+
+    async def on_list_templates(
+        ctx: Context, _: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=templates())
+
+    async def on_read_resource(ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        return await _told(read_resource(runtime, knows(ctx), str(params.uri)))
+
+    return Server(
+        "foliot",
+        version=__version__,
+        title="Foliot",
+        instructions=INSTRUCTIONS,
+        # No argument of ours travels in a header. Without this the SDK lists all tools at every call to find out.
+        get_tool_input_schema=lambda _: None,
+        on_list_tools=on_list_tools,
+        on_call_tool=on_call_tool,
+        on_list_resources=on_list_resources,
+        on_list_resource_templates=on_list_templates,
+        on_read_resource=on_read_resource,
+    )
+
+
+async def _told(work: Awaitable[T]) -> T:
+    """What cannot be looked up is told in our words, and not as a mistake of this server."""
+    try:
+        return await work
+    except FoliotError as error:
+        raise MCPError(INTERNAL_ERROR, error.message) from error
