@@ -1,16 +1,30 @@
-"""A real store on SQLite for the client."""
+"""A real store on SQLite for the client, and the two ways to it: in this process, and over a real server."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from foliot.settings import load_settings
+from foliot.client.base import Client
+from foliot.client.http import Http, Server
+from foliot.client.local import LocalClient
+from foliot.client.local_work import LocalWork
+from foliot.client.remote import RemoteClient
+from foliot.client.work import Work
+from foliot.runtime import Runtime
+from foliot.server.app import create_app
+from foliot.server.auth import TokenAuth
+from foliot.server.serving import HttpServer, Listen
+from foliot.settings import Settings, load_settings
 from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
+from foliot.store.tokens import SqlTokens
 
 
 @pytest.fixture
@@ -19,3 +33,62 @@ async def store(tmp_path: Path) -> AsyncIterator[SqlResourceStore]:
     database = await open_database(settings.store)
     yield SqlResourceStore(database, lambda: load_keyring(settings))
     await database.close()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A runtime, the server in front of it, and how to be let in."""
+
+    runtime: Runtime
+    url: str
+
+    async def token(self, name: str = "ann", roles: tuple[str, ...] = ("admin",), *namespaces: str) -> str:
+        tokens = SqlTokens(self.runtime.tasking.database)
+        spaces = namespaces or ("*",)
+        return (await tokens.create(name, namespaces=spaces, roles=roles, now=time.time()))[1]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings({"home": str(tmp_path / "home")}, {})
+
+
+@pytest.fixture
+async def site(settings: Settings) -> AsyncIterator[Site]:
+    async with Runtime(settings=settings) as runtime:
+        auth = TokenAuth(runtime.tasking.database, local=True)
+        app = create_app(runtime, settings=settings, auth=auth)
+        async with HttpServer(app, Listen("127.0.0.1", 0), grace=5) as server:
+            yield Site(runtime, server.url)
+        await auth.close()
+
+
+@dataclass(frozen=True)
+class Both:
+    """The verbs on resources and on work, of one client, and the runtime where they take effect."""
+
+    client: Client
+    work: Work
+    runtime: Runtime
+
+
+@pytest.fixture(params=["local", "remote"])
+async def both(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[Both]:
+    """The same suite over both clients: what holds for one holds for the other."""
+    if request.param == "local":
+        client: Any = site.runtime and _local(site.runtime)
+        yield Both(client, LocalWork(site.runtime), site.runtime)
+        return
+    remote = RemoteClient(Http(Server(site.url, await site.token())))
+    yield Both(remote, remote, site.runtime)
+    await remote.close()
+
+
+def _local(runtime: Runtime) -> LocalClient:
+    from foliot.server.work import ServerWork
+
+    async def nothing() -> None:
+        """The runtime is closed by its fixture."""
+
+    work = ServerWork(runtime, load_settings({}, {}))
+    return LocalClient(runtime.resources, close=nothing, work=lambda: work)

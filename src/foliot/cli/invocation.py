@@ -39,16 +39,59 @@ class Invocation:
 
     def settings(self) -> Settings:
         """All settings, flags first. Raises `UsageError` for a value that cannot be used."""
-        from foliot.settings import load_settings
-
         if self._settings is None:
-            self._settings = load_settings(self.flags, os.environ)
+            self._settings = _loaded(self.flags)
         return self._settings
+
+    def store_settings(self) -> Settings:
+        """For a command that works on the store itself. Raises `UsageError` when a server stands in between."""
+        settings = self.settings()
+        if settings.server is not None:
+            from foliot.errors import UsageError
+
+            raise UsageError(
+                f"This works on the store itself, and not through a server ({settings.server}).",
+                hint=f"Run it on the machine of the server, with --store; the server is from {_from(settings)}.",
+            )
+        return settings
 
     def give(self, name: str, value: str) -> None:
         """A flag was typed; the last one wins."""
         self.flags[name] = value
         self._settings = None
+
+
+def _loaded(flags: dict[str, str]) -> Settings:
+    from foliot.errors import UsageError
+    from foliot.settings import load_settings
+
+    environ = os.environ
+    if "server" in flags and "store" in flags:
+        raise UsageError("--server and --store are two places to work on.", hint="Give one of them.")
+    plain = {name: value for name, value in flags.items() if name != "context"}
+    if "store" in flags or "context" in flags:
+        environ = {name: value for name, value in environ.items() if name != "FOLIOT_SERVER"}
+    first = load_settings(plain, environ)
+    if first.server is None and ("context" in flags or _has_contexts(first, environ)):
+        from foliot.contexts import chosen, values_of
+
+        context = chosen(first.home, flags, environ)
+        if context is not None:
+            given = values_of(*context, first.home)
+            if first.token is not None or first.token_file is not None:
+                given.pop("token", None)
+                given.pop("token_file", None)
+            return load_settings(plain, environ, given)
+    return first
+
+
+def _has_contexts(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Looked at first: whoever has no contexts does not pay for them."""
+    return bool(environ.get("FOLIOT_CONTEXT")) or (settings.home / "contexts.json").exists()
+
+
+def _from(settings: Settings) -> str:
+    return settings.origin("server")
 
 
 def current() -> Invocation:
@@ -125,6 +168,17 @@ def global_options(*, root: bool) -> list[click.Option]:
             hidden=not root,
             help="Where resources are kept: sqlite:///path or postgresql://….",
             **common,
+        ),
+        click.Option(
+            ["--server"],
+            metavar="URL",
+            hidden=not root,
+            help="A server to ask instead of a store: https://host:port.",
+            **common,
+        ),
+        click.Option(["--context"], metavar="NAME", hidden=not root, help="A server by name; see config.", **common),
+        click.Option(
+            ["--token-file"], metavar="FILE", hidden=not root, help="A file with the token for the server.", **common
         ),
         click.Option(
             ["--home"], metavar="DIR", hidden=not root, help="Foliot's own folder.  [default: ~/.foliot]", **common

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from foliot.client.base import Applied, Outcome
+from foliot.client.missing import not_found
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import (
     Change,
@@ -23,9 +24,6 @@ from foliot.store.base import (
 
 if TYPE_CHECKING:
     from foliot.client.declared_work import DeclaredWork, Taken
-
-_LOOKED_AT: Final = 1000
-"""Names compared with a wrong one. More would make a typing mistake in a large namespace slow."""
 
 
 class LocalClient:
@@ -55,7 +53,7 @@ class LocalClient:
         except NotFound:
             alone = await self._work().alone(namespace, name) if kind == "Task" and self._work else None
             if alone is None:
-                raise await self._not_found(key) from None
+                raise await not_found(key, self._store.list) from None
             return alone
         return (await self._shown([document]))[0]
 
@@ -110,7 +108,7 @@ class LocalClient:
         except NotFound:
             ended = await self._work().end(namespace, name) if kind == "Task" and self._work else None
             if ended is None:
-                raise await self._not_found(key) from None
+                raise await not_found(key, self._store.list) from None
             return ended
         await self.written(written.document)
         if kind == "Task" and self._work is not None:
@@ -132,20 +130,3 @@ class LocalClient:
 
     async def close(self) -> None:
         await self._close()
-
-    async def _not_found(self, key: Key) -> NotFound:
-        """Says what is missing, and names what may have been meant: alike here, or the same in another namespace."""
-        import difflib
-
-        here = await self._store.list(Filter(key.kind, key.namespace), limit=_LOOKED_AT)
-        names = [str(document["metadata"]["name"]) for document in here.items]
-        near = difflib.get_close_matches(key.name, names, n=3, cutoff=0.6)
-        near = near or [name for name in names if key.name in name][:3]
-        hint = f"Did you mean {' or '.join(near)}?" if near else await self._elsewhere(key)
-        return NotFound(f"{key} is not there.", hint=hint, kind=key.kind, name=key.name, namespace=key.namespace)
-
-    async def _elsewhere(self, key: Key) -> str | None:
-        by_name = (Requirement("metadata.name", "=", (key.name,)),)
-        page = await self._store.list(Filter(key.kind, None, fields=by_name), limit=3)
-        spaces = [str(document["metadata"]["namespace"]) for document in page.items]
-        return f"There is one in namespace {' and in '.join(spaces)}: add `-n {spaces[0]}`." if spaces else None

@@ -5,18 +5,62 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foliot.client.base import Client
+from foliot.errors import UsageError
 
 if TYPE_CHECKING:
     from foliot.client.declared_work import DeclaredWork
+    from foliot.client.http import Server
+    from foliot.client.remote import RemoteClient
     from foliot.settings import Settings
     from foliot.store.secrets import Sealer
 
 
 async def open_client(settings: Settings) -> Client:
-    """A client on the store that `settings.store` names. Close it when done.
+    """A client on the server that the settings name, else on the store. Close it when done.
 
     Raises `UsageError` for a store that cannot be named so, `Unavailable` when it does not answer.
     """
+    return await _local(settings) if settings.server is None else open_remote(settings)
+
+
+def open_remote(settings: Settings) -> RemoteClient:
+    """A client on the server of the settings; nothing is asked of it yet. Raises `UsageError`."""
+    from foliot.client.http import Http
+    from foliot.client.remote import RemoteClient
+
+    return RemoteClient(Http(server_of(settings)))
+
+
+def server_of(settings: Settings) -> Server:
+    """Where the server is, and how to be known to it. Raises `UsageError` without one, or for a token that is none."""
+    from foliot.client.http import Server
+
+    if settings.server is None:
+        raise UsageError("no server is named", hint="set FOLIOT_SERVER, or give --server")
+    typed = settings.origin("token_file").startswith("flag")
+    token = None if typed else settings.token
+    if token is None and settings.token_file is not None:
+        token = _token_in(settings)
+    return Server(
+        settings.server, token, ca=settings.server_ca, cert=settings.server_cert, cert_key=settings.server_cert_key
+    )
+
+
+def _token_in(settings: Settings) -> str:
+    from foliot.settings import Given, as_token
+
+    path = settings.token_file
+    assert path is not None, "asked only when there is one"
+    try:
+        text = path.read_text(encoding="ascii")
+    except OSError as error:
+        raise UsageError(f"the file {path} with the token cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = ""
+    return as_token(Given(text, f"file {path}", path.parent))
+
+
+async def _local(settings: Settings) -> Client:
     from foliot.client.local import LocalClient
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore

@@ -81,6 +81,9 @@ def findings_of(error: ManifestError) -> list[dict[str, Any]]:
             **{
                 name: value
                 for name, value in (
+                    # What was checked against the store has no file, and names the resource in its place.
+                    ("file", "" if finding.line else finding.file),
+                    ("at", "key" if finding.problem.at == "key" else ""),
                     ("line", finding.line),
                     ("column", finding.column),
                     ("kind", finding.kind),

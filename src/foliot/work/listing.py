@@ -91,7 +91,7 @@ class TaskList:
             shown += [task for task in await self._shown(found) if task.phase in wanted]
             if len(shown) > count:
                 shown = shown[:count]
-                return shown, _cursor(shown[-1].key)
+                return shown, cursor_of(shown[-1].key)
             if len(found) <= count:
                 return shown, None
             before = found[-1]["key"]
@@ -127,7 +127,8 @@ def _array(texts: Sequence[str]) -> str:
     return msgspec.json.encode(list(texts)).decode()
 
 
-def _cursor(key: int) -> str:
+def cursor_of(key: int) -> str:
+    """The cursor behind the task of this key."""
     return base64.urlsafe_b64encode(f"task:{key}".encode()).decode().rstrip("=")
 
 

@@ -1,0 +1,295 @@
+"""Requests to a server: who asks, how long to wait, what to ask again, and streams that go on where they broke off.
+
+A request is asked again when that cannot do anything twice: reads, writes that name the version they are about, and
+requests that carry a key. Others are asked again only when the server was never reached, or said that it did nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from foliot.client.events import EventReader, ServerEvent
+from foliot.client.problems import error_of
+from foliot.errors import FoliotError, Unavailable, UsageError
+from foliot.version import __version__
+
+ATTEMPTS: Final = 5
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
+# A server that asks for more patience than this is told of, not waited for.
+LONGEST_WAIT: Final = 30.0
+# A stream sends a sign of life every 15 seconds.
+SILENCE: Final = 50.0
+Params = Mapping[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a server is, how to be known to it, and whom to trust. `timeout` is for one request, in seconds.
+
+    `patience` is how long a stream tries to reach a server that is gone before it says so.
+    """
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    ca: Path | None = None
+    cert: Path | None = None
+    cert_key: Path | None = None
+    timeout: float = 30.0
+    patience: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Raises `Unavailable` when it is not JSON: something else than a Foliot server has answered."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise Unavailable("the answer is not JSON", hint="check the address of the server") from None
+
+
+class Http:
+    """One server, over as few connections as will do. Close it, or use it with `async with`."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._base = checked_url(server.url)
+        self._ssl = _trust(server) if self._base.startswith("https:") else True
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Http:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """The answer, when it is a good one. `repeatable` is whether it may be done twice; reads may.
+
+        Raises the `FoliotError` that the server tells of, `Unavailable` when it does not answer.
+        """
+        again = method == "GET" if repeatable is None else repeatable
+        limit = aiohttp.ClientTimeout(total=timeout or self.server.timeout, sock_connect=10.0)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._once(method, path, params, body, headers, limit)
+            except _Lost as lost:
+                if attempt >= ATTEMPTS or not (again or not lost.reached):
+                    raise self._unreachable(lost) from None
+                pause = _pause(attempt)
+            except Unavailable as error:
+                told = error.details.get("retry_after")
+                undone = error.details.get("status") == 429
+                if attempt >= ATTEMPTS or not (again or undone) or (told or 0.0) > LONGEST_WAIT:
+                    raise
+                pause = told if told is not None else _pause(attempt)
+            await asyncio.sleep(pause)
+
+    async def stream(
+        self, path: str, *, params: Params | None = None, after: str | None = None
+    ) -> AsyncGenerator[ServerEvent]:
+        """Events until an event `end`. A stream that breaks off goes on behind its last id: none is lost or doubled.
+
+        Raises what the server tells of, `Unavailable` when it cannot be reached for `patience` seconds.
+        """
+        last, failures, heard = after, 0, time.monotonic()
+        while True:
+            reader = EventReader(last)
+            try:
+                async with aclosing(self._read(path, params, reader)) as events:
+                    async for event in events:
+                        failures, heard = 0, time.monotonic()
+                        if event is None:
+                            continue
+                        last = event.id
+                        if event.name == "end":
+                            return
+                        yield event
+                        heard = time.monotonic()  # how long the caller takes is not the server's silence
+            except (_Lost, Unavailable) as error:
+                if time.monotonic() - heard >= self.server.patience:
+                    raise (self._unreachable(error) if isinstance(error, _Lost) else error) from None
+            failures += 1
+            await asyncio.sleep(_pause(failures))
+
+    async def _read(self, path: str, params: Params | None, reader: EventReader) -> AsyncGenerator[ServerEvent | None]:
+        """The events of one connection; None for a sign of life."""
+        headers = {"Accept": "text/event-stream", **self._headers()}
+        if reader.last_id is not None:
+            headers["Last-Event-ID"] = reader.last_id
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=SILENCE)
+        try:
+            async with self._opened().get(
+                self._base + path,
+                params=_query(params),
+                headers=headers,
+                timeout=limit,
+                allow_redirects=False,
+                ssl=self._ssl,
+            ) as response:
+                if response.status != 200:
+                    raise self._error(response.status, response.headers, await response.read())
+                yield None
+                async for piece in response.content.iter_any():
+                    yield None
+                    for event in reader.feed(piece):
+                        if event.name == "error":
+                            raise error_of(500, event.data.encode(), where=self._base)
+                        yield event
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _lost(error) from None
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        limit: aiohttp.ClientTimeout,
+    ) -> Answer:
+        sent = {"Accept": "application/json", **self._headers(), **(headers or {})}
+        if body is not None:
+            sent.setdefault("Content-Type", "application/json")
+        try:
+            async with self._opened().request(
+                method,
+                self._base + path,
+                params=_query(params),
+                data=body,
+                headers=sent,
+                timeout=limit,
+                allow_redirects=False,  # whoever is sent elsewhere would take the token along
+                ssl=self._ssl,
+            ) as response:
+                answer = Answer(response.status, response.headers, await response.read())
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _lost(error) from None
+        if 200 <= answer.status < 300:
+            return answer
+        raise self._error(answer.status, answer.headers, answer.body)
+
+    def _error(self, status: int, headers: Mapping[str, str], body: bytes) -> FoliotError:
+        return error_of(status, body, where=self._base, retry_after=_seconds(headers.get("Retry-After")))
+
+    def _headers(self) -> dict[str, str]:
+        known = {"User-Agent": f"foliot/{__version__}"}
+        return {**known, "Authorization": f"Bearer {self.server.token}"} if self.server.token else known
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # No proxy of the environment, no .netrc, no cookies: nothing but what was said is sent.
+            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+        return self._session
+
+    def _unreachable(self, lost: _Lost) -> Unavailable:
+        return Unavailable(
+            f"the server at {self._base} cannot be reached: {lost}",
+            hint="is it running, and is the address right? `foliot config current-context` says which is used",
+        )
+
+
+class _Lost(Exception):
+    """No answer came. `reached`: the request may have arrived, and been done."""
+
+    def __init__(self, text: str, *, reached: bool) -> None:
+        super().__init__(text)
+        self.reached = reached
+
+
+def checked_url(url: str) -> str:
+    """The address without a slash at its end. Raises `UsageError`."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        parts, port = None, None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise UsageError("the address of the server cannot be used", hint="expected http://host:port or https://host")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise UsageError(
+            "the address of the server has a login, a query or a fragment in it",
+            hint="give only https://host:port; a token goes into FOLIOT_TOKEN or a file",
+        )
+    return url.strip().rstrip("/")
+
+
+def _trust(server: Server) -> ssl.SSLContext:
+    """Raises `UsageError` for a certificate that cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=None if server.ca is None else str(server.ca))
+        if server.cert is not None:
+            context.load_cert_chain(str(server.cert), None if server.cert_key is None else str(server.cert_key))
+    except (OSError, ssl.SSLError) as error:
+        which = server.cert or server.ca
+        raise UsageError(
+            f"the certificate {which} cannot be used: {error.strerror or type(error).__name__}",
+            hint="expected a file in PEM form",
+        ) from None
+    return context
+
+
+def _lost(error: BaseException) -> _Lost:
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return _Lost(f"its certificate is not trusted ({error.certificate_error})", reached=False)
+        case aiohttp.ClientConnectorError():
+            return _Lost(error.strerror or str(error.os_error), reached=False)
+        case TimeoutError():
+            return _Lost("it did not answer in time", reached=True)
+        case _:
+            return _Lost("the connection broke off", reached=True)
+
+
+def _pause(failures: int) -> float:
+    """Longer each time, and never the same for two clients that lost the same server."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10)) * random.uniform(0.5, 1.0)
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _query(params: Params | None) -> dict[str, str]:
+    shown = {True: "true", False: "false"}
+    return {
+        name: shown[value] if isinstance(value, bool) else str(value)
+        for name, value in (params or {}).items()
+        if value is not None
+    }

@@ -1,0 +1,192 @@
+"""The verbs on tasks, runs and approvals on a runtime in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from foliot.client.work import Answered
+from foliot.engine.approval.questions import OpenQuestion
+from foliot.engine.approval.service import Decision
+from foliot.engine.story.explain import Explanation, Holder, Standing, explain
+from foliot.engine.story.tracing import trace_of
+from foliot.engine.summary import summary_of
+from foliot.engine.worker import is_gone
+from foliot.errors import Conflict, NotFound
+from foliot.kernel.events import Event
+from foliot.runtime import Runtime
+from foliot.store.base import Document
+from foliot.store.runs import Phase, RunInfo
+from foliot.store.tasks import ENDED
+from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
+from foliot.work.story.happenings import Batch
+from foliot.work.story.telling import TaskStory
+from foliot.work.story.why import TaskExplanation
+
+LOOK_EVERY: Final = 1.0
+NEAR: Final = 5
+LOOKED_AT: Final = 500
+
+
+class LocalWork:
+    """Implements `Work`. The runtime stays the caller's to close."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    async def submit(self, command: Command) -> Accepted:
+        return await self._runtime.tasking.tasks.accept(command)
+
+    async def task(self, namespace: str, name: str) -> TaskInfo:
+        return await self._runtime.tasking.tasks.get(namespace, name)
+
+    async def find_task(self, namespace: str, word: str) -> TaskInfo:
+        return await self._runtime.tasking.tasks.find(namespace, word)
+
+    async def tasks(self, **wanted: Any) -> tuple[list[TaskInfo], str | None]:
+        return await self._runtime.tasking.tasks.list(**wanted)
+
+    async def cancel_task(self, namespace: str, name: str, *, by: str = "", reason: str = "") -> TaskInfo:
+        return await self._runtime.tasking.tasks.cancel(namespace, name, by=by, reason=reason)
+
+    async def archive_task(self, namespace: str, name: str, *, by: str = "") -> TaskInfo:
+        return await self._runtime.tasking.tasks.archive(namespace, name, by=by)
+
+    async def requeue_task(
+        self, namespace: str, name: str, *, by: str = "", payloads: dict[str, str] | None = None
+    ) -> TaskInfo:
+        return await self._runtime.tasking.tasks.requeue(namespace, name, by=by, payloads=payloads)
+
+    async def delete_task(self, namespace: str, name: str) -> None:
+        await self._runtime.tasking.tasks.delete(namespace, name)
+
+    async def story(self, namespace: str, name: str, *, looks: bool = True) -> TaskStory:
+        return await self._runtime.tasking.stories.of(namespace, name, looks=looks)
+
+    async def records(self, namespace: str, name: str, *, after: int = 0) -> list[TaskRecord]:
+        return await self._runtime.tasking.stories.records(namespace, name, after=after)
+
+    async def happenings(self, namespace: str, name: str, *, cursor: str | None = None) -> Batch:
+        return await self._runtime.tasking.stories.happenings(namespace, name, cursor=cursor)
+
+    async def follow(self, namespace: str, name: str, *, cursor: str | None = None) -> AsyncGenerator[Batch]:
+        """See `Work`."""
+        while True:
+            # In this order: what ended it is among what is read afterwards.
+            ended = (await self.task(namespace, name)).phase in ENDED
+            batch = await self.happenings(namespace, name, cursor=cursor)
+            cursor = batch.cursor
+            yield batch
+            if ended:
+                return
+            await self.changed(namespace, name, cursor=cursor, timeout=LOOK_EVERY)
+
+    async def changed(self, namespace: str, name: str, *, cursor: str | None, timeout: float) -> None:
+        await self._runtime.tasking.database.wait_for_change(timeout=timeout)
+
+    async def why_task(self, namespace: str, name: str) -> TaskExplanation:
+        return await self._runtime.tasking.stories.why(namespace, name)
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    async def runs(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+    ) -> list[RunInfo]:
+        """See `Work`."""
+        found = await self._runtime.runs.journal.list(namespace=namespace, agent=agent, phases=phases, limit=limit)
+        return [await self._fresh(info) for info in found]
+
+    async def _fresh(self, info: RunInfo) -> RunInfo:
+        if info.phase not in ("pending", "running"):
+            return info
+        _, state = await self._runtime.runs.load(info.id)
+        return replace(info, summary=summary_of(state))
+
+    async def find_run(self, word: str) -> RunInfo:
+        """See `Work`."""
+        journal = self._runtime.runs.journal
+        try:
+            return await journal.find(word)
+        except Conflict:
+            alike = [info for info in await journal.list(limit=LOOKED_AT) if info.id.startswith(word)][:NEAR]
+            raise several(word, alike) from None
+
+    async def facts(self, run_id: str) -> list[tuple[float, Event]]:
+        return [*await self._runtime.runs.facts(run_id)]
+
+    async def why_run(self, run_id: str) -> Explanation:
+        """See `Work`."""
+        info, state = await self._runtime.runs.load(run_id)
+        now = time.time()
+        trace = trace_of(run_id, await self._runtime.runs.facts(run_id))
+        return explain(trace, Standing(info.phase, _holder(info, now)), state.spec, now)
+
+    async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
+        return await self._runtime.cancel(run_id, by=by, reason=reason)
+
+    # --- what people are asked -----------------------------------------------------------------------------------
+
+    async def approvals(self, namespace: str | None = None, *, run: str | None = None) -> list[Document]:
+        """See `Work`. What a crash has kept from being made is made first."""
+        await self._runtime.approvals.repair(namespace)
+        return [document async for document in self._runtime.approvals.list(namespace, run=run)]
+
+    async def approval(self, word: str, *, namespace: str) -> Document:
+        """See `Work`."""
+        service = self._runtime.approvals
+        try:
+            return await service.find(word, namespace=namespace)
+        except NotFound:
+            await service.repair(namespace)  # a crash may have kept it from being made
+            return await service.find(word, namespace=namespace)
+
+    async def decide(
+        self,
+        name: str,
+        decision: Decision,
+        *,
+        by: str,
+        namespace: str,
+        comment: str = "",
+        arguments: dict[str, Any] | None = None,
+    ) -> Answered:
+        """See `Work`."""
+        decided = await self._runtime.approvals.decide(
+            name, decision, by=by, namespace=namespace, comment=comment, arguments=arguments
+        )
+        return Answered(decided.document, decided.run_id)
+
+    async def grant(self, *, by: str, tool: str, seconds: float, namespace: str, **scope: Any) -> Document:
+        return await self._runtime.approvals.grant(by=by, tool=tool, seconds=seconds, namespace=namespace, **scope)
+
+    async def revoke(self, name: str, *, by: str, namespace: str) -> Document:
+        return await self._runtime.approvals.revoke(name, by=by, namespace=namespace)
+
+    async def questions(self, namespace: str | None = None) -> list[OpenQuestion]:
+        return await self._runtime.questions.open(namespace)
+
+    async def answer(self, run_id: str, call: str | None, text: str, *, by: str = "") -> str:
+        return (await self._runtime.questions.answer(run_id, call, text, by=by)).run_id
+
+
+def several(word: str, alike: Sequence[RunInfo]) -> Conflict:
+    """What is said when a text begins the ids of several runs."""
+    listed = "\n".join(f"{info.id}  {info.agent}  {info.phase}" for info in alike)
+    return Conflict(f"Several runs begin with {word!r}:\n{listed}", hint="Give more of the id.")
+
+
+def _holder(info: RunInfo, now: float) -> Holder:
+    if info.worker is None:
+        return "nobody"
+    left = is_gone(info.worker) or (info.lease_until is not None and info.lease_until < now)
+    return "gone" if left else "alive"

@@ -1,0 +1,188 @@
+"""The client on a server: the verbs on resources over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from foliot.client import wire
+from foliot.client.base import Applied, Outcome
+from foliot.client.declared_work import Taken
+from foliot.client.http import Http
+from foliot.client.missing import not_found
+from foliot.client.remote_work import RemoteWork
+from foliot.client.selecting import selector_text
+from foliot.errors import Conflict, NotFound, UsageError
+from foliot.resources.kinds import find_kind
+from foliot.store.base import Change, Document, Filter, Key, Page, Requirement, Rotation
+from foliot.store.selectors import matches
+from foliot.work.story.document import outline
+
+_ACTIONS: Final[dict[str, Literal["created", "updated", "deleted"]]] = {
+    "added": "created",
+    "updated": "updated",
+    "deleted": "deleted",
+}
+
+
+class _Told(msgspec.Struct, frozen=True):
+    action: Literal["created", "updated", "unchanged", "deleted"]
+    resource: Document
+    before: Document | None = None
+
+
+class _Bundle(msgspec.Struct, frozen=True):
+    outcomes: list[_Told]
+    warnings: list[str] = []
+
+
+class _ListMetadata(msgspec.Struct, frozen=True):
+    resourceVersion: str
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata
+    items: list[Document]
+    after: str | None = msgspec.field(default=None, name="continue")
+
+
+class _Changed(msgspec.Struct, frozen=True):
+    type: str
+    resource: Document
+
+
+class RemoteClient(RemoteWork):
+    """Implements `Client` and `Work` over one connection. `close()` closes it."""
+
+    def __init__(self, http: Http) -> None:
+        super().__init__(http)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def get(self, kind: str, name: str, *, namespace: str) -> Document:
+        """See `Client`."""
+        key = Key(kind, namespace, name)
+        if kind == "Task":
+            return await self._task_document(key)
+        try:
+            answer = await self._http.ask("GET", _path(key), params={"namespace": namespace})
+        except NotFound:
+            raise await not_found(key, self.list) from None
+        return wire.read(answer.body, Document)
+
+    async def _task_document(self, key: Key) -> Document:
+        """With how the work stands that it asks for; work that no resource declares is shown too."""
+        named = (Requirement("metadata.name", "=", (key.name,)),)
+        found = (await self.list(Filter(key.kind, key.namespace, fields=named), limit=1)).items
+        if found:
+            return found[0]
+        try:
+            return outline(await self.task(key.namespace, key.name))
+        except NotFound:
+            raise await not_found(key, self.list) from None
+
+    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
+        """See `Client`."""
+        path = "/v1/resources" if filter.kind is None else f"/v1/{find_kind(filter.kind).plural}"
+        params = {**_selected(filter), "limit": limit, "after": cursor}
+        found = wire.read((await self._http.ask("GET", path, params=params)).body, _List)
+        return Page(found.items, found.after, int(found.metadata.resourceVersion))
+
+    async def apply(
+        self,
+        documents: Sequence[Document],
+        *,
+        dry_run: bool = False,
+        prune: tuple[Requirement, ...] | None = None,
+        prune_namespace: str = "default",
+    ) -> Applied:
+        """See `Client`."""
+        params = {"dryRun": dry_run or None, "namespace": prune_namespace}
+        if prune is not None:
+            params["prune"] = selector_text(prune) or ""
+        if not documents and prune is None:
+            return Applied([], [])
+        answer = await self._http.ask("POST", "/v1/apply", params=params, body=_body(documents), repeatable=dry_run)
+        bundle = wire.read(answer.body, _Bundle)
+        return Applied([Outcome(each.action, each.resource, each.before) for each in bundle.outcomes], bundle.warnings)
+
+    async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
+        """See `Client`."""
+        wanted = [document for document in documents if document["kind"] == "Task"]
+        if not wanted:
+            return []
+        answer = await self._http.ask("POST", "/v1/work/declared", body=_body(wanted), repeatable=True)
+        return [wire.taken_from_wire(each) for each in wire.read(answer.body, list[wire.TakenWire])]
+
+    async def replace(self, document: Document) -> Outcome:
+        """See `Client`."""
+        metadata = document["metadata"]
+        key = Key(document["kind"], metadata["namespace"], metadata["name"])
+        version = str(metadata.get("resourceVersion") or "")
+        if not version:
+            raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
+        before = await self.get(key.kind, key.name, namespace=key.namespace)
+        answer = await self._http.ask(
+            "PUT",
+            _path(key),
+            params={"namespace": key.namespace},
+            headers={"If-Match": f'"{version}"'},
+            body=msgspec.json.encode(document),
+        )
+        after = wire.read(answer.body, Document)
+        same = after["metadata"].get("resourceVersion") == before["metadata"].get("resourceVersion")
+        return Outcome("unchanged" if same else "updated", after, before)
+
+    async def delete(self, kind: str, name: str, *, namespace: str, version: str | None = None) -> Document:
+        """See `Client`."""
+        key = Key(kind, namespace, name)
+        document = await self.get(kind, name, namespace=namespace)
+        headers = {} if version is None else {"If-Match": f'"{version}"'}
+        try:
+            await self._http.ask("DELETE", _path(key), params={"namespace": namespace}, headers=headers)
+        except NotFound:
+            raise await not_found(key, self.list) from None
+        return document
+
+    async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
+        """See `Client`. A connection that breaks off is taken up again behind the last change."""
+        if filter.kind is None:
+            path, params = "/v1/events/watch", {"namespace": filter.namespace, "since": after}
+        else:
+            path = f"/v1/{find_kind(filter.kind).plural}/watch"
+            params = {**_selected(filter), "resourceVersion": after}
+        async with aclosing(self._http.stream(path, params=params)) as events:
+            async for event in events:
+                if event.name != "resource" or event.id is None:
+                    continue
+                told = wire.read(event.data, _Changed)
+                if matches(told.resource, filter):
+                    yield Change(int(event.id), _ACTIONS[told.type], told.resource)
+
+    async def rotate_key(self) -> Rotation:
+        """Raises `UsageError`: the key that seals secrets is where the store is, and nobody is handed it from afar."""
+        raise UsageError(
+            "the key of secrets is changed on the machine of the server",
+            hint="run `foliot secrets rotate-key` there, with --store",
+        )
+
+
+def _path(key: Key) -> str:
+    return f"/v1/{find_kind(key.kind).plural}/{quote(key.name, safe='')}"
+
+
+def _selected(filter: Filter) -> dict[str, Any]:
+    return {
+        "namespace": filter.namespace,
+        "labelSelector": selector_text(filter.labels),
+        "fieldSelector": selector_text(filter.fields),
+    }
+
+
+def _body(documents: Sequence[Document]) -> bytes:
+    return msgspec.json.encode({"apiVersion": "foliot.dev/v1", "kind": "List", "items": [*documents]})

@@ -1,0 +1,212 @@
+"""The verbs on tasks, runs and approvals over the connection to a server."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
+
+from foliot.client import wire
+from foliot.client.http import Http, Params
+from foliot.client.work import Answered
+from foliot.engine.approval.questions import OpenQuestion
+from foliot.engine.approval.service import Decision
+from foliot.engine.story.explain import Explanation
+from foliot.kernel.events import Event
+from foliot.store.base import Document
+from foliot.store.runs import Phase, RunInfo
+from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
+from foliot.work.story.happenings import Batch
+from foliot.work.story.telling import TaskStory
+from foliot.work.story.why import TaskExplanation
+
+TASKS: Final = "/v1/work/tasks"
+RUNS: Final = "/v1/work/runs"
+APPROVALS: Final = "/v1/work/approvals"
+QUESTIONS: Final = "/v1/work/questions"
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    items: list[TaskInfo]
+    cursor: str | None = None
+
+
+class RemoteWork:
+    """Implements `Work`. Who did something is whom the server knows the caller for, whatever `by` says."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    async def submit(self, command: Command) -> Accepted:
+        """See `Work`. A command without a name and a key is given a key, so that asking again does it once."""
+        if not command.name and not command.idempotency_key:
+            command = replace(command, idempotency_key=f"client-{secrets.token_hex(16)}")
+        return await self._post(TASKS, command, Accepted, namespace=command.namespace, repeatable=True)
+
+    async def task(self, namespace: str, name: str) -> TaskInfo:
+        return await self._get(_task(name), TaskInfo, namespace=namespace)
+
+    async def find_task(self, namespace: str, word: str) -> TaskInfo:
+        return await self._get(_task(word), TaskInfo, namespace=namespace, alike=True)
+
+    async def tasks(
+        self,
+        *,
+        namespace: str | None = None,
+        target: str | None = None,
+        phases: tuple[str, ...] = (),
+        labels: dict[str, str] | None = None,
+        lane: str | None = None,
+        created_after: float | None = None,
+        archived: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[TaskInfo], str | None]:
+        """See `Work`."""
+        found = await self._get(
+            TASKS,
+            TaskPage,
+            namespace=namespace,
+            target=target,
+            phases=",".join(phases) or None,
+            labels=msgspec.json.encode(labels).decode() if labels else None,
+            lane=lane,
+            createdAfter=created_after,
+            archived=archived,
+            limit=limit,
+            after=cursor,
+        )
+        return found.items, found.cursor
+
+    async def cancel_task(self, namespace: str, name: str, *, by: str = "", reason: str = "") -> TaskInfo:
+        body = {"by": by, "reason": reason}
+        return await self._post(f"{_task(name)}/cancel", body, TaskInfo, namespace=namespace)
+
+    async def archive_task(self, namespace: str, name: str, *, by: str = "") -> TaskInfo:
+        body = {"by": by}
+        return await self._post(f"{_task(name)}/archive", body, TaskInfo, namespace=namespace, repeatable=True)
+
+    async def requeue_task(
+        self, namespace: str, name: str, *, by: str = "", payloads: dict[str, str] | None = None
+    ) -> TaskInfo:
+        body = {"by": by, "payloads": payloads}
+        return await self._post(f"{_task(name)}/requeue", body, TaskInfo, namespace=namespace)
+
+    async def delete_task(self, namespace: str, name: str) -> None:
+        await self._http.ask("DELETE", _task(name), params={"namespace": namespace})
+
+    async def story(self, namespace: str, name: str, *, looks: bool = True) -> TaskStory:
+        found = await self._get(f"{_task(name)}/story", wire.StoryWire, namespace=namespace, looks=looks)
+        return wire.story_from_wire(found)
+
+    async def records(self, namespace: str, name: str, *, after: int = 0) -> list[TaskRecord]:
+        found = await self._get(f"{_task(name)}/records", list[wire.FactWire], namespace=namespace, after=after)
+        return wire.records_from_wire(found)
+
+    async def happenings(self, namespace: str, name: str, *, cursor: str | None = None) -> Batch:
+        found = await self._get(f"{_task(name)}/happenings", wire.BatchWire, namespace=namespace, cursor=cursor)
+        return wire.batch_from_wire(found)
+
+    async def follow(self, namespace: str, name: str, *, cursor: str | None = None) -> AsyncGenerator[Batch]:
+        """See `Work`."""
+        stream = self._http.stream(f"{_task(name)}/watch", params={"namespace": namespace}, after=cursor)
+        async with aclosing(stream) as events:
+            async for event in events:
+                if event.name == "happenings":
+                    yield wire.batch_from_wire(wire.read(event.data, wire.BatchWire))
+
+    async def changed(self, namespace: str, name: str, *, cursor: str | None, timeout: float) -> None:
+        """See `Work`. The server answers when there is something."""
+        path = f"{_task(name)}/happenings"
+        await self._get(path, wire.BatchWire, namespace=namespace, cursor=cursor, wait=min(timeout, 10.0))
+
+    async def why_task(self, namespace: str, name: str) -> TaskExplanation:
+        return await self._get(f"{_task(name)}/why", TaskExplanation, namespace=namespace)
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    async def runs(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+    ) -> list[RunInfo]:
+        """See `Work`."""
+        shown = ",".join(phases) or None
+        return await self._get(RUNS, list[RunInfo], namespace=namespace, agent=agent, phases=shown, limit=limit)
+
+    async def find_run(self, word: str) -> RunInfo:
+        return await self._get(f"{RUNS}/{quote(word, safe='')}", RunInfo)
+
+    async def facts(self, run_id: str) -> list[tuple[float, Event]]:
+        return wire.facts_from_wire(await self._get(f"{RUNS}/{quote(run_id, safe='')}/facts", list[wire.FactWire]))
+
+    async def why_run(self, run_id: str) -> Explanation:
+        return await self._get(f"{RUNS}/{quote(run_id, safe='')}/why", Explanation)
+
+    async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
+        return await self._post(f"{RUNS}/{quote(run_id, safe='')}/cancel", {"by": by, "reason": reason}, RunInfo)
+
+    # --- what people are asked -----------------------------------------------------------------------------------
+
+    async def approvals(self, namespace: str | None = None, *, run: str | None = None) -> list[Document]:
+        return await self._get(APPROVALS, list[Document], namespace=namespace, run=run)
+
+    async def approval(self, word: str, *, namespace: str) -> Document:
+        return await self._get(f"{APPROVALS}/{quote(word, safe='')}", Document, namespace=namespace)
+
+    async def decide(
+        self,
+        name: str,
+        decision: Decision,
+        *,
+        by: str,
+        namespace: str,
+        comment: str = "",
+        arguments: dict[str, Any] | None = None,
+    ) -> Answered:
+        """See `Work`. The run goes on where the server is."""
+        body = {"by": by, "decision": decision, "comment": comment, "arguments": arguments}
+        return await self._post(f"{APPROVALS}/{quote(name, safe='')}/decide", body, Answered, namespace=namespace)
+
+    async def grant(self, *, by: str, tool: str, seconds: float, namespace: str, **scope: Any) -> Document:
+        body = {"by": by, "tool": tool, "seconds": seconds, "scope": scope}
+        return await self._post(APPROVALS, body, Document, namespace=namespace)
+
+    async def revoke(self, name: str, *, by: str, namespace: str) -> Document:
+        path = f"{APPROVALS}/{quote(name, safe='')}/revoke"
+        return await self._post(path, {"by": by}, Document, namespace=namespace)
+
+    async def questions(self, namespace: str | None = None) -> list[OpenQuestion]:
+        return await self._get(QUESTIONS, list[OpenQuestion], namespace=namespace)
+
+    async def answer(self, run_id: str, call: str | None, text: str, *, by: str = "") -> str:
+        body = {"by": by, "call": call, "text": text}
+        return (await self._post(f"{RUNS}/{quote(run_id, safe='')}/answer", body, RunInfo)).id
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    async def _get(self, path: str, shape: type[wire.T], **params: Any) -> wire.T:
+        answer = await self._http.ask("GET", path, params=params)
+        return wire.read(answer.body, shape)
+
+    async def _post(
+        self, path: str, body: Any, shape: type[wire.T], *, repeatable: bool = False, **params: str
+    ) -> wire.T:
+        given: Params = params
+        data = msgspec.json.encode(body)
+        answer = await self._http.ask("POST", path, params=given, body=data, repeatable=repeatable)
+        return wire.read(answer.body, shape)
+
+
+def _task(name: str) -> str:
+    return f"{TASKS}/{quote(name, safe='')}"

@@ -1,0 +1,152 @@
+"""The verbs on tasks, runs and approvals: `LocalWork` on a runtime in this process, `RemoteWork` on a server.
+
+Both tell the same stories from the same facts; nothing in `cli/` can tell them apart. What follows from a verb happens
+where the store is: a run that an answer lets go on is taken up by the workers there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from foliot.engine.approval.questions import OpenQuestion
+from foliot.engine.approval.service import Decision
+from foliot.engine.story.explain import Explanation
+from foliot.kernel.events import Event
+from foliot.store.base import Document
+from foliot.store.runs import Phase, RunInfo
+from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
+from foliot.work.story.happenings import Batch
+from foliot.work.story.telling import TaskStory
+from foliot.work.story.why import TaskExplanation
+
+
+class Answered(Struct, frozen=True):
+    """A decision that was taken: the approval as it is now, and the run that goes on with it."""
+
+    document: Document
+    run_id: str
+
+
+class Work(Protocol):
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    async def submit(self, command: Command) -> Accepted:
+        """Have something done. Durable on return. Raises `InvalidInput`, `NotFound` (the target), `Conflict`."""
+        ...
+
+    async def task(self, namespace: str, name: str) -> TaskInfo:
+        """Raises `NotFound`."""
+        ...
+
+    async def find_task(self, namespace: str, word: str) -> TaskInfo:
+        """The task of this name, or the only one that begins or ends so. Raises `NotFound`, `InvalidInput`."""
+        ...
+
+    async def tasks(
+        self,
+        *,
+        namespace: str | None = None,
+        target: str | None = None,
+        phases: tuple[str, ...] = (),
+        labels: dict[str, str] | None = None,
+        lane: str | None = None,
+        created_after: float | None = None,
+        archived: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[TaskInfo], str | None]:
+        """Newest first, and the cursor of the next page."""
+        ...
+
+    async def cancel_task(self, namespace: str, name: str, *, by: str = "", reason: str = "") -> TaskInfo: ...
+
+    async def archive_task(self, namespace: str, name: str, *, by: str = "") -> TaskInfo: ...
+
+    async def requeue_task(
+        self, namespace: str, name: str, *, by: str = "", payloads: dict[str, str] | None = None
+    ) -> TaskInfo: ...
+
+    async def delete_task(self, namespace: str, name: str) -> None: ...
+
+    async def story(self, namespace: str, name: str, *, looks: bool = True) -> TaskStory:
+        """A task as it stands. `looks`: into the journals of its live runs as well. Raises `NotFound`."""
+        ...
+
+    async def records(self, namespace: str, name: str, *, after: int = 0) -> list[TaskRecord]:
+        """The facts of the task itself behind `after`."""
+        ...
+
+    async def happenings(self, namespace: str, name: str, *, cursor: str | None = None) -> Batch:
+        """What has happened behind the cursor, to the task and its runs. Returns at once."""
+        ...
+
+    def follow(self, namespace: str, name: str, *, cursor: str | None = None) -> AsyncGenerator[Batch]:
+        """As `happenings`, and on until the task has ended: each fact once, whatever breaks in between."""
+        ...
+
+    async def changed(self, namespace: str, name: str, *, cursor: str | None, timeout: float) -> None:
+        """Return when something may have happened behind the cursor, or after `timeout` seconds."""
+        ...
+
+    async def why_task(self, namespace: str, name: str) -> TaskExplanation: ...
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    async def runs(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+    ) -> list[RunInfo]:
+        """Newest first, the summaries of those under way folded anew."""
+        ...
+
+    async def find_run(self, word: str) -> RunInfo:
+        """The run of this id, or the only one that begins so. Raises `NotFound`, `Conflict` with the candidates."""
+        ...
+
+    async def facts(self, run_id: str) -> list[tuple[float, Event]]:
+        """What happened in a run, with when. Raises `NotFound`."""
+        ...
+
+    async def why_run(self, run_id: str) -> Explanation: ...
+
+    async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo: ...
+
+    # --- what people are asked -----------------------------------------------------------------------------------
+
+    async def approvals(self, namespace: str | None = None, *, run: str | None = None) -> list[Document]: ...
+
+    async def approval(self, word: str, *, namespace: str) -> Document:
+        """By its name, or the beginning of it. Raises `NotFound`, `Conflict`."""
+        ...
+
+    async def decide(
+        self,
+        name: str,
+        decision: Decision,
+        *,
+        by: str,
+        namespace: str,
+        comment: str = "",
+        arguments: dict[str, Any] | None = None,
+    ) -> Answered:
+        """Decide about a parked call. Raises `Conflict` when somebody was faster, `Denied`, `InvalidInput`."""
+        ...
+
+    async def grant(self, *, by: str, tool: str, seconds: float, namespace: str, **scope: Any) -> Document: ...
+
+    async def revoke(self, name: str, *, by: str, namespace: str) -> Document: ...
+
+    async def questions(self, namespace: str | None = None) -> list[OpenQuestion]:
+        """What runs ask people."""
+        ...
+
+    async def answer(self, run_id: str, call: str | None, text: str, *, by: str = "") -> str:
+        """Answer what a run asks; the id of the run. Raises `Conflict`, `NotFound`, `InvalidInput`."""
+        ...

@@ -1,0 +1,251 @@
+"""Runs, approvals and questions as Foliot's own client asks for them; see work_tasks.py."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, cast, get_args
+
+import msgspec
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.client import wire
+from foliot.client.local_work import LOOKED_AT, NEAR, LocalWork, several
+from foliot.engine.approval.service import Decision
+from foliot.errors import InvalidInput, NotFound
+from foliot.server.acts import record
+from foliot.server.bodies import form
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.guard import ROLE, new_router
+from foliot.server.identity import Caller
+from foliot.server.naming import MOST, Limit, Name, Namespace, space
+from foliot.server.responses import Json
+from foliot.server.routes.work_tasks import Act, spaces, who
+from foliot.store.runs import TASK_LABEL, Phase, RunInfo
+
+router = new_router("work")
+
+RUN_PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A decision about a parked call."""
+
+    decision: Decision
+    by: str = ""
+    comment: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Consent in advance; `scope` is as in `ApprovalService.grant`."""
+
+    tool: str
+    seconds: float
+    by: str = ""
+    scope: Scope = msgspec.field(default_factory=lambda: Scope())
+
+
+class Scope(msgspec.Struct, frozen=True):
+    agent: str = ""
+    when: str = ""
+    max_uses: int | None = None
+    comment: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The answer to a question of a run; `call` when it asks several."""
+
+    text: str
+    call: str | None = None
+    by: str = ""
+
+
+# --- runs --------------------------------------------------------------------------------------------------------
+
+
+@router.get("/v1/work/runs")
+async def list_runs(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    agent: str | None = None,
+    phases: Annotated[str | None, Query(description="Separated by commas.")] = None,
+    limit: Limit = 50,
+) -> Response:
+    """Runs, newest first."""
+    wanted = tuple(filter(None, (phases or "").split(",")))
+    if unknown := sorted(set(wanted) - set(RUN_PHASES)):
+        raise InvalidInput(f"there is no phase {unknown[0]!r}", hint=f"the phases are {', '.join(RUN_PHASES)}")
+    work = LocalWork(services.runtime)
+    count = min(limit, MOST)
+    found: list[RunInfo] = []
+    for each in spaces(caller, namespace):
+        known = cast("tuple[Phase, ...]", wanted)
+        found += await work.runs(namespace=each, agent=agent, phases=known, limit=count)
+    return Json(sorted(found, key=lambda info: info.key, reverse=True)[:count])
+
+
+@router.get("/v1/work/runs/{name}")
+async def get_run(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """The run of this id, or the only one that begins so."""
+    return Json(await _run(services, caller, request, name))
+
+
+@router.get("/v1/work/runs/{name}/facts")
+async def facts(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """What happened in a run, as it is stored."""
+    info = await _run(services, caller, request, name)
+    return Json(wire.facts_to_wire(await services.runtime.runs.facts(info.id)))
+
+
+@router.get("/v1/work/runs/{name}/why")
+async def why(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Why a run waits, failed, or cost what it cost."""
+    info = await _run(services, caller, request, name)
+    return Json(await LocalWork(services.runtime).why_run(info.id))
+
+
+@router.post("/v1/work/runs/{name}/cancel")
+async def cancel_run(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Ask a run to end, wherever it is driven."""
+    info = await _run(services, caller, request, name)
+    act = await form(request, Act)
+    after = await LocalWork(services.runtime).cancel_run(info.id, by=who(caller, act.by), reason=act.reason)
+    await _record(services, caller, request, "cancelled", "Run", info.namespace, info.id)
+    return Json(after)
+
+
+@router.post("/v1/work/runs/{name}/answer")
+async def answer(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Answer what a run asks; it goes on here, or where the runs of its task are done."""
+    info = await _run(services, caller, request, name)
+    reply = await form(request, Reply)
+    await LocalWork(services.runtime).answer(info.id, reply.call, reply.text, by=who(caller, reply.by))
+    await _record(services, caller, request, "answered", "Run", info.namespace, info.id)
+    await _go_on(services, info.id)
+    return Json(await services.runtime.runs.journal.get(info.id))
+
+
+# --- approvals ---------------------------------------------------------------------------------------------------
+
+
+@router.get("/v1/work/approvals")
+async def list_approvals(
+    services: ServicesDep, caller: CallerDep, namespace: Namespace = None, run: str | None = None
+) -> Response:
+    """Approvals and standing grants."""
+    work = LocalWork(services.runtime)
+    found = [each for where in spaces(caller, namespace) for each in await work.approvals(where, run=run)]
+    return Json(found)
+
+
+@router.get("/v1/work/approvals/{name}")
+async def get_approval(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """One approval by its name, or the beginning of it."""
+    return Json(await LocalWork(services.runtime).approval(name, namespace=space(namespace)))
+
+
+@router.post("/v1/work/approvals/{name}/decide")
+async def decide(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Approve, deny, or edit a parked call; its run goes on here, or where the runs of its task are done."""
+    verdict, where = await form(request, Verdict), space(namespace)
+    answered = await LocalWork(services.runtime).decide(
+        name,
+        verdict.decision,
+        by=who(caller, verdict.by),
+        namespace=where,
+        comment=verdict.comment,
+        arguments=verdict.arguments,
+    )
+    await _record(services, caller, request, "decided", "ToolApproval", where, name)
+    await _go_on(services, answered.run_id)
+    return Json(answered)
+
+
+@router.post("/v1/work/approvals")
+async def grant(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Approve calls in advance."""
+    given, where = await form(request, Grant), space(namespace)
+    document = await LocalWork(services.runtime).grant(
+        by=who(caller, given.by),
+        tool=given.tool,
+        seconds=given.seconds,
+        namespace=where,
+        **msgspec.structs.asdict(given.scope),
+    )
+    await _record(services, caller, request, "granted", "ToolApproval", where, document["metadata"]["name"])
+    return Json(document, 201)
+
+
+@router.post("/v1/work/approvals/{name}/revoke")
+async def revoke(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """End a standing grant."""
+    act, where = await form(request, Act), space(namespace)
+    document = await LocalWork(services.runtime).revoke(name, by=who(caller, act.by), namespace=where)
+    await _record(services, caller, request, "revoked", "ToolApproval", where, name)
+    return Json(document)
+
+
+@router.get("/v1/work/questions")
+async def questions(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """What runs ask people, the oldest question first."""
+    work = LocalWork(services.runtime)
+    found = [each for where in spaces(caller, namespace) for each in await work.questions(where)]
+    return Json(sorted(found, key=lambda each: each.since))
+
+
+# --- how it is done ----------------------------------------------------------------------------------------------
+
+
+async def _run(services: Services, caller: Caller, request: Request, word: str) -> RunInfo:
+    """The run that is meant, among those that the caller can see. Raises `NotFound`, `Conflict`, `Denied`."""
+    missing = f"there is no run {word!r}"
+    info = await _found(services, caller, word)
+    if info is None:
+        raise NotFound(missing, hint="`foliot runs` lists them")
+    caller.require(request.scope[ROLE], info.namespace, missing=missing)
+    return info
+
+
+async def _found(services: Services, caller: Caller, word: str) -> RunInfo | None:
+    journal = services.runtime.runs.journal
+    try:
+        if caller.namespaces is None:
+            return await LocalWork(services.runtime).find_run(word)
+        exact = await journal.get(word)
+        return exact if caller.sees(exact.namespace) else None
+    except NotFound:
+        if caller.namespaces is None:
+            return None
+    # Only among what they can see, or the beginning of an id would tell of the runs of others.
+    alike = [
+        info
+        for where in caller.namespaces
+        for info in await journal.list(namespace=where, limit=LOOKED_AT)
+        if info.id.startswith(word)
+    ]
+    if len(alike) > 1:
+        raise several(word, alike[:NEAR])
+    return alike[0] if alike else None
+
+
+async def _go_on(services: Services, run_id: str) -> None:
+    """Have the run go on: by the workers of its task, else by this process. Whoever drives it already hears of it."""
+    runtime = services.runtime
+    info = await runtime.runs.journal.get(run_id)
+    if TASK_LABEL in info.labels:
+        await runtime.tasking.ring(info)
+    elif info.phase in ("waiting", "pending"):
+        services.drives.keep(runtime.resume(run_id, check=False))
+
+
+async def _record(
+    services: Services, caller: Caller, request: Request, verb: str, kind: str, namespace: str, name: str
+) -> None:
+    await record(services.runtime, caller, verb, kind, namespace, name, request=request.scope[REQUEST_ID])

@@ -1,0 +1,274 @@
+"""Tasks as Foliot's own client asks for them: every fact as it is stored, and streams of them that resume.
+
+Other clients use the routes of `tasks`. Here a client gets what the command line on the machine of the store gets, so
+that it can tell the same stories of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.client import wire
+from foliot.client.declared_work import is_work
+from foliot.client.local_work import LocalWork
+from foliot.client.remote_work import TaskPage
+from foliot.errors import InvalidInput
+from foliot.server.acts import record
+from foliot.server.bodies import form, manifests
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.guard import HIDDEN, ROLE, new_router
+from foliot.server.identity import Caller
+from foliot.server.naming import (
+    DEFAULT_PAGE,
+    MOST,
+    After,
+    Fields,
+    Labels,
+    Limit,
+    Name,
+    Namespace,
+    last_event,
+    space,
+    wanted,
+)
+from foliot.server.responses import Json
+from foliot.server.routes.resources import listed
+from foliot.server.sse import EventStream, frame
+from foliot.store.base import Page
+from foliot.work.base import Command
+from foliot.work.listing import cursor_of
+
+router = new_router("work")
+
+LONGEST_WAIT: Final = 10.0
+# Of a task with more runs under way, only so many are looked into.
+LOOKED_INTO: Final = 40
+
+
+class Act(msgspec.Struct, frozen=True):
+    """What a change to a task can be told."""
+
+    by: str = ""
+    reason: str = ""
+    payloads: dict[str, str] | None = None
+
+
+def who(caller: Caller, given: str) -> str:
+    """The name in records: the caller's own word counts only where nobody is known, at the machine of the server."""
+    return given or caller.name if caller.known_by == "anonymous" else caller.name
+
+
+def spaces(caller: Caller, namespace: str | None) -> list[str | None]:
+    """Where to look for a list: the namespace that was asked for, or all that the caller can see (None is all)."""
+    if namespace:
+        return [namespace] if caller.sees(namespace) else []
+    return [None] if caller.namespaces is None else [*caller.namespaces]
+
+
+@router.get("/v1/resources")
+async def list_all(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    limit: Limit = DEFAULT_PAGE,
+    after: After = None,
+    labelSelector: Labels = None,
+    fieldSelector: Fields = None,
+) -> Response:
+    """Resources of all kinds, in the form of `GET /v1/{kind}`."""
+    filter = caller.narrowed(wanted(None, namespace, labelSelector, fieldSelector))
+    if filter is None:
+        return Json(listed(Page([], None, await services.resources.revision())))
+    return Json(listed(await services.client.list(filter, limit=min(limit, MOST), cursor=after)))
+
+
+@router.post("/v1/work/declared")
+async def accept_declared(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Have the Tasks of mode `run` in the body done, once each, however often this is asked."""
+    documents = [each for each in (await manifests(request, None)).documents if is_work(each)]
+    for document in documents:
+        caller.require(request.scope[ROLE], document["metadata"]["namespace"], missing=HIDDEN)
+    taken = await services.client.accept(documents, by=who(caller, ""))
+    return Json([wire.taken_to_wire(each) for each in taken])
+
+
+@router.post("/v1/work/tasks")
+async def submit(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Have a system or an agent do something; 201 when the task is new."""
+    command = await form(request, Command)
+    if command.namespace != space(namespace):
+        raise InvalidInput("the namespace of the command is not that of the request")
+    command = msgspec.structs.replace(command, by=who(caller, command.by))
+    accepted = await LocalWork(services.runtime).submit(command)
+    if not accepted.duplicate:
+        await _record(services, caller, request, "accepted", command.namespace, accepted.task.name)
+    return Json(accepted, 200 if accepted.duplicate else 201)
+
+
+@router.get("/v1/work/tasks")
+async def list_tasks(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    target: str | None = None,
+    phases: Annotated[str | None, Query(description="Separated by commas.")] = None,
+    labels: Annotated[str | None, Query(description="A JSON object of labels that tasks must have.")] = None,
+    lane: str | None = None,
+    createdAfter: float | None = None,
+    archived: bool = False,
+    limit: Limit = 50,
+    after: After = None,
+) -> Response:
+    """Tasks, newest first."""
+    work = LocalWork(services.runtime)
+    criteria: dict[str, Any] = {
+        "target": target,
+        "phases": tuple(filter(None, (phases or "").split(","))),
+        "labels": _labels(labels),
+        "lane": lane,
+        "created_after": createdAfter,
+        "archived": archived,
+        "limit": min(limit, MOST),
+        "cursor": after,
+    }
+    pages = [await work.tasks(namespace=each, **criteria) for each in spaces(caller, namespace)]
+    if len(pages) == 1:
+        return Json(TaskPage(*pages[0]))
+    found = sorted((info for page, _ in pages for info in page), key=lambda info: -info.key)
+    more = len(found) > limit or any(cursor for _, cursor in pages)
+    found = found[:limit]
+    return Json(TaskPage(found, cursor_of(found[-1].key) if more and found else None))
+
+
+@router.get("/v1/work/tasks/{name}")
+async def get_task(name: Name, services: ServicesDep, namespace: Namespace = None, alike: bool = False) -> Response:
+    """One task by its name; with `alike` also by the beginning or end of it."""
+    work = LocalWork(services.runtime)
+    return Json(await (work.find_task if alike else work.task)(space(namespace), name))
+
+
+@router.delete("/v1/work/tasks/{name}")
+async def delete_task(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Forget an ended task with its events."""
+    await LocalWork(services.runtime).delete_task(space(namespace), name)
+    await _record(services, caller, request, "deleted", space(namespace), name)
+    return Response(status_code=204)
+
+
+@router.post("/v1/work/tasks/{name}/cancel")
+async def cancel_task(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Ask a task to end."""
+    act, where = await form(request, Act), space(namespace)
+    info = await LocalWork(services.runtime).cancel_task(where, name, by=who(caller, act.by), reason=act.reason)
+    await _record(services, caller, request, "cancelled", where, name)
+    return Json(info)
+
+
+@router.post("/v1/work/tasks/{name}/archive")
+async def archive_task(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Hide a task from lists; a live one is cancelled first."""
+    act, where = await form(request, Act), space(namespace)
+    info = await LocalWork(services.runtime).archive_task(where, name, by=who(caller, act.by))
+    await _record(services, caller, request, "archived", where, name)
+    return Json(info)
+
+
+@router.post("/v1/work/tasks/{name}/requeue")
+async def requeue_task(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """A new attempt of a task that ended badly; `payloads` are other texts for failed messages, by their ids."""
+    act, where = await form(request, Act), space(namespace)
+    info = await LocalWork(services.runtime).requeue_task(where, name, by=who(caller, act.by), payloads=act.payloads)
+    await _record(services, caller, request, "requeued", where, name)
+    return Json(info)
+
+
+@router.get("/v1/work/tasks/{name}/story")
+async def story(name: Name, services: ServicesDep, namespace: Namespace = None, looks: bool = True) -> Response:
+    """What the story of a task is told from: its plan, its facts, its runs; with `looks` the facts of live runs."""
+    told = await LocalWork(services.runtime).story(space(namespace), name, looks=False)
+    under_way = [each.run.run_id for each in told.live if each.run is not None][:LOOKED_INTO] if looks else []
+    live = {run_id: await services.runtime.runs.facts(run_id) for run_id in under_way}
+    return Json(wire.story_to_wire(told, live, time.time()))
+
+
+@router.get("/v1/work/tasks/{name}/why")
+async def why(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """Why a task is where it is."""
+    return Json(await LocalWork(services.runtime).why_task(space(namespace), name))
+
+
+@router.get("/v1/work/tasks/{name}/records")
+async def records(
+    name: Name, services: ServicesDep, namespace: Namespace = None, after: Annotated[int, Query(ge=0, lt=2**53)] = 0
+) -> Response:
+    """The facts of the task itself, behind one."""
+    work = LocalWork(services.runtime)
+    await work.task(space(namespace), name)
+    return Json(wire.records_to_wire(await work.records(space(namespace), name, after=after)))
+
+
+@router.get("/v1/work/tasks/{name}/happenings")
+async def happenings(
+    name: Name,
+    services: ServicesDep,
+    namespace: Namespace = None,
+    cursor: str | None = None,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for something.")] = 0.0,
+) -> Response:
+    """What has happened to a task and its runs behind the cursor."""
+    work, where = LocalWork(services.runtime), space(namespace)
+    await work.task(where, name)
+    until = time.monotonic() + wait
+    while True:
+        batch = await work.happenings(where, name, cursor=cursor)
+        left = until - time.monotonic()
+        if batch.happenings or left <= 0 or services.closing.is_set():
+            return Json(wire.batch_to_wire(batch))
+        await work.changed(where, name, cursor=cursor, timeout=min(left, 1.0))
+
+
+@router.get("/v1/work/tasks/{name}/watch")
+async def watch(
+    name: Name, request: Request, services: ServicesDep, namespace: Namespace = None, cursor: str | None = None
+) -> Response:
+    """Events `happenings` as they come, each with the cursor as its id; `end` when the task has ended."""
+    work, where = LocalWork(services.runtime), space(namespace)
+    position = last_event(request, cursor)
+    await work.happenings(where, (await work.task(where, name)).name, cursor=position)  # refused now, if at all
+    return EventStream(_frames(work, where, name, position), closing=services.closing)
+
+
+async def _frames(work: LocalWork, namespace: str, name: str, position: str | None) -> AsyncGenerator[bytes]:
+    async for batch in work.follow(namespace, name, cursor=position):
+        if batch.happenings:
+            yield frame("happenings", wire.batch_to_wire(batch), batch.cursor)
+    yield frame("end", {})
+
+
+def _labels(text: str | None) -> dict[str, str] | None:
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise InvalidInput("labels: expected a JSON object of texts") from None
+
+
+async def _record(services: Services, caller: Caller, request: Request, verb: str, namespace: str, name: str) -> None:
+    await record(services.runtime, caller, verb, "Task", namespace, name, request=request.scope[REQUEST_ID])
