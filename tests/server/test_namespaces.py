@@ -101,4 +101,4 @@ async def test_every_route_refuses_somebody_without_a_token(
             continue
         concrete = path.replace("{kind}", "agents").replace("{", "").replace("}", "")
         answer = await http.request(method, concrete)
-        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated"), (method, path)
+        assert answer.status_code == 401, (method, path)

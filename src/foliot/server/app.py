@@ -38,8 +38,6 @@ ROUTERS: Final = (
     "bundles",
     "work_tasks",
     "work_runs",
-    "work_tasks",
-    "work_runs",
     "watch",
     "tasks",
     "task_looks",

@@ -1,0 +1,114 @@
+"""`foliot up` as people start it: ready, stopped, killed, and streams that survive it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+Start = Callable[..., Awaitable[tuple[asyncio.subprocess.Process, str, str]]]
+PATH = "/v1/model-endpoints"
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts `foliot` and gives the process, its address, and what it said until then."""
+    started: list[asyncio.subprocess.Process] = []
+
+    async def start(*words: str, **environ: str) -> tuple[asyncio.subprocess.Process, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "foliot.cli",
+            "--home",
+            str(tmp_path),
+            *words,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=tmp_path,
+            env={**os.environ, "FOLIOT_LOG_LEVEL": "warning", **environ},
+        )
+        started.append(process)
+        assert process.stderr is not None
+        said = ""
+        async with asyncio.timeout(40):
+            while "Ctrl-C" not in said:
+                line = (await process.stderr.readline()).decode()
+                assert line, f"it ended: {said}"
+                said += line
+        address = re.search(r"https?://[\d.]+:\d+", said)
+        assert address is not None, said
+        return process, address[0], said
+
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def endpoint(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"provider": "mock"}}
+
+
+async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: Start) -> None:
+    process, url, said = await start("up", "--port", "0")
+    assert "No token exists: everybody on this machine may do everything" in said
+    async with httpx.AsyncClient(base_url=url) as http:
+        assert (await http.get("/readyz")).json() == {"status": "ok"}
+        (worker,) = (await http.get("/v1/workers")).json()["items"]
+        assert worker["status"]["phase"] == "Ready"
+
+    process.send_signal(signal.SIGTERM)
+
+    async with asyncio.timeout(40):
+        assert await process.wait() == 0
+
+
+async def test_a_watch_goes_on_after_the_server_was_killed(start: Start, streaming: Any) -> None:
+    process, url, _ = await start("server", "--port", "0")
+    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with streaming(http, f"{PATH}/watch") as stream:
+            await stream.next()
+            for name in ("a", "b", "c"):
+                assert (await http.post(PATH, json=endpoint(name))).status_code == 201
+            first = await stream.next()
+        process.kill()
+        await process.wait()
+
+    _, url, _ = await start("server", "--port", url.rpartition(":")[2])
+    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        await http.post(PATH, json=endpoint("d"))
+        async with streaming(http, f"{PATH}/watch", after=first.id) as stream:
+            await stream.next()
+            names = [(await stream.next()).data["resource"]["metadata"]["name"] for _ in range(3)]
+
+    assert names == ["b", "c", "d"]
+
+
+async def test_it_does_not_listen_to_strangers_without_a_token(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "foliot.cli",
+        "--home",
+        str(tmp_path),
+        "server",
+        "--host",
+        "0.0.0.0",
+        "--port",
+        "0",
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(40):
+        _, said = await process.communicate()
+
+    assert process.returncode == 2
+    assert b"foliot tokens create --admin" in said
