@@ -19,6 +19,7 @@ from fastapi import APIRouter, FastAPI
 from foliot.client.local import LocalClient
 from foliot.runtime import Runtime
 from foliot.server.context import Authenticator, Services
+from foliot.server.description import describe
 from foliot.server.envelope import Envelope, Limits
 from foliot.server.guard import check_routes
 from foliot.server.index import index_routes
@@ -90,6 +91,15 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
     index_routes(app)
     app.add_middleware(Envelope, limits=limits)
     return app
+
+
+def described() -> dict[str, Any]:
+    """The description of the API without a server: the same as its `/openapi.json`."""
+    app = FastAPI(**ABOUT)
+    # The routes that a FastAPI application adds by itself are not ours.
+    app.router.routes.clear()
+    include_routers(app)
+    return describe(app)
 
 
 def include_routers(app: FastAPI) -> None:

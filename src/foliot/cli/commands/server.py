@@ -57,7 +57,7 @@ def server(
 @server.command()
 def openapi() -> int:
     """Print the description of the API (OpenAPI 3.1) as JSON."""
-    from foliot.server.description import described
+    from foliot.server.app import described
 
     click.echo(json.dumps(described(), indent=2))
     return 0
@@ -124,7 +124,7 @@ def _worker(runtime: Runtime, capacity: int) -> Worker:
 async def _opened() -> AsyncGenerator[Runtime]:
     from foliot.cli.runtimes import opened
 
-    settings = current().settings()
+    settings = current().store_settings()
     configure(settings, service=True)
     async with opened() as runtime:
         yield runtime
@@ -140,7 +140,7 @@ async def _reachable(runtime: Runtime, besides: str = "") -> AsyncGenerator[None
     from foliot.settings import mask_password
     from foliot.store.tokens import SqlTokens
 
-    settings = current().settings()
+    settings = current().store_settings()
     listen = listen_of(settings)
     database = runtime.tasking.database
     local = is_loopback(listen.host)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.description import describe
 from foliot.server.guard import new_router
 from foliot.server.responses import Json
 from foliot.version import __version__
@@ -72,4 +73,4 @@ async def capabilities() -> Response:
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
     """The description of this API (OpenAPI 3.1)."""
-    return Json(request.app.openapi())
+    return Json(describe(request.app))
