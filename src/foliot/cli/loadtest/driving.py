@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -57,7 +58,8 @@ class Outcome(Struct):
 
 
 def run_name(now: float) -> str:
-    return f"lt-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}"
+    """When it began, and something that tells apart two that began in one second."""
+    return f"lt-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def share_out(load: Load) -> list[Fault]:
