@@ -258,6 +258,12 @@ class TestShowing:
             ("tls_cert", "", "default"),
             ("tls_key", "", "default"),
             ("max_body", "4194304", "default"),
+            ("server", "", "default"),
+            ("token", "", "default"),
+            ("token_file", "", "default"),
+            ("server_ca", "", "default"),
+            ("server_cert", "", "default"),
+            ("server_cert_key", "", "default"),
         ]
         assert "sesame" not in repr(settings)
         assert "sesame" not in str(settings)

@@ -14,6 +14,7 @@ from foliot.version import __version__
 
 if TYPE_CHECKING:
     from foliot.agent import Agent
+    from foliot.client.connected import Client
     from foliot.engine.live import Output, Recorded, Streamed
     from foliot.errors import FoliotError
     from foliot.models.scripted import ScriptedModel
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "Client",
     "FoliotError",
     "Invocation",
     "Output",
@@ -40,6 +42,7 @@ __all__ = [
 
 _HOME = {
     "Agent": "foliot.agent",
+    "Client": "foliot.client.connected",
     "FoliotError": "foliot.errors",
     "Invocation": "foliot.tools.base",
     "Output": "foliot.engine.live",

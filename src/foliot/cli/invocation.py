@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from foliot.settings import Settings
 
 
@@ -42,6 +44,12 @@ class Invocation:
         if self._settings is None:
             self._settings = _loaded(self.flags)
         return self._settings
+
+    def home(self) -> Path:
+        """Foliot's own folder, whatever contexts in it say."""
+        from foliot.settings import load_settings
+
+        return load_settings({"home": self.flags.get("home")}, os.environ).home
 
     def store_settings(self) -> Settings:
         """For a command that works on the store itself. Raises `UsageError` when a server stands in between."""

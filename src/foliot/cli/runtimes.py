@@ -6,21 +6,24 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import click
 
 from foliot.cli.connect import namespace
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
+from foliot.client.local_work import LOOKED_AT as LOOKED_AT
+from foliot.client.local_work import LocalWork
+from foliot.client.work import Work
 from foliot.engine.worker import is_gone
-from foliot.errors import Conflict, NotFound, UsageError
+from foliot.errors import NotFound, UsageError
 from foliot.runtime import Runtime
+from foliot.settings import Settings
 from foliot.store.runs import TASK_LABEL, TERMINAL, RunInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
-NEAR: Final = 5
-LOOKED_AT: Final = 500
 
 
 def run_argument(*, required: bool = True) -> Callable[[F], F]:
@@ -32,37 +35,75 @@ def run_argument(*, required: bool = True) -> Callable[[F], F]:
 async def opened(*folders: str) -> AsyncGenerator[Runtime]:
     """The runtime on the store that the settings name. Tools are imported from the current folder too, and `folders`.
 
-    As with `python -m`, a function tool may be a module that lies where one works.
+    As with `python -m`, a function tool may be a module that lies where one works. Raises `UsageError` when the
+    settings name a server.
     """
-    settings = current().settings()
+    settings = current().store_settings()
     for warning in settings.warnings:
         warn(warning)
     for folder in (*folders, os.getcwd()):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    async with Runtime(settings=settings) as runtime:
+    async with Runtime(settings=settings) as runtime, _traced(runtime, settings):
         yield runtime
 
 
+@asynccontextmanager
+async def _traced(runtime: Runtime, settings: Settings) -> AsyncGenerator[None]:
+    if settings.otel_endpoint is None:  # almost always: then nothing of it is even loaded
+        yield
+        return
+    from foliot.tracing import traced
+
+    async with traced(runtime, settings):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where the work is: the verbs on it, and the runtime when it is done in this process."""
+
+    work: Work
+    runtime: Runtime | None
+
+
+@asynccontextmanager
+async def reached(*folders: str) -> AsyncGenerator[Reach]:
+    """The work on the server that the settings name, else on the store, as `opened` does."""
+    settings = current().settings()
+    if settings.server is None:
+        async with opened(*folders) as runtime:
+            yield Reach(LocalWork(runtime), runtime)
+        return
+    from foliot.client.open import open_remote
+
+    for warning in settings.warnings:
+        warn(warning)
+    client = open_remote(settings)
+    try:
+        yield Reach(client, None)
+    finally:
+        await client.close()
+
+
 async def find_run(runtime: Runtime, word: str | None) -> RunInfo:
+    """As `run_of`, on a runtime."""
+    return await run_of(LocalWork(runtime), word)
+
+
+async def run_of(work: Work, word: str | None) -> RunInfo:
     """The run with this id or the only one that begins so; the newest of the namespace when none is named.
 
     Raises `NotFound`, and `Conflict` with the candidates when several begin so.
     """
-    journal = runtime.runs.journal
     if word is None:
-        newest = await newest_runs(runtime, limit=1)
+        newest = await work.runs(namespace=namespace(), limit=1)
         if not newest:
             raise NotFound(f"There are no runs in namespace {namespace()} yet.", hint="`foliot run --help` says how.")
         return newest[0]
     if not word.strip():
         raise UsageError("An empty text does not name a run.", hint="`foliot runs` lists them.")
-    try:
-        return await journal.find(word)
-    except Conflict:
-        alike = [info for info in await journal.list(limit=LOOKED_AT) if info.id.startswith(word)][:NEAR]
-        listed = "\n".join(f"{info.id}  {info.agent}  {info.phase}" for info in alike)
-        raise Conflict(f"Several runs begin with {word!r}:\n{listed}", hint="Give more of the id.") from None
+    return await work.find_run(word)
 
 
 async def newest_runs(runtime: Runtime, *, limit: int) -> list[RunInfo]:

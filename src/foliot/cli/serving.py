@@ -48,7 +48,7 @@ class Serving:
 
 async def serve_tools(order: Serving) -> None:
     """Serve until SIGINT or SIGTERM. Raises `UsageError`, `NotFound`, `Unavailable`, `ManifestError`."""
-    settings = current().settings()
+    settings = current().store_settings()
     url = order.url or settings.nats
     if not url:
         raise UsageError("Where is NATS?", hint="Give --nats nats://host:port, or set FOLIOT_NATS.")
@@ -146,7 +146,7 @@ async def _told_to_stop() -> None:
 
 @asynccontextmanager
 async def _backends(store: ResourceStore) -> AsyncGenerator[tuple[Backends, Secrets]]:
-    settings = current().settings()
+    settings = current().store_settings()
     secrets = stored_secrets(store, os.environ)
     backends = Backends(
         secrets,
@@ -176,7 +176,7 @@ async def _store() -> AsyncGenerator[tuple[ResourceStore, Database]]:
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
 
-    settings = current().settings()
+    settings = current().store_settings()
     database = await open_database(settings.store)
     try:
         yield SqlResourceStore(database, lambda: load_keyring(settings)), database

@@ -22,12 +22,13 @@ import click
 from foliot.cli.errors import INTERRUPTED, say
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.live import FRAME, WAITS, on_ctrl_c
-from foliot.cli.runtimes import whoami
+from foliot.cli.runtimes import Reach, whoami
 from foliot.cli.taskview.base import TaskView
+from foliot.client.work import Work
 from foliot.engine.live import Streamed
 from foliot.engine.story.amounts import safe
 from foliot.engine.worker import is_gone
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, UsageError
 from foliot.kernel import events as e
 from foliot.kernel.messages import TextDelta
 from foliot.runtime import Runtime
@@ -58,7 +59,8 @@ class Followed:
 
 @dataclass(slots=True)
 class _Following:
-    runtime: Runtime
+    work: Work
+    runtime: Runtime | None
     view: TaskView
     namespace: str
     name: str
@@ -88,18 +90,20 @@ def choose_task_view(*, json: bool, quiet: bool) -> TaskView:
     return TerminalTaskView(console, answer=is_terminal(sys.stdout))
 
 
-async def follow(runtime: Runtime, view: TaskView, task: TaskInfo, *, here: bool | None, stays: bool) -> Followed:
+async def follow(reach: Reach, view: TaskView, task: TaskInfo, *, here: bool | None, stays: bool) -> Followed:
     """Show the task until it has ended, or waits for a person and `stays` is False.
 
     `here`: True does its work in this process too; None does so when no worker is alive that could; False never.
     """
+    if here and reach.runtime is None:
+        raise UsageError("The work is done where the server is, not here.", hint="Leave out --here.")
     started = time.monotonic()
-    following = _Following(runtime, view, task.namespace, task.name)
+    following = _Following(reach.work, reach.runtime, view, task.namespace, task.name)
     followed = Followed()
     begun = False
     try:
         with redirect_stdout(sys.stderr), on_ctrl_c(lambda times: _interrupt(following, times)):
-            view.begin(await runtime.tasking.stories.of(task.namespace, task.name, looks=False))
+            view.begin(await reach.work.story(task.namespace, task.name, looks=False))
             begun = True
             async with _ticking(view), _at_work(following):
                 story = await _until_it_rests(following, here=here, stays=stays)
@@ -112,45 +116,45 @@ async def follow(runtime: Runtime, view: TaskView, task: TaskInfo, *, here: bool
 
 
 async def _until_it_rests(following: _Following, *, here: bool | None, stays: bool) -> TaskStory | None:
-    tasks, stories = following.runtime.tasking.tasks, following.runtime.tasking.stories
-    namespace, name = following.namespace, following.name
+    work, namespace, name = following.work, following.namespace, following.name
     cursor: str | None = None
     told, alone_since = -1, time.monotonic() - MISSED
     while not following.leaving.is_set():
-        info = await tasks.get(namespace, name)
-        batch = await stories.happenings(namespace, name, cursor=cursor)
+        info = await work.task(namespace, name)
+        batch = await work.happenings(namespace, name, cursor=cursor)
         cursor = batch.cursor
         _watch_writing(following, batch.happenings)
         if following.view.draws:
-            following.view.graph(await stories.of(namespace, name, looks=False))
+            following.view.graph(await work.story(namespace, name, looks=False))
         following.view.show(batch.happenings)
         if info.phase in ENDED:
-            return await stories.of(namespace, name)
+            return await work.story(namespace, name)
         if info.phase == "waiting":
             if not stays:
-                return await stories.of(namespace, name)
+                return await work.story(namespace, name)
             if info.revision != told:
                 told = info.revision
                 await _tell_wait(following)
         if following.working is not None and following.working.done():
             following.working.result()  # it should work as long as we stay: say why it does not
             following.worker = following.working = None
-        if following.worker is None:
-            if here is not True and await _somebody_could(following):
+        if following.worker is None and following.runtime is not None:
+            if here is not True and await _somebody_could(following, following.runtime):
                 alone_since = time.monotonic()
             elif here or time.monotonic() - alone_since >= MISSED:
-                _do_it_here(following, here=here)
-        await _pause(following)
+                _do_it_here(following, following.runtime, here=here)
+        await _pause(following, cursor)
     with suppress(FoliotError):
-        if (await tasks.get(namespace, name)).phase in ENDED:
-            return await stories.of(namespace, name)
+        if (await work.task(namespace, name)).phase in ENDED:
+            return await work.story(namespace, name)
     return None
 
 
-async def _pause(following: _Following) -> None:
+async def _pause(following: _Following, cursor: str | None) -> None:
     """Until something may have happened, or the person has enough of it."""
     await asyncio.sleep(PAUSE)
-    changed = asyncio.create_task(following.runtime.tasking.database.wait_for_change(timeout=LOOK_EVERY))
+    change = following.work.changed(following.namespace, following.name, cursor=cursor, timeout=LOOK_EVERY)
+    changed = asyncio.create_task(change)
     leaving = asyncio.create_task(following.leaving.wait())
     try:
         await asyncio.wait({leaving, changed}, return_when=asyncio.FIRST_COMPLETED)
@@ -163,9 +167,9 @@ async def _pause(following: _Following) -> None:
 # --- working here ------------------------------------------------------------------------------------------------
 
 
-async def _somebody_could(following: _Following) -> bool:
+async def _somebody_could(following: _Following, runtime: Runtime) -> bool:
     """Whether a worker is alive that may take what is due of the task, or was left behind; True while nothing is."""
-    tasking, now = following.runtime.tasking, time.time()
+    tasking, now = runtime.tasking, time.time()
     rows = await tasking.stories.rows(following.namespace, following.name)
     due = [row for row in rows if not row.ended and _is_free(row, now)]
     if not due:
@@ -185,19 +189,19 @@ def _is_free(row: RunRow, now: float) -> bool:
     return row.due_at is not None
 
 
-def _do_it_here(following: _Following, *, here: bool | None) -> None:
+def _do_it_here(following: _Following, runtime: Runtime, *, here: bool | None) -> None:
     """Nobody else would; so this process does, unless it must not: then the person is told, once."""
     if here is not False:
-        _start_worker(following)
+        _start_worker(following, runtime)
     elif not following.complained:
         following.complained = True
         following.view.note("No worker is alive that could do it: start `foliot worker`, or use --here.")
 
 
-def _start_worker(following: _Following) -> None:
-    tasking = following.runtime.tasking
+def _start_worker(following: _Following, runtime: Runtime) -> None:
+    tasking = runtime.tasking
     tasking.performer.stream = following.view.draws
-    worker = following.runtime.runs.worker
+    worker = runtime.runs.worker
     offer = Offer(f"{socket.gethostname()}-{os.getpid()}", worker, capacity=PLACES)
     following.worker = tasking.worker(offer)
     following.working = asyncio.create_task(following.worker.run(), name="worker")
@@ -221,15 +225,16 @@ async def _at_work(following: _Following) -> AsyncGenerator[None]:
 
 def _watch_writing(following: _Following, happenings: Sequence[Happening]) -> None:
     """Read along with what agents write that work in this process."""
-    if following.worker is None or not following.view.draws:
+    runtime = following.runtime
+    if runtime is None or following.worker is None or not following.view.draws:
         return
     for happening in happenings:
         if not isinstance(happening, RunHappening):
             continue
         match happening.fact:
-            case e.RunClaimed(worker=worker) if worker == following.runtime.runs.worker:
+            case e.RunClaimed(worker=worker) if worker == runtime.runs.worker:
                 if happening.run_id not in following.pumps:
-                    pump = _pump(following, happening.agent, happening.run_id)
+                    pump = _pump(following, runtime, happening.agent, happening.run_id)
                     following.pumps[happening.run_id] = asyncio.create_task(pump)
             case e.RunSucceeded() | e.RunFailed() | e.RunCancelled() | e.RunDeadLettered():
                 if (done := following.pumps.get(happening.run_id)) is not None:
@@ -238,8 +243,8 @@ def _watch_writing(following: _Following, happenings: Sequence[Happening]) -> No
                 pass
 
 
-async def _pump(following: _Following, agent: str, run_id: str) -> None:
-    with following.runtime.watch(run_id) as reader:
+async def _pump(following: _Following, runtime: Runtime, agent: str, run_id: str) -> None:
+    with runtime.watch(run_id) as reader:
         async for item in reader:
             if isinstance(item, Streamed) and isinstance(item.delta, TextDelta):
                 following.view.piece(agent, item.delta.text)
@@ -270,13 +275,13 @@ async def _interrupt(following: _Following, times: int) -> None:
         return
     following.view.note("Cancelling; Ctrl-C again leaves at once, and the task stays as it is.")
     try:
-        await following.runtime.tasking.tasks.cancel(following.namespace, following.name, by=whoami(), reason="Ctrl-C")
+        await following.work.cancel_task(following.namespace, following.name, by=whoami(), reason="Ctrl-C")
     except FoliotError:  # it has ended this very moment
         return
 
 
 async def _tell_wait(following: _Following) -> None:
-    told = await following.runtime.tasking.stories.why(following.namespace, following.name)
+    told = await following.work.why_task(following.namespace, following.name)
     for cause in told.causes:
         if cause.kind == "waiting":
             following.view.note(f"{'  ' * cause.depth}{cause.text}")
@@ -284,7 +289,7 @@ async def _tell_wait(following: _Following) -> None:
         following.view.note(f"  {hint.command}  # {hint.effect}")
 
 
-async def finish_task(runtime: Runtime, view: TaskView, task: TaskInfo, followed: Followed) -> int:
+async def finish_task(work: Work, view: TaskView, task: TaskInfo, followed: Followed) -> int:
     """Print the result where it belongs, and say what to do next. The exit code of the command."""
     story = followed.story
     where = "" if task.namespace == "default" else f" -n {task.namespace}"
@@ -297,7 +302,7 @@ async def finish_task(runtime: Runtime, view: TaskView, task: TaskInfo, followed
                 click.echo(safe(story.output) if is_terminal(sys.stdout) else story.output)
             return 0
         case "waiting":
-            told = await runtime.tasking.stories.why(task.namespace, task.name)
+            told = await work.why_task(task.namespace, task.name)
             click.echo(f"\n{told.headline}", err=True)
             for cause in told.causes:
                 click.echo(f"  {'  ' * cause.depth}{safe(cause.text)}", err=True)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from foliot.cli.connect import namespace
+from foliot.client.work import Work
 from foliot.errors import NotFound, UsageError
-from foliot.runtime import Runtime
 from foliot.work.base import TaskInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,14 +20,13 @@ def task_argument(*, required: bool = True) -> Callable[[F], F]:
     return click.argument("name", metavar="TASK" if required else "[TASK]", required=required)
 
 
-async def find_task(runtime: Runtime, word: str | None) -> TaskInfo:
+async def find_task(work: Work, word: str | None) -> TaskInfo:
     """The task of this name, `namespace/name`, or the only one that begins or ends so; the newest when none is named.
 
     Raises `NotFound`, `InvalidInput` with the candidates, `UsageError` for an empty name.
     """
-    tasks = runtime.tasking.tasks
     if word is None:
-        newest, _ = await tasks.list(namespace=namespace(), limit=1)
+        newest, _ = await work.tasks(namespace=namespace(), limit=1)
         if not newest:
             raise NotFound(
                 f"There are no tasks in namespace {namespace()} yet.", hint="`foliot task run --help` says how."
@@ -37,4 +36,4 @@ async def find_task(runtime: Runtime, word: str | None) -> TaskInfo:
     space, _, name = word.rpartition("/")
     if not name.strip():
         raise UsageError("An empty text does not name a task.", hint="`foliot task list` shows them.")
-    return await tasks.find(space or namespace(), name)
+    return await work.find_task(space or namespace(), name)

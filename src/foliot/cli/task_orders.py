@@ -18,13 +18,13 @@ from foliot.cli.connect import connected, namespace
 from foliot.cli.errors import warn
 from foliot.cli.manifests import load, located
 from foliot.client.base import Client
+from foliot.client.work import Work
 from foliot.engine.story.amounts import counted
 from foliot.errors import FoliotError, NotFound, UsageError
 from foliot.store.base import Document
 from foliot.store.tasks import ENDED
 from foliot.work.base import Command
 from foliot.work.commands import command_of, from_template
-from foliot.work.tasks import TaskService
 
 EXAMPLE: Final = 'For example `foliot task run report "Three lines on clocks"`.'
 
@@ -68,12 +68,12 @@ async def understand(order: Order, *, quiet: bool) -> tuple[Command, str]:
     return _changed(base, order), ""
 
 
-async def choose_name(tasks: TaskService, command: Command, declared: str, order: Order) -> Command:
+async def choose_name(work: Work, command: Command, declared: str, order: Order) -> Command:
     """A Task that is wanted as declared has its own name, as long as no work under it has ended already."""
     if order.name or not declared or not order.is_plain:
         return command
     try:
-        there = await tasks.get(command.namespace, declared)
+        there = await work.task(command.namespace, declared)
     except NotFound:
         return replace(command, name=declared)
     return command if there.phase in ENDED else replace(command, name=declared)

@@ -34,7 +34,7 @@ async def stored() -> AsyncGenerator[tuple[Database, ResourceStore]]:
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
 
-    settings = current().settings()
+    settings = current().store_settings()
     database = await open_database(settings.store)
     try:
         yield database, SqlResourceStore(database, partial(load_keyring, settings))

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import click
 
+from foliot.cli.commands.contexts import (
+    current_context,
+    delete_context,
+    get_contexts,
+    set_context,
+    use_context,
+)
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
@@ -27,7 +34,11 @@ def version(output: str) -> None:
 
 @click.group()
 def config() -> None:
-    """Settings come from flags, the environment and Foliot's own file, in this order."""
+    """Settings come from flags, the environment, the context in use and Foliot's own file, in this order.
+
+    A context names a server that commands are asked of, as with kubectl. Naming a server (--server, FOLIOT_SERVER) or
+    a store (--store, FOLIOT_STORE) is stronger than the context in use.
+    """
 
 
 @config.command()
@@ -39,3 +50,7 @@ def show(output: str) -> None:
         click.echo(as_json({name: {"value": value, "origin": origin} for name, value, origin in rows}))
     else:
         click.echo(table(["SETTING", "VALUE", "FROM"], [list(row) for row in rows]))
+
+
+for _command in (get_contexts, current_context, use_context, set_context, delete_context):
+    config.add_command(_command)

@@ -14,9 +14,9 @@ from foliot.cli.connect import namespace, run
 from foliot.cli.going_on import go_on_elsewhere_or_here
 from foliot.cli.live import leave
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import find_run, opened, whoami
+from foliot.cli.runtimes import reached, run_of, whoami
 from foliot.cli.tables import table
-from foliot.engine.approval.questions import OpenQuestion, find_question
+from foliot.engine.approval.questions import OpenQuestion, choose_question
 from foliot.engine.story.amounts import duration, one_line
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.events import RunClaimed
@@ -68,8 +68,8 @@ def _text(word: str) -> str:
 
 
 async def _list(space: str | None, output: str) -> int:
-    async with opened() as runtime:
-        found = await runtime.questions.open(space)
+    async with reached() as reach:
+        found = await reach.work.questions(space)
     if output == "json":
         click.echo(as_json([msgspec.to_builtins(each) for each in found]))
     elif found:
@@ -102,14 +102,18 @@ def _table(found: Sequence[OpenQuestion], *, namespaced: bool) -> str:
 
 
 async def _answer(word: str, call: str | None, text: str | None, by: str, *, resume: bool, quiet: bool) -> int:
-    async with opened() as runtime:
-        info = await find_run(runtime, word)
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
         if text is None:
-            _, state = await runtime.runs.load(info.id)
-            text = _ask(find_question(info, state, call))
-        message = await runtime.questions.answer(info.id, call, text, by=by)
+            asked = [each for each in await reach.work.questions(info.namespace) if each.run_id == info.id]
+            text = _ask(choose_question(info, asked, call))
+        run_id = await reach.work.answer(info.id, call, text, by=by)
+        runtime = reach.runtime
+        if runtime is None:
+            click.echo(f"Answered. Run {run_id} goes on where the server is.", err=True)
+            return 0
         if not resume:
-            click.echo(f"Answered. `foliot resume {message.run_id}` goes on with the run.", err=True)
+            click.echo(f"Answered. `foliot resume {run_id}` goes on with the run.", err=True)
             return 0
         worker = await _last_worker(runtime, info.id)
         code = await go_on_elsewhere_or_here(runtime, info.id, attended_by=worker, quiet=quiet)

@@ -16,12 +16,11 @@ from foliot.cli.errors import warn
 from foliot.cli.going_on import go_on_elsewhere_or_here
 from foliot.cli.live import leave
 from foliot.cli.output import as_json, as_list, as_yaml, output_option
-from foliot.cli.runtimes import opened, whoami
+from foliot.cli.runtimes import reached, whoami
 from foliot.engine.approval.service import Decision
 from foliot.engine.story.tracing import trace_of
 from foliot.errors import InvalidInput, NotFound, UsageError
 from foliot.resources.durations import seconds
-from foliot.runtime import Runtime
 from foliot.store.base import Document
 
 PHASES = ("Pending", "Approved", "Denied", "Expired")
@@ -61,9 +60,8 @@ def list_command(output: str, all_namespaces: bool, phase: str | None, run_id: s
 
 
 async def _list(output: str, space: str | None, phase: str | None, run_id: str | None) -> int:
-    async with opened() as runtime:
-        await runtime.approvals.repair(space)
-        found = [document async for document in runtime.approvals.list(space, run=run_id)]
+    async with reached() as reach:
+        found = await reach.work.approvals(space, run=run_id)
     found = [document for document in found if phase is None or document["status"]["phase"] == phase]
     found.sort(key=lambda document: document["status"]["phase"] != "Pending")
     match output:
@@ -90,12 +88,12 @@ def show(name: str, output: str) -> int:
 
 
 async def _show(name: str, output: str) -> int:
-    async with opened() as runtime:
-        document = await runtime.approvals.find(name, namespace=namespace())
+    async with reached() as reach:
+        document = await reach.work.approval(name, namespace=namespace())
         trace = None
         if output == "text" and document["spec"].get("run"):
             run_id = document["spec"]["run"]
-            trace = trace_of(run_id, await runtime.runs.facts(run_id))
+            trace = trace_of(run_id, await reach.work.facts(run_id))
     match output:
         case "json":
             click.echo(as_json(document))
@@ -152,8 +150,8 @@ def edit(name: str, arguments: str | None, comment: str, by: str | None, no_resu
 async def _edit(name: str, text: str | None, comment: str, by: str | None, *, resume: bool, quiet: bool) -> int:
     if text is not None:
         return await _decide(name, "edit", comment, by, _object(text), resume=resume, quiet=quiet)
-    async with opened() as runtime:
-        document = await runtime.approvals.find(name, namespace=namespace())
+    async with reached() as reach:
+        document = await reach.work.approval(name, namespace=namespace())
     # The store is opened anew afterwards: an editor can stay open for hours.
     given = _ask(document)
     if given is None:
@@ -197,10 +195,9 @@ async def _decide(
     quiet: bool,
 ) -> int:
     who = whoami() if by is None else by
-    async with opened() as runtime:
-        service = runtime.approvals
-        found = await _find(runtime, name)
-        decided = await service.decide(
+    async with reached() as reach:
+        found = await reach.work.approval(name, namespace=namespace())
+        decided = await reach.work.decide(
             found["metadata"]["name"],
             decision,
             by=who,
@@ -212,17 +209,12 @@ async def _decide(
         click.echo(f"{tool} {status['decision']} by {status['decided_by']} ({found['metadata']['name']})", err=True)
         if not resume:
             return 0
+        if reach.runtime is None:
+            click.echo(f"Run {decided.run_id} goes on where the server is.", err=True)
+            return 0
         attended_by = status.get("attended_by")
-        code = await go_on_elsewhere_or_here(runtime, decided.run_id, attended_by=attended_by, quiet=quiet)
+        code = await go_on_elsewhere_or_here(reach.runtime, decided.run_id, attended_by=attended_by, quiet=quiet)
     return leave(code)
-
-
-async def _find(runtime: Runtime, name: str) -> Document:
-    try:
-        return await runtime.approvals.find(name, namespace=namespace())
-    except NotFound:
-        await runtime.approvals.repair(namespace())  # a crash may have kept it from being made
-        return await runtime.approvals.find(name, namespace=namespace())
 
 
 # --- standing grants ---------------------------------------------------------------------------------------------
@@ -257,8 +249,8 @@ async def _grant(tool: str, agent: str, when: str, length: float, max_uses: int 
             await client.get("Tool", tool, namespace=space)
         except NotFound as error:
             warn(f"{error.message} The grant waits for one of that name.")
-    async with opened() as runtime:
-        document = await runtime.approvals.grant(
+    async with reached() as reach:
+        document = await reach.work.grant(
             tool=tool,
             by=by,
             seconds=length,
@@ -281,8 +273,8 @@ def revoke(name: str, by: str | None) -> int:
 
 
 async def _revoke(name: str, by: str) -> int:
-    async with opened() as runtime:
-        found = await runtime.approvals.find(name, namespace=namespace())
-        document = await runtime.approvals.revoke(found["metadata"]["name"], by=by, namespace=namespace())
+    async with reached() as reach:
+        found = await reach.work.approval(name, namespace=namespace())
+        document = await reach.work.revoke(found["metadata"]["name"], by=by, namespace=namespace())
     click.echo(f"{document['metadata']['name']} revoked")
     return 0

@@ -78,7 +78,7 @@ def _ago(context: click.Context, _: click.Parameter, age: str | None) -> float:
 async def _opened() -> AsyncGenerator[SqlAuditLog]:
     from foliot.store.open import open_database
 
-    database = await open_database(current().settings().store)
+    database = await open_database(current().store_settings().store)
     try:
         yield SqlAuditLog(database)
     finally:
@@ -175,7 +175,7 @@ async def _prune(before: float, yes: bool) -> int:
     if not yes:
         when = datetime.fromtimestamp(before, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         click.confirm(f"Forget all audit records from before {when}?", abort=True, err=True)
-    database = await open_database(current().settings().store)
+    database = await open_database(current().store_settings().store)
     try:
         cut = await prune_audit(database, before=before, by=whoami(), now=time.time())
     finally:

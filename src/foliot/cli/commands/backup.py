@@ -29,7 +29,7 @@ def backup(file: Path, output: str) -> int:
     """
     from foliot.store.backup import back_up
 
-    settings = current().settings()
+    settings = current().store_settings()
     store = _embedded(settings, f"pg_dump --format=custom --file={file} {mask_password(settings.store)}")
     manifest = back_up(store, file.absolute())
     if output == "json":
@@ -59,7 +59,7 @@ def restore(file: Path, force: bool, check: bool, output: str) -> int:
     from foliot.store.backup import restore as put_back
     from foliot.store.backup import verify
 
-    settings = current().settings()
+    settings = current().store_settings()
     store = _embedded(settings, f"pg_restore --clean --if-exists --dbname={mask_password(settings.store)} {file}")
     aside = None
     if check:

@@ -48,7 +48,7 @@ def show(name: str, output: str) -> int:
 async def _opened() -> AsyncGenerator[Database]:
     from foliot.store.open import open_database
 
-    database = await open_database(current().settings().store)
+    database = await open_database(current().store_settings().store)
     try:
         yield database
     finally:

@@ -104,7 +104,7 @@ async def _opened(allow: tuple[str, ...]) -> AsyncGenerator[tuple[ResourceStore,
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
 
-    settings = current().settings()
+    settings = current().store_settings()
     database = await open_database(settings.store)
     try:
         store = SqlResourceStore(database, lambda: load_keyring(settings))

@@ -207,7 +207,7 @@ async def _documents(client: Client, space: str) -> list[Document]:
 def _world(space: str, documents: Sequence[Document]) -> World:
     from foliot.engine.hypothetical import World
 
-    settings = current().settings()
+    settings = current().store_settings()
     return World.of(
         space,
         documents,

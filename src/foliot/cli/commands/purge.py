@@ -52,7 +52,7 @@ async def _purge(age: float, keep_changes: int) -> int:
     from foliot.store.resources import SqlResourceStore
     from foliot.store.tasks import purge as purge_tasks
 
-    settings = current().settings()
+    settings = current().store_settings()
     database = await open_database(settings.store)
     try:
         journal = SqlJournal(database)

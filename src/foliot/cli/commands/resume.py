@@ -12,7 +12,7 @@ from foliot.cli.commands.run import going_on
 from foliot.cli.connect import namespace, run
 from foliot.cli.errors import tell
 from foliot.cli.live import WAITS, choose_view, finish, leave, watch_run
-from foliot.cli.runtimes import find_run, interrupted, is_undriven, opened, run_argument, whoami
+from foliot.cli.runtimes import find_run, interrupted, is_undriven, opened, reached, run_argument, run_of, whoami
 from foliot.cli.runview.plain import MARKS
 from foliot.engine.signals import signal
 from foliot.engine.story.amounts import counted, one_line
@@ -121,15 +121,15 @@ def cancel(run_id: str, reason: str) -> int:
 
 
 async def _cancel(word: str, reason: str) -> int:
-    async with opened() as runtime:
-        info = await find_run(runtime, word)
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
         if info.phase in TERMINAL:
             raise Conflict(f"Run {info.id} has ended already ({info.phase}).")
-        info = await runtime.cancel(info.id, by=whoami(), reason=reason)
-        if is_undriven(info, time.time()):
+        info = await reach.work.cancel_run(info.id, by=whoami(), reason=reason)
+        if reach.runtime is not None and is_undriven(info, time.time()):
             # Nobody would hear it: take the run up, and it ends at once.
-            await runtime.resume(info.id, check=False)
-            info = await runtime.runs.journal.get(info.id)
+            await reach.runtime.resume(info.id, check=False)
+            info = await reach.work.find_run(info.id)
     if info.phase in TERMINAL:
         click.echo(f"{info.id} {info.phase}")
     else:

@@ -11,11 +11,9 @@ import click
 
 from foliot.cli.connect import namespace, run
 from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
-from foliot.cli.runtimes import LOOKED_AT, interrupted, opened
+from foliot.cli.runtimes import LOOKED_AT, interrupted, reached
 from foliot.cli.tables import since, table
 from foliot.engine.story.amounts import money, one_line
-from foliot.engine.summary import summary_of
-from foliot.runtime import Runtime
 from foliot.store.base import Document
 from foliot.store.runs import Phase, RunInfo
 
@@ -40,12 +38,12 @@ def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None
 
 async def _runs(output: str, space: str | None, agent: str | None, phase: str | None, limit: int) -> int:
     now = time.time()
-    async with opened() as runtime:
+    async with reached() as reach:
         most = LOOKED_AT if phase == "interrupted" else limit
-        found = await runtime.runs.journal.list(namespace=space, agent=agent, phases=_phases(phase), limit=most)
+        found = await reach.work.runs(namespace=space, agent=agent, phases=_phases(phase), limit=most)
         if phase == "interrupted":
             found = [info for info in found if interrupted(info, now)]
-        shown = [await _document(runtime, info, now) for info in found[:limit]]
+        shown = [_document(info, now) for info in found[:limit]]
     if output == "name":
         click.echo("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
     elif output == "json":
@@ -66,12 +64,8 @@ def _phases(phase: str | None) -> Sequence[Phase]:
     return ("pending", "running") if phase == "interrupted" else (cast("Phase", phase),)
 
 
-async def _document(runtime: Runtime, info: RunInfo, now: float) -> Document:
-    """A run as every other object looks to programs. What listings show is folded anew while it is under way."""
-    summary = info.summary
-    if info.phase in ("pending", "running"):
-        _, state = await runtime.runs.load(info.id)
-        summary = summary_of(state)
+def _document(info: RunInfo, now: float) -> Document:
+    """A run as every other object looks to programs."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Run",
@@ -86,7 +80,7 @@ async def _document(runtime: Runtime, info: RunInfo, now: float) -> Document:
             "phase": info.phase,
             "interrupted": interrupted(info, now),
             "updatedAt": _iso(info.updated_at),
-            **summary,
+            **info.summary,
         },
     }
 

@@ -184,7 +184,7 @@ async def _serve() -> int:
     from foliot.settings import mask_password
     from foliot.work.schedules import Scheduler
 
-    settings = current().settings()
+    settings = current().store_settings()
     configure(settings, service=True)
     async with triggering() as (database, store, tasks):
         scheduler = Scheduler(database, store, tasks)

@@ -97,6 +97,7 @@ async def _up(capacity: int) -> int:
 
     async with _opened() as runtime:
         tasking = runtime.tasking
+        tasking.performer.stream = True  # whoever follows a run here sees answers as they are written
         worker = _worker(runtime, capacity)
         scheduler = Scheduler(tasking.database, runtime.resources, tasking.tasks)
         async with _reachable(runtime, f"a worker with {capacity} places and the scheduler"):

@@ -15,7 +15,7 @@ from foliot.cli.commands.wait import parse_seconds
 from foliot.cli.connect import namespace, run
 from foliot.cli.errors import say, tell
 from foliot.cli.output import as_json, as_list, as_yaml, output_option
-from foliot.cli.runtimes import opened, whoami
+from foliot.cli.runtimes import reached, whoami
 from foliot.cli.tables import since, table
 from foliot.cli.task_names import find_task, task_argument
 from foliot.cli.task_orders import parse_pairs
@@ -82,8 +82,8 @@ async def _list(
     limit: int,
     cursor: str | None,
 ) -> int:
-    async with opened() as runtime:
-        found, more = await runtime.tasking.tasks.list(
+    async with reached() as reach:
+        found, more = await reach.work.tasks(
             namespace=space,
             target=target,
             phases=phases,
@@ -157,9 +157,9 @@ def task_show(name: str | None, output: str) -> int:
 
 
 async def _show(name: str | None, output: str) -> int:
-    async with opened() as runtime:
-        info = await find_task(runtime, name)
-        story = await runtime.tasking.stories.of(info.namespace, info.name)
+    async with reached() as reach:
+        info = await find_task(reach.work, name)
+        story = await reach.work.story(info.namespace, info.name)
     document = document_of(story)
     if output == "json":
         click.echo(as_json(document))
@@ -212,11 +212,11 @@ def _text(story: TaskStory, document: Document) -> str:
 async def _each(names: Sequence[str], verb: str, done: str, **options: Any) -> int:
     """Do it to each by itself: one that cannot does not keep the others."""
     code = 0
-    async with opened() as runtime:
+    async with reached() as reach:
         for word in names:
             try:
-                info = await find_task(runtime, word)
-                change = getattr(runtime.tasking.tasks, verb)
+                info = await find_task(reach.work, word)
+                change = getattr(reach.work, f"{verb}_task")
                 after = await change(info.namespace, info.name, **options)
             except FoliotError as error:
                 code = tell(error)
@@ -253,9 +253,9 @@ async def _again(words: Sequence[str], edits: dict[str, str]) -> int:
         raise UsageError("--edit changes a message of one task.", hint="Requeue the others by themselves.")
     payloads: dict[str, str] | None = None
     if edits:
-        async with opened() as runtime:
-            info = await find_task(runtime, words[0])
-            story = await runtime.tasking.stories.of(info.namespace, info.name, looks=False)
+        async with reached() as reach:
+            info = await find_task(reach.work, words[0])
+            story = await reach.work.story(info.namespace, info.name, looks=False)
         payloads = {_lost(story, word): text for word, text in edits.items()}
     return await _each(words, "requeue", "requeued", by=whoami(), payloads=payloads)
 
@@ -317,10 +317,10 @@ def task_dead_letters(output: str, all_namespaces: bool, limit: int) -> int:
 
 async def _dead_letters(output: str, space: str | None, limit: int) -> int:
     letters: list[dict[str, Any]] = []
-    async with opened() as runtime:
-        found, _ = await runtime.tasking.tasks.list(namespace=space, phases=("dead_lettered",), limit=limit)
+    async with reached() as reach:
+        found, _ = await reach.work.tasks(namespace=space, phases=("dead_lettered",), limit=limit)
         for info in found:
-            story = await runtime.tasking.stories.of(info.namespace, info.name, looks=False)
+            story = await reach.work.story(info.namespace, info.name, looks=False)
             letters.append({"task": info.name, "namespace": info.namespace, "messages": _letters(story)})
     if output == "json":
         click.echo(as_json(letters))

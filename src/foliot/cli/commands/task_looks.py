@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import click
@@ -14,13 +15,13 @@ import msgspec
 from foliot.cli.connect import run
 from foliot.cli.invocation import is_terminal
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import opened
+from foliot.cli.runtimes import reached
 from foliot.cli.runview.tree import WIDTH, Node, tree_of
 from foliot.cli.runview.tree import as_data as trace_data
 from foliot.cli.task_names import find_task, task_argument
+from foliot.client.work import Work
 from foliot.engine.story.amounts import counted, duration, safe
 from foliot.engine.story.tracing import trace_of
-from foliot.runtime import Runtime
 from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo
 from foliot.work.story import drawing
@@ -41,30 +42,27 @@ def task_logs(name: str | None, follow: bool, cursor: str | None, show_cursor: b
 
 
 async def _logs(name: str | None, follow: bool, cursor: str | None, show_cursor: bool) -> int:
-    async with opened() as runtime:
-        task = await find_task(runtime, name)
-        reached = cursor
-        async for batch in _batches(runtime, task, cursor, follow=follow):
-            reached = batch.cursor
+    async with reached() as reach:
+        task = await find_task(reach.work, name)
+        place = cursor
+        async for batch in _batches(reach.work, task, cursor, follow=follow):
+            place = batch.cursor
             for happening in batch.happenings:
                 if (line := log_line(happening)) is not None:
                     click.echo(safe(line))
-    if show_cursor and reached:
-        click.echo(f"--cursor {reached}", err=True)
+    if show_cursor and place:
+        click.echo(f"--cursor {place}", err=True)
     return 0
 
 
-async def _batches(runtime: Runtime, task: TaskInfo, cursor: str | None, *, follow: bool) -> AsyncIterator[Batch]:
+async def _batches(work: Work, task: TaskInfo, cursor: str | None, *, follow: bool) -> AsyncIterator[Batch]:
     """What is there, and with `follow` what comes, until the task has ended."""
-    tasking = runtime.tasking
-    while True:
-        ended = (await tasking.tasks.get(task.namespace, task.name)).phase in ENDED
-        batch = await tasking.stories.happenings(task.namespace, task.name, cursor=cursor)
-        cursor = batch.cursor
-        yield batch
-        if ended or not follow:
-            return
-        await tasking.database.wait_for_change(timeout=LOOK_EVERY)
+    if not follow:
+        yield await work.happenings(task.namespace, task.name, cursor=cursor)
+        return
+    async with aclosing(work.follow(task.namespace, task.name, cursor=cursor)) as batches:
+        async for batch in batches:
+            yield batch
 
 
 @click.command(name="events")
@@ -79,12 +77,12 @@ def task_events(name: str | None, follow: bool, after: int, limit: int | None) -
 
 async def _events(name: str | None, follow: bool, after: int, limit: int | None) -> int:
     shown = 0
-    async with opened() as runtime:
-        tasking = runtime.tasking
-        task = await find_task(runtime, name)
+    async with reached() as reach:
+        work, cursor = reach.work, None
+        task = await find_task(reach.work, name)
         while True:
-            ended = (await tasking.tasks.get(task.namespace, task.name)).phase in ENDED
-            records = await tasking.stories.records(task.namespace, task.name, after=after)
+            ended = (await work.task(task.namespace, task.name)).phase in ENDED
+            records = await work.records(task.namespace, task.name, after=after)
             for record in records:
                 if limit is not None and shown >= limit:
                     return 0
@@ -93,7 +91,8 @@ async def _events(name: str | None, follow: bool, after: int, limit: int | None)
                 after, shown = record.seq, shown + 1
             if ended or not follow:
                 return 0
-            await tasking.database.wait_for_change(timeout=LOOK_EVERY)
+            cursor = (await work.happenings(task.namespace, task.name, cursor=cursor)).cursor
+            await work.changed(task.namespace, task.name, cursor=cursor, timeout=LOOK_EVERY)
 
 
 @click.command(name="graph")
@@ -105,9 +104,9 @@ def task_graph(name: str | None, output: str) -> int:
 
 
 async def _graph(name: str | None, output: str) -> int:
-    async with opened() as runtime:
-        task = await find_task(runtime, name)
-        story = await runtime.tasking.stories.of(task.namespace, task.name)
+    async with reached() as reach:
+        task = await find_task(reach.work, name)
+        story = await reach.work.story(task.namespace, task.name)
     now = time.time()
     nodes = nodes_of(story, now)
     match output:
@@ -134,15 +133,15 @@ def task_trace(name: str | None, output: str, full: bool) -> int:
 
 
 async def _trace(name: str | None, output: str, full: bool) -> int:
-    async with opened() as runtime:
-        task = await find_task(runtime, name)
-        story = await runtime.tasking.stories.of(task.namespace, task.name, looks=False)
+    async with reached() as reach:
+        task = await find_task(reach.work, name)
+        story = await reach.work.story(task.namespace, task.name, looks=False)
         nodes: dict[str, Node] = {}
         data: list[dict[str, Any]] = []
         for each in story.messages.values():
             if each.run is None:
                 continue
-            found = trace_of(each.run.run_id, await runtime.runs.facts(each.run.run_id))
+            found = trace_of(each.run.run_id, await reach.work.facts(each.run.run_id))
             nodes[each.message.id] = tree_of(found, each.run.phase, full=full, width=_width())
             message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
             data.append(

@@ -15,7 +15,7 @@ from foliot.cli.connect import run
 from foliot.cli.errors import warn
 from foliot.cli.live import leave
 from foliot.cli.output import as_json
-from foliot.cli.runtimes import opened, whoami
+from foliot.cli.runtimes import reached, whoami
 from foliot.cli.staying import stays, wait_option
 from foliot.cli.task_following import choose_task_view, finish_task, follow
 from foliot.cli.task_names import find_task, task_argument
@@ -97,11 +97,10 @@ async def _run(order: Order, manner: Manner) -> int:
     if not order.target.strip():
         raise UsageError("What should be done, and by whom? TARGET is empty.", hint=EXAMPLE)
     command, declared = await understand(order, quiet=manner.quiet or manner.as_json)
-    async with opened(*_folders(order.target)) as runtime:
-        tasks = runtime.tasking.tasks
-        command = replace(await choose_name(tasks, command, declared, order), by=whoami())
+    async with reached(*_folders(order.target)) as reach:
+        command = replace(await choose_name(reach.work, command, declared, order), by=whoami())
         try:
-            accepted = await tasks.accept(command)
+            accepted = await reach.work.submit(command)
         except FoliotError as error:
             if error.message == "message is required":
                 raise UsageError("What should be done? There is no message.", hint=EXAMPLE) from None
@@ -111,8 +110,8 @@ async def _run(order: Order, manner: Manner) -> int:
         if accepted.duplicate and not manner.quiet:
             warn(f"Task {accepted.task.name} was there already ({accepted.task.phase}).")
         view = choose_task_view(json=manner.as_json, quiet=manner.quiet)
-        followed = await follow(runtime, view, accepted.task, here=manner.here, stays=manner.stays)
-        code = await finish_task(runtime, view, accepted.task, followed)
+        followed = await follow(reach, view, accepted.task, here=manner.here, stays=manner.stays)
+        code = await finish_task(reach.work, view, accepted.task, followed)
     return leave(code)
 
 
@@ -155,15 +154,15 @@ async def _wait(name: str | None, seconds: float | None, manner: Manner) -> int:
     from foliot.errors import Unavailable
 
     view = choose_task_view(json=manner.as_json, quiet=manner.quiet)
-    async with opened() as runtime:
-        task = await find_task(runtime, name)
+    async with reached() as reach:
+        task = await find_task(reach.work, name)
         try:
             async with asyncio.timeout(None if task.phase in ENDED else seconds):
-                followed = await follow(runtime, view, task, here=manner.here, stays=manner.stays)
+                followed = await follow(reach, view, task, here=manner.here, stays=manner.stays)
         except TimeoutError:
-            phase = (await runtime.tasking.tasks.get(task.namespace, task.name)).phase
+            phase = (await reach.work.task(task.namespace, task.name)).phase
             raise Unavailable(
                 f"Task {task.name} is still {phase} after {seconds:g} seconds.", hint=f"foliot why {task.name}"
             ) from None
-        code = await finish_task(runtime, view, task, followed)
+        code = await finish_task(reach.work, view, task, followed)
     return leave(code)

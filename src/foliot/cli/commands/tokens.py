@@ -87,7 +87,7 @@ def revoke(token: str) -> int:
 async def _opened() -> AsyncGenerator[Database]:
     from foliot.store.open import open_database
 
-    database = await open_database(current().settings().store)
+    database = await open_database(current().store_settings().store)
     try:
         yield database
     finally:

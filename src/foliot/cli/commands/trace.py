@@ -10,7 +10,7 @@ import click
 from foliot.cli.connect import run
 from foliot.cli.invocation import is_terminal
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import find_run, opened, run_argument
+from foliot.cli.runtimes import reached, run_argument, run_of
 from foliot.cli.runview.tree import WIDTH, as_data, tree_of
 from foliot.engine.story.tracing import trace_of
 
@@ -28,9 +28,9 @@ def trace(run_id: str | None, output: str, full: bool) -> int:
 
 
 async def _trace(word: str | None, output: str, full: bool) -> int:
-    async with opened() as runtime:
-        info = await find_run(runtime, word)
-        found = trace_of(info.id, await runtime.runs.facts(info.id))
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
+        found = trace_of(info.id, await reach.work.facts(info.id))
     if output == "json":
         click.echo(as_json(as_data(found, info.phase)))
         return 0

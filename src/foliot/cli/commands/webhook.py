@@ -237,7 +237,7 @@ async def _listen(host: str, port: int) -> int:
     from foliot.work.webhook_endpoints import WebhookEndpoints
     from foliot.work.webhooks import Webhooks
 
-    settings = current().settings()
+    settings = current().store_settings()
     configure(settings, service=True)
     async with triggering() as (database, store, tasks):
         endpoints = WebhookEndpoints(database, store)

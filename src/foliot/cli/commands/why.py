@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 
 import click
@@ -10,13 +9,12 @@ import msgspec
 
 from foliot.cli.connect import namespace, run
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import find_run, is_left_behind, opened
+from foliot.cli.runtimes import reached, run_of
 from foliot.cli.task_names import find_task
+from foliot.client.work import Work
 from foliot.engine.story.amounts import safe
-from foliot.engine.story.explain import Explanation, Hint, Holder, Standing, explain
-from foliot.engine.story.tracing import trace_of
+from foliot.engine.story.explain import Explanation, Hint
 from foliot.errors import NotFound
-from foliot.runtime import Runtime
 from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.work.base import TaskInfo
 from foliot.work.story.why import TaskExplanation
@@ -35,19 +33,17 @@ def why(name: str | None, output: str) -> int:
 
 
 async def _why(word: str | None, output: str) -> int:
-    async with opened() as runtime:
-        info = await _run_or_task(runtime, word)
+    async with reached() as reach:
+        work = reach.work
+        info = await _run_or_task(work, word)
         if isinstance(info, RunInfo) and info.phase == "pending" and TASK_LABEL in info.labels:
             # It has no story of its own yet: what keeps it waiting is the business of its task.
-            info = await runtime.tasking.tasks.get(info.namespace, info.labels[TASK_LABEL])
+            info = await work.task(info.namespace, info.labels[TASK_LABEL])
         if isinstance(info, TaskInfo):
-            told = await runtime.tasking.stories.why(info.namespace, info.name)
+            told = await work.why_task(info.namespace, info.name)
             click.echo(as_json(msgspec.to_builtins(told)) if output == "json" else _task_text(info, told))
             return 0
-        _, state = await runtime.runs.load(info.id)
-        trace = trace_of(info.id, await runtime.runs.facts(info.id))
-    now = time.time()
-    explanation = explain(trace, Standing(info.phase, _holder(info, now)), state.spec, now)
+        explanation = await work.why_run(info.id)
     if output == "json":
         click.echo(as_json({"run": info.id, "phase": info.phase, **msgspec.to_builtins(explanation)}))
     else:
@@ -55,18 +51,17 @@ async def _why(word: str | None, output: str) -> int:
     return 0
 
 
-async def _run_or_task(runtime: Runtime, word: str | None) -> RunInfo | TaskInfo:
+async def _run_or_task(work: Work, word: str | None) -> RunInfo | TaskInfo:
     """A task of exactly this name, else a run, else a task that is called like it. Raises `NotFound`."""
     if word is None:
-        return await find_run(runtime, None)
-    tasks = runtime.tasking.tasks
+        return await run_of(work, None)
     with suppress(NotFound):
-        return await tasks.get(namespace(), word.removeprefix("task/"))
+        return await work.task(namespace(), word.removeprefix("task/"))
     try:
-        return await find_run(runtime, word)
+        return await run_of(work, word)
     except NotFound:
         try:
-            return await find_task(runtime, word)
+            return await find_task(work, word)
         except NotFound:
             hint = "`foliot runs` and `foliot task list` show what there is"
             raise NotFound(f"there is no run {word!r}, and no task", hint=hint) from None
@@ -87,12 +82,6 @@ def _next(hints: list[Hint]) -> str:
         "What you can do",
         [f"{click.style(hint.command.ljust(width), fg='cyan')}  {hint.effect}" for hint in hints],
     )
-
-
-def _holder(info: RunInfo, now: float) -> Holder:
-    if info.worker is None:
-        return "nobody"
-    return "gone" if is_left_behind(info, now) else "alive"
 
 
 def _text(info: RunInfo, told: Explanation) -> str:

@@ -89,7 +89,7 @@ async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | N
     from foliot.cli.runtimes import opened
     from foliot.settings import mask_password
 
-    settings = current().settings()
+    settings = current().store_settings()
     configure(settings, service=True)
     async with opened() as runtime, _mcp_kept_in_step(runtime, wanted=not once):
         worker = runtime.tasking.worker(offer, grace=grace, once=once)
@@ -118,7 +118,7 @@ async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator
     from foliot.store.keyring import load_keyring
     from foliot.store.resources import SqlResourceStore
 
-    settings = current().settings()
+    settings = current().store_settings()
     store = SqlResourceStore(runtime.tasking.database, partial(load_keyring, settings))
     async with opened_connections(store, settings) as connections:
         keeping = asyncio.create_task(McpKeeper(store, connections).run())

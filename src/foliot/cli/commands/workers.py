@@ -77,7 +77,7 @@ def mend(key: str) -> int:
 async def _opened() -> AsyncGenerator[Database]:
     from foliot.store.open import open_database
 
-    database = await open_database(current().settings().store)
+    database = await open_database(current().store_settings().store)
     try:
         yield database
     finally:

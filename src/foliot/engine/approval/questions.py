@@ -7,7 +7,7 @@ gave the other is told. It waits in the store until somebody takes the run up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final, cast
 
@@ -69,7 +69,11 @@ def _waits_for_person(info: RunInfo) -> bool:
 
 def find_question(info: RunInfo, state: State, call: str | None) -> OpenQuestion:
     """The question that is meant: the only one, or that of a call by id or tool. Raises `NotFound`, `Conflict`."""
-    asked = questions_of(state) if info.phase not in TERMINAL else []
+    return choose_question(info, questions_of(state) if info.phase not in TERMINAL else [], call)
+
+
+def choose_question(info: RunInfo, asked: Sequence[OpenQuestion], call: str | None) -> OpenQuestion:
+    """The one that is meant of those that a run asks. Raises as `find_question`."""
     if not asked:
         raise Conflict(f"run {info.id} ({info.phase}) asks nothing", hint=f"`foliot why {info.id}`")
     found = [each for each in asked if call is None or call in (each.call_id, each.tool)]

@@ -1,0 +1,151 @@
+"""`foliot config …-context(s)`: servers by name, and which of them commands talk to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from msgspec.structs import replace
+
+from foliot.cli.invocation import current
+from foliot.cli.output import as_json, output_option
+from foliot.cli.tables import table
+from foliot.errors import UsageError
+
+_name = click.argument("name", metavar="NAME")
+
+
+@click.command("get-contexts")
+@output_option("table", "json", "name", default="table", help="table, json or name.")
+def get_contexts(output: str) -> int:
+    """List the contexts, the current one with a star. Tokens are never shown."""
+    from foliot.contexts import load_contexts
+
+    kept = load_contexts(_home())
+    shown = {
+        name: {
+            "current": name == kept.current,
+            "server": context.server,
+            "namespace": context.namespace or "default",
+            "token": "kept here" if context.token else f"in {context.token_file}" if context.token_file else "none",
+        }
+        for name, context in sorted(kept.contexts.items())
+    }
+    if output == "json":
+        click.echo(as_json(shown))
+    elif output == "name":
+        click.echo("\n".join(shown), nl=bool(shown))
+    elif shown:
+        rows = [
+            ["*" if facts["current"] else "", name, *(str(facts[key]) for key in ("server", "namespace", "token"))]
+            for name, facts in shown.items()
+        ]
+        click.echo(table(["", "NAME", "SERVER", "NAMESPACE", "TOKEN"], rows))
+    else:
+        click.echo("There are no contexts. `foliot config set-context --help` says how to make one.", err=True)
+    return 0
+
+
+@click.command("current-context")
+def current_context() -> int:
+    """Say which context commands use."""
+    from foliot.contexts import load_contexts
+
+    kept = load_contexts(_home())
+    if not kept.current:
+        click.echo("No context is in use: commands work on the store.", err=True)
+        return 0
+    click.echo(kept.current)
+    return 0
+
+
+@click.command("use-context")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--none", "nothing", is_flag=True, help="Use none: commands work on the store again.")
+def use_context(name: str | None, nothing: bool) -> int:
+    """Have commands talk to the server of this context from now on."""
+    from foliot.contexts import load_contexts, save_contexts
+
+    if (name is None) != nothing:
+        raise UsageError("Which context?", hint="Give its name, or --none.")
+    home = _home()
+    kept = load_contexts(home)
+    if name is not None:
+        kept.named(name)
+    save_contexts(home, replace(kept, current=name or ""))
+    click.echo(f"Commands talk to {name!r} now." if name else "Commands work on the store now.")
+    return 0
+
+
+@click.command("set-context")
+@_name
+@click.option("--token-stdin", is_flag=True, help="Read a token from standard input, and keep it.")
+@click.option("--ca", metavar="FILE", help="Certificates to trust.")
+@click.option("--cert", metavar="FILE", help="A certificate of your own.")
+@click.option("--cert-key", metavar="FILE", help="Its private key.")
+@click.option("--use", is_flag=True, help="Use it from now on.")
+def set_context(name: str, token_stdin: bool, ca: str | None, cert: str | None, cert_key: str | None, use: bool) -> int:
+    """Make a context, or change what is given of one: --server, -n, and --token-file are kept in it.
+
+    \b
+    foliot config set-context prod --server https://foliot.example --token-stdin --use < token
+    foliot config set-context prod -n team-a
+
+    They are kept in contexts.json in Foliot's folder, readable by you only. A token is for one server: with another
+    --server it is forgotten.
+    """
+    from foliot.contexts import Context, load_contexts, save_contexts
+    from foliot.settings import Given, as_namespace
+
+    home = _home()
+    kept = load_contexts(home)
+    as_namespace(Given(name, "the name of the context", Path.cwd()))
+    changes = _changes(token_stdin=token_stdin, server_ca=ca, server_cert=cert, server_cert_key=cert_key)
+    before = kept.contexts.get(name)
+    if before is None and "server" not in changes:
+        raise UsageError(f"Where is the server of {name!r}?", hint="Give --server https://host:port.")
+    if before is not None and changes.get("server", before.server) != before.server:
+        changes = {"token": "", "token_file": "", **changes}
+    context = replace(before, **changes) if before is not None else Context(**changes)
+    chosen = name if use else kept.current
+    save_contexts(home, replace(kept, contexts={**kept.contexts, name: context}, current=chosen))
+    click.echo(f"Context {name!r} {'changed' if before else 'made'}{', and in use' if use else ''}.")
+    return 0
+
+
+def _changes(*, token_stdin: bool, **paths: str | None) -> dict[str, str]:
+    """What was given, by the names of settings. Raises `UsageError`."""
+    from foliot.settings import RULES, Given, as_token
+
+    flags, here = current().flags, Path.cwd()
+    if token_stdin and "token_file" in flags:
+        raise UsageError("A token is kept here or read from a file, not both.", hint="Give one of them.")
+    given = {**{name: flags.get(name) for name in ("server", "namespace", "token_file")}, **paths}
+    changes = {
+        name: str(RULES[name].parse(Given(text, f"flag --{name.replace('_', '-')}", here)))
+        for name, text in given.items()
+        if text is not None
+    }
+    if token_stdin:
+        return {**changes, "token": as_token(Given(sys.stdin.read(), "standard input", here)), "token_file": ""}
+    return {**changes, "token": ""} if "token_file" in changes else changes
+
+
+@click.command("delete-context")
+@_name
+def delete_context(name: str) -> int:
+    """Forget a context and its token."""
+    from foliot.contexts import load_contexts, save_contexts
+
+    home = _home()
+    kept = load_contexts(home)
+    kept.named(name)
+    rest = {each: context for each, context in kept.contexts.items() if each != name}
+    save_contexts(home, replace(kept, contexts=rest, current="" if kept.current == name else kept.current))
+    click.echo(f"Context {name!r} deleted.")
+    return 0
+
+
+def _home() -> Path:
+    return current().home()
