@@ -151,6 +151,42 @@ async def test_the_events_of_tasks_and_runs_go_on_behind_any_of_them(http: httpx
     assert [each["seq"] for each in journal] == list(range(2, len(told)))
 
 
+async def test_answers_are_seen_while_they_are_written(
+    http: httpx.AsyncClient, runtime: Runtime, streaming: Any
+) -> None:
+    await http.post("/v1/tasks", json=task("t1"))
+    (run,) = (await http.get("/v1/tasks/t1/runs")).json()["runs"]
+    runtime.tasking.performer.stream = True
+    async with streaming(http, f"/v1/runs/{run['run_id']}/events") as stream:
+        first = await stream.next()
+        worker = runtime.tasking.worker(Offer("w", runtime.runs.worker), grace=0)
+        working = asyncio.create_task(worker.run())
+        events = [first]
+        while events[-1].name != "end":
+            events.append(await stream.next())
+        worker.drain()
+        await working
+
+    text = "".join(each.data["delta"].get("text", "") for each in events if each.name == "delta")
+    assert text == "Hello there."
+    assert all(each.id is None for each in events if each.name == "delta")
+    numbers = [int(each.id) for each in events if each.name == "event"]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_watch_of_tasks_tells_how_they_stand(http: httpx.AsyncClient, streaming: Any) -> None:
+    async with streaming(http, "/v1/tasks/watch", namespace="default") as stream:
+        await http.post("/v1/tasks", json=task("t1"))
+        phases: list[str] = []
+        while "Succeeded" not in phases:
+            event = await stream.next()
+            assert event.data["resource"]["metadata"]["name"] == "t1"
+            phases.append(event.data["resource"]["status"]["phase"])
+
+    assert phases[-1] == "Succeeded"
+
+
 async def test_a_key_makes_a_task_once_whatever_its_name(http: httpx.AsyncClient) -> None:
     first = await http.post("/v1/tasks", json=task("a"), headers={"Idempotency-Key": "k"})
     again = await http.post("/v1/tasks", json=task("a"), headers={"Idempotency-Key": "k"})

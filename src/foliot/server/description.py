@@ -56,6 +56,7 @@ _OBJECTS: Final = {("patch", "/v1/{kind}/{name}"), ("put", "/v1/{kind}/{name}/st
 _STREAMS: Final = {
     "/v1/events/watch",
     "/v1/{kind}/watch",
+    "/v1/tasks/watch",
     "/v1/tasks/{name}/events",
     "/v1/runs/{run_id}/events",
 }

@@ -1,7 +1,8 @@
 """Runs and tasks as streams: what is in their journals behind a cursor, then what comes, until they end.
 
 The cursor of a run is the `seq` of its last event. That of a task holds the place in its own events and in those of
-each run; where so many runs are under way that it does not fit into a header, only some events carry one.
+each run; where so many runs are under way that it does not fit into a header, only some events carry one. A store that
+is away for a while is waited for.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ from typing import Any, Final
 import msgspec
 
 from foliot.engine.live import Output, Reader, Recorded, Streamed
+from foliot.errors import Unavailable
 from foliot.kernel.codec import decode, encode, type_of
 from foliot.server.context import Services
+from foliot.server.identity import Caller
 from foliot.server.sse import frame
+from foliot.server.tasklist import Wanted, list_tasks
+from foliot.store.base import Document
 from foliot.store.runs import TERMINAL, Entry
 from foliot.store.tasks import ENDED
 from foliot.work.story.happenings import Happening, Place, TaskHappening, as_data, decode_cursor, encode_cursor
 
 LOOK_EVERY: Final = 1.0
+PACE: Final = 0.25
 LONGEST_CURSOR: Final = 2000
+MOST_TASKS: Final = 1000
 PAGE: Final = 500
 
 
@@ -30,9 +37,13 @@ async def task_frames(services: Services, namespace: str, name: str, cursor: str
     """Everything that happens to a task and its runs, then an event `end` when it has ended."""
     tasking = services.runtime.tasking
     while True:
-        info = await tasking.tasks.get(namespace, name)
         place = decode_cursor(cursor)
-        batch = await tasking.stories.happenings(namespace, name, cursor=cursor)
+        try:
+            info = await tasking.tasks.get(namespace, name)
+            batch = await tasking.stories.happenings(namespace, name, cursor=cursor)
+        except Unavailable:
+            await asyncio.sleep(LOOK_EVERY)
+            continue
         for number, happening in enumerate(batch.happenings, start=1):
             place = _behind(place, happening)
             mark = batch.cursor if number == len(batch.happenings) else encode_cursor(place)
@@ -43,6 +54,37 @@ async def task_frames(services: Services, namespace: str, name: str, cursor: str
             yield frame("end", {"type": "end", "task": info.id, "phase": info.phase})
             return
         await tasking.database.wait_for_change(timeout=LOOK_EVERY)
+
+
+async def all_tasks_frames(services: Services, caller: Caller, wanted: Wanted) -> AsyncGenerator[bytes]:
+    """The newest tasks and how they stand, then each that comes, changes or goes.
+
+    How a task stands is read off its runs and has no number of its own, so there are no cursors: whoever reconnects
+    gets all of them again.
+    """
+    known: dict[str, Document] = {}
+    while True:
+        try:
+            items, _ = await list_tasks(services, caller, wanted, limit=MOST_TASKS, cursor=None)
+        except Unavailable:
+            await asyncio.sleep(LOOK_EVERY)
+            continue
+        now = {_identity(item): item for item in items}
+        for identity, item in now.items():
+            if item != known.get(identity):
+                kind = "updated" if identity in known else "added"
+                yield frame("resource", {"type": kind, "resource": item})
+        for identity in known.keys() - now.keys():
+            gone = {"kind": "Task", "metadata": known[identity]["metadata"]}
+            yield frame("resource", {"type": "deleted", "resource": gone})
+        known = now
+        await services.database.wait_for_change(timeout=LOOK_EVERY)
+        await asyncio.sleep(PACE)  # a busy store wakes everybody with each commit
+
+
+def _identity(task: Document) -> str:
+    metadata = task["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
 
 
 def _behind(place: Place, happening: Happening) -> Place:
@@ -59,13 +101,19 @@ async def run_frames(services: Services, run_id: str, after: int) -> AsyncGenera
         pieces = _Pieces(reader)
         stack.callback(pieces.stop)
         while True:
-            ended = (await journal.get(run_id)).phase in TERMINAL
-            for entry in await journal.read(run_id, after=after, limit=PAGE):
+            try:
+                info = await journal.get(run_id)
+                entries = await journal.read(run_id, after=after, limit=PAGE)
+            except Unavailable:
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            ended = info.phase in TERMINAL
+            for entry in entries:
                 yield frame("event", event_data(run_id, entry), entry.seq)
                 after = entry.seq
                 ended = False  # perhaps there are more
             if ended:
-                yield frame("end", {"type": "end", "run": run_id, "phase": (await journal.get(run_id)).phase})
+                yield frame("end", {"type": "end", "run": run_id, "phase": info.phase})
                 return
             for piece in pieces.taken():
                 yield piece

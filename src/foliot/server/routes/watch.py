@@ -6,6 +6,7 @@ the store, so a client may reconnect to any of them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any, Final, cast
@@ -14,15 +15,18 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import Gone, InvalidInput
+from foliot.errors import Gone, InvalidInput, Unavailable
 from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.following import all_tasks_frames
 from foliot.server.guard import new_router
 from foliot.server.naming import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
 from foliot.server.sse import EventStream, frame
+from foliot.server.tasklist import Wanted
 from foliot.store.base import Change, Filter, Requirement
 
 router = new_router("streams")
 
+PAUSE: Final = 1.0
 TYPES: Final = {"created": "added", "updated": "updated", "deleted": "deleted"}
 Position = Annotated[
     str | None, Query(description="Go on behind this revision; without one, begin with what there is.")
@@ -45,6 +49,23 @@ async def watch_all(
     filter = _named(wanted(known, namespace, None, None), name)
     position = last_event(request, since) or str(await services.resources.revision())
     return await _stream(services, caller.narrowed(filter), position)
+
+
+@router.get("/v1/tasks/watch")
+async def watch_tasks(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    name: OneName = None,
+    labelSelector: Labels = None,
+    fieldSelector: Fields = None,
+) -> Response:
+    """How the newest tasks stand, and each change of it: events `resource`, as for other kinds, but without ids.
+
+    Whoever reconnects gets all of them again. Follow `/v1/tasks/{name}/events` for everything that happens to one.
+    """
+    filter = _named(wanted("Task", namespace, labelSelector, fieldSelector), name)
+    return EventStream(all_tasks_frames(services, caller, Wanted(filter)), closing=services.closing)
 
 
 @router.get("/v1/{kind}/watch")
@@ -102,10 +123,15 @@ async def _changes(services: Services, filter: Filter, after: int | None) -> Asy
                 break
             page = await services.client.list(filter, cursor=page.cursor)
     yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(after)}, after)
-    watched = cast("AsyncGenerator[Change]", services.resources.watch(filter, after=after))
-    async with aclosing(watched) as changes:
-        async for change in changes:
-            yield frame("resource", _told(change), change.revision)
+    while True:
+        watched = cast("AsyncGenerator[Change]", services.resources.watch(filter, after=after))
+        try:
+            async with aclosing(watched) as changes:
+                async for change in changes:
+                    yield frame("resource", _told(change), change.revision)
+                    after = change.revision
+        except Unavailable:  # a store that is away for a while is waited for
+            await asyncio.sleep(PAUSE)
 
 
 async def _nothing(services: Services) -> AsyncGenerator[bytes]:
