@@ -1,0 +1,253 @@
+"""One suite, two clients: the same commands on the store in this process, and over a server in another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+MANIFEST = """\
+apiVersion: foliot.dev/v1
+kind: ModelEndpoint
+metadata: {name: brain}
+spec:
+  provider: scripted
+  default_model: scripted
+  script:
+    - match: {agent: first}
+      turns: [{say: "first on {input}"}]
+    - match: {agent: second}
+      turns:
+        - when: {input: bad}
+          fail: request
+        - say: "second on {input}"
+    - match: {agent: asker}
+      turns:
+        - call: {ask_user: {question: "Which colour?"}}
+        - say: "It is {last_result}"
+    - match: {agent: payer}
+      turns:
+        - {call: {pay: {amount: 5}}}
+        - {say: "Paid: {last_result}."}
+---
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata: {name: pay}
+spec: {type: function, function: "gated_tools:pay", effect: idempotent, operation_classes: [write]}
+---
+apiVersion: foliot.dev/v1
+kind: ToolPermission
+metadata: {name: pay}
+spec: {operation_rules: [{operation_class: write, verdict: approval_required}]}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: first}
+spec: {model_ref: brain, prompt: Go.}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: second}
+spec: {model_ref: brain, prompt: Go.}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: asker}
+spec: {model_ref: brain, prompt: Ask., tools: [ask_user]}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: payer}
+spec: {model_ref: brain, prompt: Pay., tools: [pay]}
+---
+apiVersion: foliot.dev/v1
+kind: AgentSystem
+metadata: {name: duo}
+spec: {agents: [first, second]}
+"""
+TOOLS = """\
+async def pay(amount: int) -> str:
+    return f"{amount} euros"
+"""
+
+
+@dataclass
+class Up:
+    """`foliot up` in a process of its own."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+
+@pytest.fixture
+def place(tmp_path: Path, home: Path) -> Path:
+    (tmp_path / "team.yaml").write_text(MANIFEST)
+    (tmp_path / "gated_tools.py").write_text(TOOLS)
+    return tmp_path
+
+
+def started(folder: Path, home: Path) -> Up:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "foliot.cli", "up", "--port", "0", "--home", str(home)],
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    timer = threading.Timer(40, process.kill)
+    timer.start()
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if found := re.search(r"http://[0-9.]+:\d+", line):
+                return Up(process, found[0])
+    finally:
+        timer.cancel()
+    process.kill()
+    process.wait()
+    raise AssertionError("foliot up did not start")
+
+
+@pytest.fixture(params=["store", "server"])
+def ask(request: pytest.FixtureRequest, foliot, place: Path, home: Path) -> Iterator[Callable[..., object]]:
+    """The command line on the store, or on a server that it has a token for."""
+    if request.param == "store":
+        yield foliot
+        return
+    far = place / "far"
+    made = foliot("tokens", "create", "ann", "--admin", "--home", far, "-o", "json")
+    assert made.code == 0, made.err
+    (place / "token").write_text(json.loads(made.out)["token"])
+    up = started(place, far)
+    try:
+        yield lambda *words, **more: foliot("--server", up.url, "--token-file", place / "token", *words, **more)
+    finally:
+        up.process.terminate()
+        up.process.communicate(timeout=40)
+
+
+@pytest.fixture
+def team(ask):
+    said = ask("apply", "-f", "team.yaml")
+    assert said.code == 0, said.err
+    return ask
+
+
+def test_resources_are_applied_listed_described_and_deleted(team):
+    again = team("apply", "-f", "team.yaml")
+    assert again.code == 0
+    assert "unchanged" in again.out
+    assert team("get", "agents", "-o", "name").out.split() == [
+        "agent/asker",
+        "agent/first",
+        "agent/payer",
+        "agent/second",
+    ]
+    assert "model_ref" in team("get", "agent/first", "-o", "yaml").out
+    assert team("describe", "agent/first").code == 0
+    assert team("diff", "-f", "team.yaml").code == 0
+    missing = team("get", "agent", "frist")
+    assert (missing.code, "Did you mean first?" in missing.err) == (3, True)
+    assert team("delete", "agent/payer").code == 0
+    assert team("get", "agent/payer").code == 3
+    everything = team("get", "all", "-o", "name").out.split()
+    assert "agent/first" in everything
+
+
+def test_a_task_is_run_to_its_result_and_looked_at_from_all_sides(team):
+    said = team("task", "run", "duo", "clocks", "--name", "t1", "-q")
+    assert (said.code, said.out) == (0, "second on first on clocks\n"), said.err
+
+    assert team("task", "list", "-o", "name").out.split() == ["t1"]
+    assert "Succeeded" in team("task", "show", "t1").out
+    logs = team("task", "logs", "t1", "-f")
+    assert logs.code == 0
+    assert logs.out.count("the task has succeeded") == 1
+    assert team("task", "logs", "t1").out == logs.out
+    events = [json.loads(line) for line in team("task", "events", "t1", "-f").out.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert "first" in team("task", "graph", "t1").out
+    assert "second on first on clocks" in team("task", "trace", "t1", "--full").out
+    assert "succeeded" in team("why", "t1").out
+    runs = json.loads(team("runs", "-o", "json").out)["items"]
+    assert sorted(run["spec"]["agent"] for run in runs) == ["first", "second"]
+    assert "first on clocks" in team("trace", runs[-1]["metadata"]["name"]).out
+    assert team("why", runs[0]["metadata"]["name"]).code == 0
+    assert team("task", "archive", "t1").code == 0
+    assert team("task", "list", "-o", "name").out == ""
+
+
+def test_a_task_that_fails_says_so_and_can_be_tried_again(team):
+    said = team("task", "run", "second", "bad", "--name", "t1", "-q")
+    assert said.code == 1
+    assert "failed" in said.err or "dead-lettered" in said.err
+    again = team("task", "requeue", "t1")
+    assert again.code == 0, again.err
+    assert team("task", "wait", "t1", "-q", *_here(team)).code == 1
+
+
+def test_asking_twice_with_one_key_finds_one_task(team):
+    first = team("task", "run", "duo", "clocks", "--key", "k1", "--detach")
+    second = team("task", "run", "duo", "clocks", "--key", "k1", "--detach")
+
+    assert (first.code, second.code) == (0, 0), first.err
+    assert first.out == second.out
+    assert team("task", "run", "duo", "other", "--key", "k1", "--detach").code == 4
+
+
+def test_an_approval_is_shown_and_given_and_the_work_goes_on(team):
+    said = team("task", "run", "payer", "go", "--name", "t1")
+    assert said.code == 8, said.err
+
+    (name,) = team("approvals", "list", "-o", "name").out.split()
+    assert "pay" in team("approvals", "show", name).out
+    assert team("approvals", "approve", name, "--no-resume").code == 0
+    assert team("approvals", "approve", name).code == 4
+
+    waited = team("task", "wait", "t1", "-q", "--wait", *_here(team))
+    assert (waited.code, waited.out) == (0, "Paid: 5 euros.\n"), waited.err
+
+
+def test_a_question_is_listed_and_answered(team):
+    said = team("task", "run", "asker", "go", "--name", "t1")
+    assert said.code == 8, said.err
+    (question,) = json.loads(team("answer", "-o", "json").out)
+    assert question["question"] == "Which colour?"
+
+    assert team("answer", question["run_id"], "blue", "--no-resume").code == 0
+
+    waited = team("task", "wait", "t1", "-q", "--wait", *_here(team))
+    assert (waited.code, waited.out) == (0, "It is blue\n"), waited.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["task", "show", "nothing"], 3),
+        (["task", "run", "nobody", "x"], 3),
+        (["trace", "nothing"], 3),
+        (["approvals", "show", "nothing"], 3),
+        (["task", "logs", "nothing", "-f"], 3),
+    ],
+)
+def test_what_is_not_there_is_told_in_the_same_way(ask, words, code):
+    said = ask(*words)
+
+    assert said.code == code, said.err
+    assert said.err.startswith("error: ")
+    assert "hint: " in said.err
+
+
+def _here(team) -> list[str]:
+    """On the store nobody else does the work."""
+    return [] if getattr(team, "__name__", "") == "<lambda>" else ["--here"]
