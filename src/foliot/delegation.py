@@ -26,6 +26,7 @@ from foliot.kernel.calls import parse_arguments
 from foliot.kernel.events import CancelRequested, RunCreated, RunSucceeded
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call, State
+from foliot.kernel.traces import under_call
 from foliot.resources.digest import definition_digest
 from foliot.store.runs import TERMINAL, Held, Signal
 from foliot.tools import search
@@ -196,8 +197,15 @@ class Delegator:
             definitions={f"Agent/{agent.name}": definition_digest(agent.document)},
             parent=order.parent,
             depth=order.depth,
+            trace=self._trace(order),
             tools=tools,
         )
+
+    def _trace(self, order: Order) -> str:
+        """A child belongs to the trace of its parent, below the call that asked for it."""
+        parent = self._parent(order)
+        context = parent.created.trace if parent is not None and parent.created is not None else ""
+        return under_call(context, order.parent, order.call_id) if context else ""
 
     def _share(self, order: Order) -> Limits:
         """What the parent has left, divided among the children that its step asks for.

@@ -25,6 +25,7 @@ OTHER_VARIABLES: Final = (CONFIG, "FOLIOT_CONTEXT", "FOLIOT_DEBUG", "FOLIOT_TEST
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["text", "json"]
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Access: TypeAlias = Literal["allow", "deny"]
 NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -151,6 +152,25 @@ def as_log_format(given: Given) -> LogFormat:
             raise refused(given, "text or json")
 
 
+def as_http(given: Given) -> str:
+    scheme, separator, rest = given.text.partition("://")
+    if scheme in ("http", "https") and separator and rest and given.text.isprintable():
+        return given.text
+    raise refused(given, "http://host:port or https://host")
+
+
+def as_pairs(given: Given) -> Pairs:
+    """Names with values, separated by commas: `x-team=agents,authorization=Bearer …`. Never shown: they are secret."""
+    pairs: list[tuple[str, str]] = []
+    for part in given.text.split(","):
+        name, equals, value = part.partition("=")
+        if equals and name.strip():
+            pairs.append((name.strip(), value.strip()))
+        elif part.strip():
+            raise UsageError(f"{given.origin}: a part of it is not NAME=VALUE", hint="such as x-team=agents,x-key=…")
+    return tuple(pairs)
+
+
 def as_access(given: Given) -> Access:
     match given.text.lower():
         case "allow":
@@ -222,6 +242,10 @@ class Settings:
     log_level: LogLevel = field(metadata=rule(as_level, "warning"))
     # One JSON object a line for programs that collect logs.
     log_format: LogFormat = field(metadata=rule(as_log_format, "text"))
+    # A collector of OpenTelemetry that takes OTLP over HTTP; without it nothing is traced.
+    otel_endpoint: str | None = field(metadata=rule(as_http, None))
+    otel_headers: Pairs = field(metadata=rule(as_pairs, "", sources=("environment",), secret=True))
+    otel_service: str = field(metadata=rule(as_text, "foliot"))
     nats: str | None = field(metadata=rule(as_nats, None))
     # Files for NATS: who we are (a .creds file or an nkey seed), whom to trust, and a certificate of our own.
     nats_credentials: Path | None = field(metadata=rule(as_path, None))
@@ -274,9 +298,11 @@ class Settings:
         value = getattr(self, name)
         if value is None:
             return ""
+        if rule.secret:
+            return "" if value == () else "********"
         if isinstance(value, tuple):
             return ", ".join(cast("tuple[str, ...]", value))
-        return "********" if rule.secret else mask_password(str(value))
+        return mask_password(str(value))
 
 
 RULES: Final[Mapping[str, Rule]] = {f.name: f.metadata["rule"] for f in fields(Settings) if "rule" in f.metadata}

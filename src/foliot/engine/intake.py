@@ -23,6 +23,7 @@ from foliot.kernel.events import (
 )
 from foliot.kernel.messages import ToolFailure, ToolResult
 from foliot.kernel.state import State
+from foliot.kernel.traces import under_call
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox
 
 Answered: TypeAlias = ToolFinished | ApprovalRequested | QuestionAsked | BudgetExceeded
@@ -56,6 +57,7 @@ async def admit_calls(
 
 def _invocation(state: State, intent: CallIntent, caller: Caller) -> Invocation:
     locked = state.spec.extra.get(LOCK, {}).get(intent.name, ("", ""))
+    trace = _trace(state, intent.call_id)
     return Invocation(
         run_id=state.run_id,
         call_id=intent.call_id,
@@ -67,9 +69,16 @@ def _invocation(state: State, intent: CallIntent, caller: Caller) -> Invocation:
         grant=intent.grant.approval_id if intent.grant else "",
         prior=frozenset(state.tools_done),
         attempt=intent.attempt,
+        trace=trace,
+        trace_id=trace[3:35],
         version=locked[0],
         schema_digest=locked[1],
     )
+
+
+def _trace(state: State, call_id: str) -> str:
+    context = state.created.trace if state.created is not None else ""
+    return under_call(context, state.run_id, call_id) if context else ""
 
 
 def caller_of(state: State) -> Caller:

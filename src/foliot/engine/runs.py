@@ -26,6 +26,7 @@ from foliot.kernel.loop import apply
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, digest, encode_spec
 from foliot.kernel.state import State
+from foliot.kernel.traces import new_trace
 from foliot.store.runs import Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal
 from foliot.tools.base import Toolbox
 
@@ -67,6 +68,8 @@ class Runs:
         self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
+        # Whether runs that begin here are traced, unless who begins one says so.
+        self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
         self._specs = Specs()
         self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
@@ -83,12 +86,14 @@ class Runs:
         fork: Fork | None = None,
         parent: str = "",
         depth: int = 0,
+        trace: str = "",
         tools: Toolbox | None = None,
         stream: bool = False,
     ) -> Driver:
         """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken.
 
-        `parent` is the run that delegated to it, `depth` how many such runs stand above it.
+        `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
+        is traced under, by default one of its own if this process traces.
         """
         now = self._clock()
         run_id = run_id or new_run_id(now)
@@ -110,6 +115,7 @@ class Runs:
             fork=fork,
             parent=parent,
             depth=depth,
+            trace=trace or (str(new_trace(run_id)) if self.traced else ""),
         )
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
         lease = await self.journal.create(

@@ -47,6 +47,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     """Pins the run. `spec` is the digest of its `RunSpec`; `definitions` are digests of the resources behind it.
 
     `history` is the digest of the messages before `input` (an earlier conversation, or a fork's past), if any.
+    `trace` is the context that the run is traced under, see traces.py; blank when it is not.
     """
 
     agent: str
@@ -59,6 +60,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     task: str = ""
     parent: str = ""
     depth: int = 0
+    trace: str = ""
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):

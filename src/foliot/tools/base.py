@@ -45,7 +45,8 @@ class Invocation(Struct, frozen=True, gc=False):
     `idempotency_key` is the same for every attempt of the same call, across crashes and machines: a backend that
     remembers it can make a `once` tool safe to repeat. `grant` is the id of the approval it was given; `prior` are the
     tools that succeeded before in the same run; `deadline` is in seconds since 1970. `version` and `schema_digest` are
-    what the run was locked to when it began; empty for a caller that has no lock.
+    what the run was locked to when it began; empty for a caller that has no lock. `trace` is the context of what the
+    call begins elsewhere, in the form of `traceparent`, and `trace_id` its trace; both empty when nobody traces.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class Invocation(Struct, frozen=True, gc=False):
     trace_id: str = ""
     version: str = ""
     schema_digest: str = ""
+    trace: str = ""
 
     @property
     def namespace(self) -> str:

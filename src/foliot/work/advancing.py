@@ -32,6 +32,7 @@ from foliot.kernel.task_events import (
     TaskFailed,
     TaskSucceeded,
 )
+from foliot.kernel.traces import under_message
 from foliot.store import queue, tasks
 from foliot.store.journal import create_run
 from foliot.store.queue import QueueItem
@@ -113,6 +114,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
             namespace=spec.namespace,
             definitions=task.pinned.plan.definitions,
             task=task.id,
+            trace=under_message(command.trace, run_id) if command.trace else "",
         )
         new = NewRun(
             id=run_id,

@@ -35,7 +35,8 @@ class Command(Struct, frozen=True, omit_defaults=True):
 
     `message` is what the first agent is told, by default `input["topic"]`. `input` goes to every agent. `user` is who
     it is done for (budgets); `by` is who asked. `timeout` is in seconds for the whole task, `expires_at` the time
-    after which it must not begin any more. `attachments` and `routing` are carried along, and not looked into.
+    after which it must not begin any more. `attachments` and `routing` are carried along, and not looked into. `trace`
+    is the `traceparent` that the task is traced under.
     """
 
     target_kind: TargetKind
@@ -61,6 +62,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
     attachments: tuple[dict[str, Any], ...] = ()
     routing: dict[str, Any] = {}
     session: str = ""
+    trace: str = ""
 
 
 class TaskInfo(Struct, frozen=True):

@@ -20,6 +20,7 @@ from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.graph import advance, encode_state, new_state
 from foliot.kernel.task_codec import decode_fact, encode_fact, fact_type
 from foliot.kernel.task_events import TaskAccepted, TaskCancelRequested, TaskEvent, TaskRequeued, TimerWentOff
+from foliot.kernel.traces import new_trace, read_context
 from foliot.store import tasks as rows
 from foliot.store.base import Database
 from foliot.store.tasks import ENDED, NewTask
@@ -61,6 +62,8 @@ class TaskService(TaskList):
         self._clock = clock
         self._wake = wake
         self._new_id = new_id
+        # Whether tasks that are accepted here are traced, unless who asks for one says so.
+        self.traced = False
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
@@ -75,7 +78,9 @@ class TaskService(TaskList):
         now = self._clock()
         uid = self._new_id(now)
         name = command.name or f"{command.target}-{uid}"
-        command = msgspec.structs.replace(command, name=name)
+        # A trace that is no trace is dropped: it must not keep work from being done.
+        trace = str(read_context(command.trace) or (new_trace(uid) if self.traced else ""))
+        command = msgspec.structs.replace(command, name=name, trace=trace)
         plan = pinned.plan_for(f"{command.namespace}/{name}")
         state = new_state()
         moves = advance(plan, state, TaskAccepted(first_words(command), command.input, command.by), now)

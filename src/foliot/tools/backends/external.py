@@ -45,4 +45,6 @@ def contract_headers(call: Invocation) -> dict[str, str]:
     }
     if call.idempotency_key:
         headers["Idempotency-Key"] = call.idempotency_key
+    if call.trace:
+        headers["traceparent"] = call.trace
     return headers

@@ -37,5 +37,7 @@ class HttpTool:
             headers = {"Accept": "application/json, text/*;q=0.9, */*;q=0.8", **request.headers}
             if call.idempotency_key:
                 headers["Idempotency-Key"] = call.idempotency_key
+            if call.trace:
+                headers["traceparent"] = call.trace
             async with self._exchange.send(request.method, request.url, headers=headers, body=request.body) as answer:
                 return await plain_value(answer, masker, on_output)

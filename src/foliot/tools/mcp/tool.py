@@ -60,7 +60,7 @@ class McpTool:
             call.arguments,
             timeout=self._seconds_left(call),
             on_output=on_output,
-            meta={META_KEY: call.idempotency_key},
+            meta={META_KEY: call.idempotency_key, **({"traceparent": call.trace} if call.trace else {})},
         )
         if result.is_error:
             raise reported_error(server, tool, result)
