@@ -84,7 +84,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
         redirect_slashes=False,
     )
     app.state.services = services
-    app.state.mcp = door = Door(runtime, services.drives)
+    app.state.mcp = door = Door(runtime, services.drives, services.closing)
     report_errors(app)
     include_routers(app)
     check_routes(app)

@@ -300,7 +300,9 @@ def _end(phase: str, last: t.TaskEvent | None, usage: Usage) -> list[Piece]:
             return [Wrote(1, output), Ended("succeeded", output, None, usage)]
         case t.TaskCancelled(reason=reason):
             return [Ended("cancelled", "", None, usage, error=reason or "cancelled", reason="cancelled")]
-        case t.TaskFailed(reason=reason, message=message) | t.TaskDeadLettered(reason=reason, message=message):
+        case t.TaskFailed(code, reason, message):
+            return [Ended("failed", "", None, usage, error=message, reason=reason, code=code)]
+        case t.TaskDeadLettered(reason, message):
             return [Ended("failed", "", None, usage, error=message, reason=reason)]
         case _:
             return [Ended("failed", "", None, usage, error=f"the task was {phase}", reason=phase)]

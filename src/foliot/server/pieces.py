@@ -79,7 +79,7 @@ class Rested(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """`stop` is why the model wrote no further; `reason` is for programs, `error` for people."""
+    """`stop` is why the model wrote no further; `code` and `reason` are for programs, `error` for people."""
 
     phase: Literal["succeeded", "failed", "cancelled"]
     output: str
@@ -88,6 +88,7 @@ class Ended(Struct, frozen=True):
     stop: StopReason = "end"
     error: str = ""
     reason: str = ""
+    code: str = ""
 
 
 Piece: TypeAlias = Wrote | Called | Returned | Printed | Worked | Rested | Ended
@@ -238,7 +239,7 @@ class Teller:
                 self.ended = Ended("succeeded", output, value, usage, self._stop)
             case e.RunFailed(code, reason, message, usage=usage):
                 self.usage = usage
-                self.ended = Ended("failed", "", None, usage, self._stop, message, reason or code)
+                self.ended = Ended("failed", "", None, usage, self._stop, message, reason or code, code)
             case e.RunCancelled(by, reason, usage=usage):
                 self.usage = usage
                 said = reason or (f"cancelled by {by}" if by else "cancelled")

@@ -264,3 +264,33 @@ async def test_a_body_that_is_no_request_is_refused(url: str, body: bytes) -> No
 
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_session_takes_one_request_at_a_time(client: openai.AsyncOpenAI) -> None:
+    told = client.with_options(default_headers={"X-Foliot-Session": "busy"})
+    first = asyncio.create_task(told.chat.completions.create(model="slow", messages=said("hold")))
+    async with asyncio.timeout(20):
+        while "openai_tools" not in sys.modules:
+            await asyncio.sleep(0.01)
+        tools: Any = sys.modules["openai_tools"]
+        await tools.holding.wait()
+    with pytest.raises(openai.ConflictError, match="has not ended"):
+        await told.chat.completions.create(model="slow", messages=said("hurry"))
+    tools.release.set()
+
+    assert (await first).choices[0].message.content == "It was held."
+
+
+async def test_two_who_begin_a_session_at_once_do_not_hear_each_other(client: openai.AsyncOpenAI) -> None:
+    told = client.with_options(default_headers={"X-Foliot-Session": "race"})
+    answers = await asyncio.gather(
+        *(told.chat.completions.create(model="echo", messages=said(word)) for word in ("one", "two", "three")),
+        return_exceptions=True,
+    )
+
+    for word, answer in zip(("one", "two", "three"), answers, strict=True):
+        if isinstance(answer, BaseException):
+            assert isinstance(answer, openai.ConflictError)
+        else:
+            assert answer.choices[0].message.content == f"You said {word}."
+    assert not all(isinstance(answer, BaseException) for answer in answers)

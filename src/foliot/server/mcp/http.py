@@ -10,8 +10,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from foliot.errors import Unavailable
 from foliot.runtime import Runtime
 from foliot.server.context import CALLER
 from foliot.server.engagements import Drives
@@ -23,27 +24,55 @@ from foliot.tools.mcp.sdk import require_sdk
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+    from foliot.server.mcp.calling import Calls
+
 
 class Door:
-    """Lets MCP clients in. Closing it ends their connections; runs that they began go on elsewhere."""
+    """Lets MCP clients in until the server is `closing`. Runs that they began are then gone on with elsewhere."""
 
-    def __init__(self, runtime: Runtime, drives: Drives) -> None:
+    def __init__(self, runtime: Runtime, drives: Drives, closing: asyncio.Event) -> None:
         self._runtime = runtime
         self._drives = drives
         self._opening = asyncio.Lock()
-        self._closing = asyncio.Event()
+        self._closing = closing
         self._manager: StreamableHTTPSessionManager | None = None
+        self._calls: Calls | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request that the guard has let through. Raises `Unavailable` when the SDK is not installed."""
+        """One request that the guard has let through. Raises `Unavailable` when stopping, or without the SDK."""
         manager = await self._opened()
-        await manager.handle_request({**scope, "user": _owner(scope[CALLER])}, receive, send)
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        scope = {**scope, "user": _owner(scope[CALLER])}
+        work = asyncio.create_task(manager.handle_request(scope, receive, sent))
+        stopping = asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+            else:
+                self._stop()
+        finally:
+            for task in (work, stopping):
+                task.cancel()
+            await asyncio.gather(work, stopping, return_exceptions=True)
+        if not begun:
+            raise Unavailable("this server is stopping")
 
     async def close(self) -> None:
-        self._closing.set()
+        """Wait until the SDK has stopped. Only for a server that is closing."""
         if self._task is not None:
             await self._task
+
+    def _stop(self) -> None:
+        if self._calls is not None:
+            self._calls.stopping = True
 
     async def _opened(self) -> StreamableHTTPSessionManager:
         async with self._opening:
@@ -61,12 +90,12 @@ class Door:
         from foliot.server.mcp.calling import Calls
         from foliot.server.mcp.server import new_server
 
-        calls = Calls(self._runtime, self._drives)
+        self._calls = calls = Calls(self._runtime, self._drives)
         manager = StreamableHTTPSessionManager(new_server(self._runtime, calls, _knows))
         async with manager.run():
             ready.set_result(manager)
             await self._closing.wait()
-            calls.stopping = True
+            self._stop()
         await calls.close()
 
 

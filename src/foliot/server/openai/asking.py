@@ -24,6 +24,7 @@ from foliot.server.engagements import (
 )
 from foliot.server.identity import Caller
 from foliot.server.openai.conversations import (
+    Session,
     history_of,
     last_turn,
     load_visible,
@@ -31,7 +32,6 @@ from foliot.server.openai.conversations import (
     run_response,
     task_history,
     task_response,
-    turn_id,
 )
 from foliot.server.openai.errors import BadRequest, no_such_model
 from foliot.server.openai.requests import Order, adjusted, check_target
@@ -75,7 +75,8 @@ async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *,
         raise no_such_model(order.model) from None
     asker.caller.require("operator", target.namespace)
     check_target(order, target)
-    session = order.session or asker.session
+    named = order.session or asker.session
+    session = Session(asker.caller.name, target, named) if named else None
     previous, turn = await _previous(runtime, asker, order, target, session)
     if previous and not parse_response(previous).is_task:
         gone_on = await _answered(runtime, drives, asker, order, previous)
@@ -83,9 +84,9 @@ async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *,
             return gone_on
     before, said = order.conversation.split(param)
     history = (*await _history(runtime, asker.caller, previous, target), *before)
-    id = _id(runtime, asker, target, session, turn)
+    id = session.turn(turn) if session is not None else _id(runtime, asker, target)
     await _check_same(runtime, target, id, asker)
-    labels = _labels(order, asker, session, previous)
+    labels = _labels(order, asker, named, previous)
     engagement = await engage(runtime, drives, _turn(order, asker, target, id, said, history, labels))
     await _check_same(runtime, target, engagement.id, asker)  # of two at once, one has begun it
     await record(
@@ -122,9 +123,7 @@ def _turn(
     )
 
 
-def _id(runtime: Runtime, asker: Asker, target: Target, session: str, turn: int) -> str:
-    if session:
-        return turn_id(target, session, turn)
+def _id(runtime: Runtime, asker: Asker, target: Target) -> str:
     if asker.key:
         return f"i-{derived_id(target.namespace, asker.caller.name, asker.key)}"
     return runtime.new_run_id()
@@ -144,16 +143,18 @@ def _labels(order: Order, asker: Asker, session: str, previous: str) -> dict[str
     return {key: value for key, value in labels.items() if value}
 
 
-async def _previous(runtime: Runtime, asker: Asker, order: Order, target: Target, session: str) -> tuple[str, int]:
+async def _previous(
+    runtime: Runtime, asker: Asker, order: Order, target: Target, session: Session | None
+) -> tuple[str, int]:
     """The response to go on from, if any, and the number of this turn in its session."""
-    if not session:
+    if session is None:
         return order.previous, 0
     if order.previous:
         raise BadRequest("a session knows what came before", param="previous_response_id", hint="give one of the two")
-    last = await last_turn(runtime, target, session)
+    last = await last_turn(runtime, session)
     if last == 0:
         return "", 1
-    id = turn_id(target, session, last)
+    id = session.turn(last)
     if asker.key and await _asked_before(runtime, target, id, asker.digest):
         return await _previous_of(runtime, target, id), last
     return task_response(target.namespace, id) if target.kind == "system" else run_response(id), last + 1

@@ -76,21 +76,31 @@ async def load_visible(runtime: Runtime, caller: Caller, run_id: str) -> tuple[R
     return await runtime.runs.load(run_id)
 
 
-def turn_id(target: Target, session: str, turn: int) -> str:
-    """The id of the n-th run of a session. A session belongs to one agent or system."""
-    return f"s-{derived_id(target.namespace, target.kind, target.name, session)}-{turn}"
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A conversation of one caller with one agent or system, under a name that the caller chose."""
+
+    caller: str
+    target: Target
+    name: str
+
+    def turn(self, number: int) -> str:
+        """The id of its n-th run."""
+        target = self.target
+        return f"s-{derived_id(target.namespace, target.kind, target.name, self.caller, self.name)}-{number}"
 
 
-async def last_turn(runtime: Runtime, target: Target, session: str) -> int:
+async def last_turn(runtime: Runtime, session: Session) -> int:
     """How many turns a session has had: few looks, however many there are."""
-    if not await _is_there(runtime, target, turn_id(target, session, 1)):
+    target = session.target
+    if not await _is_there(runtime, target, session.turn(1)):
         return 0
     low, high = 1, 2
-    while high <= MOST_TURNS and await _is_there(runtime, target, turn_id(target, session, high)):
+    while high <= MOST_TURNS and await _is_there(runtime, target, session.turn(high)):
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        if await _is_there(runtime, target, turn_id(target, session, middle)):
+        if await _is_there(runtime, target, session.turn(middle)):
             low = middle
         else:
             high = middle

@@ -25,6 +25,10 @@ _TYPES: Final[Mapping[int, str]] = {
 NO_RETRY: Final = {"x-should-retry": "false"}
 
 
+# Limits on what is paid for, apart from those on what an agent does.
+SPENT: Final = frozenset({"tokens", "cost_usd"})
+
+
 class BadRequest(InvalidInput):
     """A request that says what cannot be done. `param` is the member that is wrong."""
 
@@ -49,7 +53,7 @@ class RunFailed(FoliotError):
     def status(self) -> int:
         if self.ended.phase == "cancelled":
             return 409
-        return 429 if "budget" in self.ended.reason else 500
+        return 429 if self.ended.code == "budget_exceeded" and self.ended.reason in SPENT else 500
 
 
 def error_document(error: FoliotError) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, Unavailable
 from foliot.server.engagements import Engagement
 from foliot.server.openai.errors import BadRequest, error_document
 from foliot.server.pieces import Piece
@@ -42,25 +42,37 @@ def on_hang_up(request: Request, *, otherwise: OnHangUp) -> OnHangUp:
     return word
 
 
-async def collect(request: Request, engagement: Engagement, take: Callable[[Piece], Any], hang_up: OnHangUp) -> None:
-    """Hear the work to its end, while the client stays. Raises `HungUp`, and what the work raises."""
+async def collect(
+    request: Request,
+    engagement: Engagement,
+    take: Callable[[Piece], Any],
+    *,
+    hang_up: OnHangUp,
+    closing: asyncio.Event,
+) -> None:
+    """Hear the work to its end, while client and server stay. Raises `HungUp`, `Unavailable`, what the work raises."""
 
     async def listen() -> None:
         async for piece in engagement.pieces():
             take(piece)
 
     work, left = asyncio.create_task(listen()), asyncio.create_task(_left(request))
+    stopping = asyncio.create_task(closing.wait())
     try:
-        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
+        await asyncio.wait({work, left, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work
+        elif stopping.done():
+            hint = f"run {engagement.id} is gone on with elsewhere, or by asking again with the same idempotency key"
+            raise Unavailable("this server is stopping", hint=hint)
+        else:
             if hang_up == "cancel":
                 await engagement.cancel(HUNG_UP)
             raise HungUp(HUNG_UP)
-        await work
     finally:
-        for task in (work, left):
+        for task in (work, left, stopping):
             task.cancel()
-        await asyncio.gather(work, left, return_exceptions=True)
+        await asyncio.gather(work, left, stopping, return_exceptions=True)
 
 
 class Stream:

@@ -105,7 +105,7 @@ async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Re
         if isinstance(piece, Ended):
             end.append(piece)
 
-    await collect(request, begun.engagement, take, hang_up)
+    await collect(request, begun.engagement, take, hang_up=hang_up, closing=services.closing)
     if end and end[0].phase != "succeeded":
         raise RunFailed(end[0], begun.where)
     return Json(answer.document(), headers={RUN_HEADER: begun.where})
@@ -143,7 +143,7 @@ async def respond(request: Request, services: ServicesDep, caller: CallerDep) ->
         stream = Stream(begun.engagement, told, begin=first, hang_up=hang_up, closing=services.closing)
         return stream.response(headers)
     if not order.background:
-        await collect(request, begun.engagement, answer.take, hang_up)
+        await collect(request, begun.engagement, answer.take, hang_up=hang_up, closing=services.closing)
     return Json(answer.document(), headers=headers)
 
 

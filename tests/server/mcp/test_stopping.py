@@ -1,0 +1,44 @@
+"""A server that stops while MCP clients are connected."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from mcp import Client
+
+from foliot.runtime import Runtime
+from foliot.server.app import create_app
+from foliot.server.auth import Anonymous
+from foliot.settings import Settings
+
+Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_connections_end_and_runs_are_left_for_others(
+    runtime: Runtime, settings: Settings, serve: Serve, mode: Any
+) -> None:
+    async def talk(url: str) -> None:
+        async with Client(f"{url}/mcp", mode=mode) as client:
+            await client.call_tool("agent-slow", {"message": "hold"})
+
+    async with serve(create_app(runtime, settings=settings, auth=Anonymous())) as url:
+        talking = asyncio.create_task(talk(url))
+        async with asyncio.timeout(20):
+            while "mcp_tools" not in sys.modules:
+                await asyncio.sleep(0.01)
+            tools: Any = sys.modules["mcp_tools"]
+            await tools.holding.wait()
+    talking.cancel()
+    await asyncio.gather(talking, return_exceptions=True)
+    (info,) = await runtime.runs.journal.list()
+
+    assert info.phase == "pending"
+    tools.release.set()
+    assert (await runtime.resume(info.id)).output == "It was held."
