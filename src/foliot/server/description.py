@@ -18,7 +18,8 @@ from foliot.resources.kinds import KINDS
 from foliot.resources.schema import bundle_schema
 from foliot.server.permissions import RULES
 from foliot.server.problems import MEDIA_TYPE
-from foliot.server.routes import approvals, runs, tasks
+from foliot.server.routes import approvals, runs, tasks, work_runs, work_tasks
+from foliot.work.base import Command
 
 SCHEMAS: Final = "#/components/schemas/"
 # As the description writes paths: without how a parameter is matched.
@@ -45,12 +46,22 @@ _FORMS: Final[Mapping[tuple[str, str], type[Struct]]] = {
     ("post", "/v1/tool-approvals/{name}/approve"): approvals.Comment,
     ("post", "/v1/tool-approvals/{name}/deny"): approvals.Comment,
     ("post", "/v1/tool-approvals/{name}/edit"): approvals.Edited,
+    ("post", "/v1/work/tasks"): Command,
+    ("post", "/v1/work/tasks/{name}/cancel"): work_tasks.Act,
+    ("post", "/v1/work/tasks/{name}/archive"): work_tasks.Act,
+    ("post", "/v1/work/tasks/{name}/requeue"): work_tasks.Act,
+    ("post", "/v1/work/runs/{name}/cancel"): work_tasks.Act,
+    ("post", "/v1/work/runs/{name}/answer"): work_runs.Reply,
+    ("post", "/v1/work/approvals"): work_runs.Grant,
+    ("post", "/v1/work/approvals/{name}/decide"): work_runs.Verdict,
+    ("post", "/v1/work/approvals/{name}/revoke"): work_tasks.Act,
 }
 _MANIFESTS: Final = {
     ("post", "/v1/{kind}"),
     ("put", "/v1/{kind}/{name}"),
     ("post", "/v1/tasks"),
     ("post", "/v1/apply"),
+    ("post", "/v1/work/declared"),
 }
 _OBJECTS: Final = {("patch", "/v1/{kind}/{name}"), ("put", "/v1/{kind}/{name}/status")}
 _STREAMS: Final = {
@@ -59,8 +70,18 @@ _STREAMS: Final = {
     "/v1/tasks/watch",
     "/v1/tasks/{name}/events",
     "/v1/runs/{run_id}/events",
+    "/v1/work/tasks/{name}/watch",
 }
-_LISTS: Final = {"/v1/{kind}", "/v1/tasks", "/v1/workers"}
+# What answers with a JSON array.
+_ARRAYS: Final = {
+    ("post", "/v1/work/declared"),
+    ("get", "/v1/work/tasks/{name}/records"),
+    ("get", "/v1/work/runs"),
+    ("get", "/v1/work/runs/{name}/facts"),
+    ("get", "/v1/work/approvals"),
+    ("get", "/v1/work/questions"),
+}
+_LISTS: Final = {"/v1/resources", "/v1/{kind}", "/v1/tasks", "/v1/workers"}
 # Codes of success, where it is not 200 alone.
 _CODES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("post", "/v1/{kind}"): ("200", "201"),
@@ -69,6 +90,9 @@ _CODES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("delete", "/v1/{kind}/{name}"): ("204",),
     ("post", "/v1/runs/{run_id}/input"): ("202",),
     ("post", "/v1/runs/{run_id}/answer"): ("202",),
+    ("post", "/v1/work/tasks"): ("200", "201"),
+    ("delete", "/v1/work/tasks/{name}"): ("204",),
+    ("post", "/v1/work/approvals"): ("201",),
     ("post", "/v1/webhook-deliveries/{endpoint_id}"): ("200", "202"),
 }
 _TEXTS: Final = {"200": "Done.", "201": "Created.", "202": "Accepted.", "204": "Deleted.", "304": "Not changed."}
@@ -110,13 +134,15 @@ def _complete(method: str, path: str, operation: dict[str, Any]) -> None:
     if "200" not in codes:
         responses.pop("200", None)
     for code in codes:
-        responses[code] = {"description": _TEXTS[code], **_content(path, code)}
+        responses[code] = {"description": _TEXTS[code], **_content(method, path, code)}
 
 
 def _body(method: str, path: str) -> dict[str, Any] | None:
     place = method, path
     if place in _MANIFESTS:
-        media = {"schema": _RESOURCE if path != "/v1/apply" else {"anyOf": [_RESOURCE, _OBJECT]}}
+        media = {
+            "schema": _RESOURCE if path not in ("/v1/apply", "/v1/work/declared") else {"anyOf": [_RESOURCE, _OBJECT]}
+        }
         return {"required": True, "content": {"application/json": media, "application/yaml": {"schema": {}}}}
     if place in _OBJECTS:
         return {"required": True, "content": {"application/json": {"schema": _OBJECT}}}
@@ -127,14 +153,16 @@ def _body(method: str, path: str) -> dict[str, Any] | None:
     return None
 
 
-def _content(path: str, code: str) -> dict[str, Any]:
+def _content(method: str, path: str, code: str) -> dict[str, Any]:
     if code in ("204", "304"):
         return {}
     if path in _STREAMS:
         return {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
     named = path.startswith(("/v1/{kind}/{name}", "/v1/tasks/{name}", "/v1/workers/{name}"))
     schema: dict[str, Any] = _OBJECT
-    if path in _LISTS and code == "200":
+    if (method, path) in _ARRAYS:
+        schema = {"type": "array", "items": {}}
+    elif path in _LISTS and code == "200":
         schema = {"anyOf": [{"$ref": SCHEMAS + "ResourceList"}, _READ]} if path != "/v1/workers" else _OBJECT
     elif named and path.count("/") == 3:
         schema = _READ

@@ -1,0 +1,149 @@
+"""What a client with few rights sees of the work of others: nothing; and what it may do: what its roles say."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot import Client, Runtime
+from foliot.errors import Denied, NotFound, Unavailable
+from foliot.server.app import create_app
+from foliot.server.auth import Anonymous
+from foliot.server.serving import HttpServer, Listen
+from foliot.settings import Settings
+from foliot.store.base import Filter
+from foliot.work.base import Command
+
+
+def team(namespace: str) -> list[dict[str, Any]]:
+    brain = {"provider": "scripted", "default_model": "scripted", "script": [{"say": "done"}]}
+    kinds = {"ModelEndpoint": ("brain", brain), "Agent": ("writer", {"model_ref": "brain", "prompt": "Write."})}
+    return [
+        {
+            "apiVersion": "foliot.dev/v1",
+            "kind": kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
+        }
+        for kind, (name, spec) in kinds.items()
+    ]
+
+
+@pytest.fixture
+async def admin(site) -> AsyncIterator[Client]:
+    async with Client(site.url, token=await site.token("root")) as client:
+        await client.apply([*team("team-a"), *team("team-b")])
+        yield client
+
+
+async def test_a_client_sees_the_work_of_its_namespaces_and_no_other(site, admin):
+    await admin.submit(Command("agent", "writer", namespace="team-a", name="mine", message="go"))
+    hidden = await admin.submit(Command("agent", "writer", namespace="team-b", name="theirs", message="go"))
+    (run,) = await admin.runs(namespace="team-b")
+
+    async with Client(site.url, token=await site.token("bob", ("operator",), "team-a")) as bob:
+        assert [info.name for info in (await bob.tasks())[0]] == ["mine"]
+        assert (await bob.tasks(namespace="team-b"))[0] == []
+        assert {info.namespace for info in await bob.runs()} == {"team-a"}
+        assert {d["metadata"]["namespace"] for d in (await bob.list(Filter())).items} == {"team-a"}
+        for attempt in (
+            bob.task("team-b", hidden.task.name),
+            bob.story("team-b", hidden.task.name),
+            bob.cancel_task("team-b", hidden.task.name),
+            bob.submit(Command("agent", "writer", namespace="team-b", message="go")),
+            bob.find_run(run.id),
+            bob.find_run(run.id[:6] + run.id[6:-1]),
+            bob.facts(run.id),
+            bob.cancel_run(run.id),
+        ):
+            with pytest.raises(NotFound):
+                await attempt
+        assert (await bob.find_run((await bob.runs())[0].id[:-1])).namespace == "team-a"
+    assert (await admin.task("team-b", "theirs")).phase == "queued"
+
+
+async def test_who_only_reads_changes_nothing(site, admin):
+    accepted = await admin.submit(Command("agent", "writer", namespace="team-a", name="t1", message="go"))
+
+    async with Client(site.url, token=await site.token("eve", ("reader",), "team-a")) as eve:
+        assert (await eve.story("team-a", "t1")).info.name == accepted.task.name
+        for attempt in (
+            eve.cancel_task("team-a", "t1"),
+            eve.submit(Command("agent", "writer", namespace="team-a", message="go")),
+            eve.apply(team("team-a")),
+            eve.decide("ap-x", "approve", by="root", namespace="team-a"),
+            eve.grant(by="root", tool="pay", seconds=60, namespace="team-a"),
+        ):
+            with pytest.raises(Denied) as caught:
+                await attempt
+            assert caught.value.exit_code == 6
+
+
+async def test_a_token_that_is_not_good_is_told_and_what_to_do(site, admin):
+    async with Client(site.url, token="fol_000000000000_" + "x" * 43) as nobody:
+        with pytest.raises(Denied) as caught:
+            await nobody.list(Filter("Agent"))
+    assert "FOLIOT_TOKEN" in (caught.value.hint or "")
+
+
+async def test_who_did_it_is_whom_the_server_knows_whatever_the_client_says(site, admin):
+    command = Command("agent", "writer", namespace="team-a", name="t1", message="go", by="the president")
+    await admin.submit(command)
+    await admin.cancel_task("team-a", "t1", by="the president", reason="no need")
+
+    records = await admin.records("team-a", "t1")
+    said = {getattr(record.event, "by", "") for record in records} - {""}
+    assert said == {"root"}
+
+
+# --- TLS ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for this machine that signs itself, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert_file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert_file, key_file
+
+
+async def test_only_a_server_whose_certificate_is_trusted_is_spoken_to(certificate, settings: Settings):
+    cert, key = certificate
+    async with Runtime(settings=settings) as runtime:
+        app = create_app(runtime, settings=settings, auth=Anonymous())
+        async with HttpServer(app, Listen("localhost", 0, cert, key), grace=5) as server:
+            url = f"https://localhost:{server.url.rpartition(':')[2]}"
+            async with Client(url, ca=cert) as client:
+                assert (await client.list(Filter("Agent"))).items == []
+            async with Client(url) as stranger:
+                with pytest.raises(Unavailable, match="certificate"):
+                    await stranger.list(Filter("Agent"))
+    assert ssl.HAS_TLSv1_2
