@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from foliot.resources.kinds import KINDS
 from foliot.resources.schema import bundle_schema
+from foliot.server.openai.requests import ChatRequest, ResponsesRequest
 from foliot.server.permissions import RULES
 from foliot.server.problems import MEDIA_TYPE
 from foliot.server.routes import approvals, runs, tasks, work_runs, work_tasks
@@ -55,6 +56,8 @@ _FORMS: Final[Mapping[tuple[str, str], type[Struct]]] = {
     ("post", "/v1/work/approvals"): work_runs.Grant,
     ("post", "/v1/work/approvals/{name}/decide"): work_runs.Verdict,
     ("post", "/v1/work/approvals/{name}/revoke"): work_tasks.Act,
+    ("post", "/v1/chat/completions"): ChatRequest,
+    ("post", "/v1/responses"): ResponsesRequest,
 }
 _MANIFESTS: Final = {
     ("post", "/v1/{kind}"),
@@ -81,6 +84,10 @@ _ARRAYS: Final = {
     ("get", "/v1/work/approvals"),
     ("get", "/v1/work/questions"),
 }
+# Routes whose errors have the shape that clients of OpenAI read.
+_OPENAI: Final = ("/v1/models", "/v1/chat/completions", "/v1/responses")
+# Answered whole, or with a stream when the request asks for one.
+_EITHER: Final = ("/v1/chat/completions", "/v1/responses")
 _LISTS: Final = {"/v1/resources", "/v1/{kind}", "/v1/tasks", "/v1/workers"}
 # Codes of success, where it is not 200 alone.
 _CODES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
@@ -126,10 +133,10 @@ def _complete(method: str, path: str, operation: dict[str, Any]) -> None:
         operation["requestBody"] = body
     responses: dict[str, Any] = operation["responses"]
     responses.pop("422", None)
-    responses["default"] = {
-        "description": "What went wrong.",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": SCHEMAS + "Problem"}}},
-    }
+    errors = {MEDIA_TYPE: {"schema": {"$ref": SCHEMAS + "Problem"}}}
+    if path.startswith(_OPENAI):
+        errors["application/json"] = {"schema": {"$ref": SCHEMAS + "OpenAiError"}}
+    responses["default"] = {"description": "What went wrong.", "content": errors}
     codes = _CODES.get((method, path), ("200",))
     if "200" not in codes:
         responses.pop("200", None)
@@ -166,7 +173,10 @@ def _content(method: str, path: str, code: str) -> dict[str, Any]:
         schema = {"anyOf": [{"$ref": SCHEMAS + "ResourceList"}, _READ]} if path != "/v1/workers" else _OBJECT
     elif named and path.count("/") == 3:
         schema = _READ
-    return {"content": {"application/json": {"schema": schema}}}
+    content: dict[str, Any] = {"application/json": {"schema": schema}}
+    if path in _EITHER:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {"content": content}
 
 
 def _schemas() -> dict[str, Any]:
@@ -187,6 +197,23 @@ def _moved(schema: Any) -> Any:
 
 
 _OWN: Final[dict[str, Any]] = {
+    "OpenAiError": {
+        "type": "object",
+        "description": "An error as clients of OpenAI read it. `param` is the member that is wrong.",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["message", "type", "param", "code"],
+                "properties": {
+                    "message": {"type": "string"},
+                    "type": {"type": "string"},
+                    "param": {"type": ["string", "null"]},
+                    "code": {"type": ["string", "null"]},
+                },
+            }
+        },
+    },
     "Problem": {
         "type": "object",
         "description": "Problem details (RFC 9457). `code` never changes; the texts are for people.",

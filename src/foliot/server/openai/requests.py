@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import jsonschema_rs
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.kernel.messages import Message, ModelSettings
@@ -73,7 +73,7 @@ class TextOptions(Struct):
 class ResponsesRequest(Struct, kw_only=True):
     """The body of `POST /v1/responses`, as far as it is looked at."""
 
-    model: str | UnsetType = UNSET
+    model: str
     input: Any = None
     instructions: str | None = None
     stream: bool | None = None
@@ -156,8 +156,6 @@ def read_response(body: bytes) -> Order:
     """Raises `BadRequest`."""
     request = _decoded(body, ResponsesRequest)
     _refuse({"tools": request.tools, "prompt": request.prompt, "top_logprobs": request.top_logprobs})
-    if request.model is UNSET:
-        raise BadRequest("which model? give the name of an agent or a system", param="model")
     session = request.conversation
     if isinstance(session, dict):
         session = str(session.get("id") or "")
@@ -228,7 +226,8 @@ def _decoded(body: bytes, kind: type[S]) -> S:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$.")
-        raise BadRequest(text, param=place.rstrip("`")) from None
+        missing = text.partition("required field `")[2]
+        raise BadRequest(text, param=".".join(filter(None, (place.rstrip("`"), missing.rstrip("`"))))) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON that can be read: {error}") from None
 

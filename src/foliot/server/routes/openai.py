@@ -33,19 +33,29 @@ RUN_HEADER: Final = "X-Foliot-Run"
 SESSION_HEADER: Final = "x-foliot-session"
 KEY_HEADER: Final = "idempotency-key"
 LONGEST_NAME: Final = 255
-_OBJECT: Final[dict[str, Any]] = {"type": "object", "additionalProperties": True}
 
 
-def _takes(required: list[str], **properties: Any) -> dict[str, Any]:
-    """What a route reads from its body, for the description of the API."""
-    schema = {**_OBJECT, "required": required, "properties": properties}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def _told(place: str, name: str, text: str, **schema: Any) -> dict[str, Any]:
+    return {"in": place, "name": name, "required": False, "description": text, "schema": {"type": "string", **schema}}
+
+
+# What the routes look at besides paths and bodies, for the description of the API.
+_NAMESPACE: Final = _told("query", "namespace", "Where a model without a namespace is looked for; `default` if none.")
+_LOOKS: Final[dict[str, Any]] = {"parameters": [_NAMESPACE]}
+_ASKS: Final[dict[str, Any]] = {
+    "parameters": [
+        _NAMESPACE,
+        _told("header", "X-Foliot-Session", "A conversation that goes on.", maxLength=LONGEST_NAME),
+        _told("header", "Idempotency-Key", "The same request again begins nothing new.", maxLength=LONGEST_NAME),
+        _told("header", "X-Foliot-On-Disconnect", "What a hang-up does.", enum=["cancel", "continue"]),
+    ]
+}
 
 
 # --- models ------------------------------------------------------------------------------------------------------
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", openapi_extra=_LOOKS)
 async def list_models(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """The agents and systems that the caller can use, as models."""
     namespace = namespace_of(request.scope) if "namespace" in request.query_params else None
@@ -59,7 +69,7 @@ async def list_models(request: Request, services: ServicesDep, caller: CallerDep
     return Json({"object": "list", "data": list(found.values())})
 
 
-@router.get("/v1/models/{model:path}")
+@router.get("/v1/models/{model:path}", openapi_extra=_LOOKS)
 async def read_model(model: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """One agent or system."""
     try:
@@ -87,7 +97,7 @@ def _model(target: Target, id: str) -> dict[str, Any]:
 # --- chat --------------------------------------------------------------------------------------------------------
 
 
-@router.post("/v1/chat/completions", openapi_extra=_takes(["model", "messages"], model={"type": "string"}))
+@router.post("/v1/chat/completions", openapi_extra=_ASKS)
 async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Say something to an agent or a system, and hear its answer, whole or in pieces."""
     body = await request.body()
@@ -124,7 +134,7 @@ def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHang
 # --- responses ---------------------------------------------------------------------------------------------------
 
 
-@router.post("/v1/responses", openapi_extra=_takes(["model", "input"], model={"type": "string"}))
+@router.post("/v1/responses", openapi_extra=_ASKS)
 async def respond(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """As a chat, in the newer form: it can go on from an earlier answer, and go on without a listener."""
     body = await request.body()
