@@ -83,17 +83,17 @@ def tools(name: str, allow: tuple[str, ...], output: str) -> None:
 
 
 @mcp.command()
-@click.argument("server")
+@click.argument("name", metavar="SERVER")
 @click.argument("tool")
 @click.option("--digest", default="", metavar="DIGEST", help="Accept only this definition (a beginning is enough).")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @allow_option
-def accept(server: str, tool: str, digest: str, yes: bool, allow: tuple[str, ...]) -> None:
+def accept(name: str, tool: str, digest: str, yes: bool, allow: tuple[str, ...]) -> None:
     """Agree to the definition that a server announces now, so that its tool can be called again.
 
     TOOL is the server's own name for it, or the name of the Tool. The definition is shown first.
     """
-    synced = run(_accept(server, tool, digest, yes, allow))
+    synced = run(_accept(name, tool, digest, yes, allow))
     click.echo(f"tool/{synced} accepted")
 
 
