@@ -183,7 +183,8 @@ def _schemas() -> dict[str, Any]:
     kinds = cast("dict[str, Any]", _moved(bundle_schema()["$defs"]))
     forms = [*dict.fromkeys(_FORMS.values())]
     _, shapes = msgspec.json.schema_components(forms, ref_template=SCHEMAS + "{name}")
-    return {**kinds, **shapes, **_OWN}
+    plain = msgspec.json.decode(msgspec.json.encode(shapes), type=dict[str, Any])  # defaults may be tuples
+    return {**kinds, **plain, **_OWN}
 
 
 def _moved(schema: Any) -> Any:
