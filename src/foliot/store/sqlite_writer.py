@@ -77,9 +77,10 @@ class Writer:
             batch, stopping = self._take()
             jobs = [job for job in batch if not job.future.cancelled()]
             if jobs:
-                _deliver(self._commit(jobs))
+                outcomes = self._commit(jobs)
                 self.commit_sizes[min((len(jobs) - 1).bit_length(), 11)] += 1
                 self.committed += len(jobs)
+                _deliver(outcomes)
                 self._on_commit()
         if self._executor is not None:
             self._executor.connection.close()
