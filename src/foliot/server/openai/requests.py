@@ -24,6 +24,7 @@ from foliot.server.targets import Target
 MOST_METADATA: Final = 16
 LONGEST_KEY: Final = 64
 LONGEST_VALUE: Final = 512
+MOST_TOKENS: Final = 2**31
 _TOOLS_HINT: Final = "an agent has its own tools, which are called here; take yours away, or declare them as Tools"
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -140,11 +141,11 @@ def read_chat(body: bytes) -> Order:
     )
     options = request.stream_options
     return Order(
-        request.model,
+        _word(request.model, "model"),
         conversation,
         stream=bool(request.stream),
         include_usage=bool(options and options.include_usage),
-        user=request.safety_identifier or request.user or "",
+        user=_word(request.safety_identifier or request.user, "user"),
         settings=settings,
         schema=_chat_schema(request.response_format),
         instructions="\n\n".join(conversation.instructions),
@@ -165,14 +166,14 @@ def read_response(body: bytes) -> Order:
     instructions = [*([request.instructions] if request.instructions else []), *conversation.instructions]
     effort = request.reasoning.effort if request.reasoning else None
     return Order(
-        request.model,
+        _word(request.model, "model"),
         conversation,
         stream=bool(request.stream),
         background=bool(request.background),
         include_usage=True,
         previous=request.previous_response_id or "",
-        session=session or "",
-        user=request.safety_identifier or request.user or "",
+        session=_word(session, "conversation"),
+        user=_word(request.safety_identifier or request.user, "user"),
         settings=_settings(
             request.max_output_tokens, "max_output_tokens", request.temperature, request.top_p, None, None, effort
         ),
@@ -248,8 +249,10 @@ def _settings(
     seed: int | None,
     effort: Effort | None,
 ) -> ModelSettings:
-    if most is not None and most < 1:
-        raise BadRequest("at least one token is needed for an answer", param=most_param)
+    if most is not None and not 1 <= most <= MOST_TOKENS:
+        raise BadRequest(f"an answer takes at least one token, and at most {MOST_TOKENS}", param=most_param)
+    if seed is not None and abs(seed) >= 2**63:
+        raise BadRequest("a seed is a whole number of 64 bits", param="seed")
     if temperature is not None and not 0 <= temperature <= 2:
         raise BadRequest("temperature is between 0 and 2", param="temperature")
     if top_p is not None and not 0 <= top_p <= 1:
@@ -306,4 +309,14 @@ def _metadata(given: Mapping[str, str] | None) -> dict[str, str]:
     for key, value in given.items():
         if len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE:
             raise BadRequest("this pair of metadata is too long", param=f"metadata.{key[:LONGEST_KEY]}")
+        _word(key, "metadata")
+        _word(value, f"metadata.{key}")
     return dict(given)
+
+
+def _word(text: str | None, param: str) -> str:
+    """A text that is kept as a label. A database may refuse a zero in it."""
+    text = text or ""
+    if "\x00" in text or len(text) > LONGEST_VALUE:
+        raise BadRequest(f"at most {LONGEST_VALUE} characters without a zero among them", param=param)
+    return text
