@@ -83,7 +83,7 @@ def response_conversation(given: object) -> Conversation:
     for index, each in enumerate(cast("list[Any]", given)):
         place = f"input[{index}]"
         item = _object(each, place)
-        kind = item.get("type", "message")
+        kind = _text(item.get("type") or "message", f"{place}.type")
         if kind == "message":
             found.add(_text(item.get("role"), f"{place}.role"), item.get("content"), place)
         elif kind == "mcp_approval_response":
