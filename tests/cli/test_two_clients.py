@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -87,6 +88,17 @@ class Up:
     url: str
 
 
+@dataclass
+class Far:
+    """The command line with the options that name a server."""
+
+    foliot: Callable[..., object]
+    where: tuple[str | Path, ...]
+
+    def __call__(self, *words: str | Path, **more: object) -> object:
+        return self.foliot(*self.where, *words, **more)
+
+
 @pytest.fixture
 def place(tmp_path: Path, home: Path) -> Path:
     (tmp_path / "team.yaml").write_text(MANIFEST)
@@ -130,7 +142,7 @@ def ask(request: pytest.FixtureRequest, foliot, place: Path, home: Path) -> Iter
     (place / "token").write_text(json.loads(made.out)["token"])
     up = started(place, far)
     try:
-        yield lambda *words, **more: foliot("--server", up.url, "--token-file", place / "token", *words, **more)
+        yield Far(foliot, ("--server", up.url, "--token-file", place / "token"))
     finally:
         up.process.terminate()
         up.process.communicate(timeout=40)
@@ -250,4 +262,26 @@ def test_what_is_not_there_is_told_in_the_same_way(ask, words, code):
 
 def _here(team) -> list[str]:
     """On the store nobody else does the work."""
-    return [] if getattr(team, "__name__", "") == "<lambda>" else ["--here"]
+    return [] if isinstance(team, Far) else ["--here"]
+
+
+def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(team, place):
+    words = [*getattr(team, "where", ()), "get", "agents", "-w", "-o", "name"]
+    command = [sys.executable, "-u", "-m", "foliot.cli", *map(str, words)]
+    watch = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    guard = threading.Timer(60, watch.kill)
+    guard.start()
+    try:
+        assert watch.stdout is not None
+        listed = [watch.stdout.readline().strip() for _ in range(4)]
+        assert team("delete", "agent/payer").code == 0
+        changed = watch.stdout.readline().strip()
+        watch.send_signal(signal.SIGINT)
+        rest, errors = watch.communicate()
+    finally:
+        guard.cancel()
+        watch.kill()
+        watch.wait()
+
+    assert listed == ["agent/asker", "agent/first", "agent/payer", "agent/second"]
+    assert (changed, rest, errors.strip(), watch.returncode) == ("agent/payer", "", "", 130)
