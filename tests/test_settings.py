@@ -258,6 +258,7 @@ class TestShowing:
             ("allowed_tools", "", "default"),
             ("audit_sinks", "", "default"),
             ("listen", "127.0.0.1:8080", "default"),
+            ("public_url", "", "default"),
             ("tls_cert", "", "default"),
             ("tls_key", "", "default"),
             ("max_body", "4194304", "default"),

@@ -156,6 +156,7 @@ def _assembled(
         outbound_allow=settings.outbound_allow if settings else (),
         mcp_commands=settings.mcp_commands if settings else (),
         nats=settings.nats if settings else None,
+        public_url=settings.public_url if settings else None,
         environ=os.environ,
         journal=journal,
         workspace=workspace or (settings.workspace if settings else None),

@@ -48,6 +48,7 @@ from foliot.tools.base import Tool
 if TYPE_CHECKING:
     from foliot.offering import Offering
     from foliot.tasking import Tasking
+    from foliot.tools.backends.callbacks import Callbacks
 
 Input = str | Message | Sequence[Message]
 Adjust = Callable[[RunSpec], RunSpec]
@@ -126,6 +127,11 @@ class Runtime:
         if audit is None:
             raise UsageError("a runtime in memory keeps no audit", hint="give the runtime a store, such as a path")
         return audit
+
+    @property
+    def callbacks(self) -> Callbacks:
+        """The results that tools push to this process."""
+        return self._assembly.backends.web.callbacks
 
     @property
     def approvals(self) -> ApprovalService:

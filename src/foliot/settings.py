@@ -269,6 +269,8 @@ class Settings:
     audit_sinks: tuple[str, ...] = field(metadata=rule(as_names, ""))
     # Where the server listens, its certificate, and the largest body that it reads.
     listen: str = field(metadata=rule(as_listen, "127.0.0.1:8080"))
+    # How others reach the server: tools are told to push their results there.
+    public_url: str | None = field(metadata=rule(as_http, None))
     tls_cert: Path | None = field(metadata=rule(as_path, None))
     tls_key: Path | None = field(metadata=rule(as_path, None))
     max_body: int = field(metadata=rule(as_size, "4MiB"))

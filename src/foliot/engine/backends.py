@@ -43,6 +43,7 @@ class Backends:
         outbound_allow: Collection[str] = (),
         mcp_commands: Collection[str] = (),
         nats: str | None = None,
+        public_url: str | None = None,
         environ: Mapping[str, str],
         journal: Journal | None = None,
         workspace: Path | None = None,
@@ -53,6 +54,7 @@ class Backends:
         self._outbound_allow = outbound_allow
         self._mcp_commands = mcp_commands
         self._nats_url = nats
+        self._public_url = public_url
         self._environ = environ
         self._journal = journal
         # What the agents of one task share; set by whoever has a database.
@@ -115,10 +117,15 @@ class Backends:
     @property
     def web(self) -> Web:
         if self._web is None:
+            from foliot.tools.backends.callbacks import Callbacks
             from foliot.tools.backends.web import Web
             from foliot.tools.outbound.guard import Outbound
 
-            self._web = Web(self._secrets, Outbound(allow_hosts=tuple(self._outbound_allow)))
+            self._web = Web(
+                self._secrets,
+                Outbound(allow_hosts=tuple(self._outbound_allow)),
+                callbacks=Callbacks(self._public_url or ""),
+            )
         return self._web
 
     def _function(self, document: Document, definition: ToolDefinition) -> Tool:

@@ -46,6 +46,7 @@ ROUTERS: Final = (
     "approvals",
     "workers",
     "webhooks",
+    "tool_callbacks",
     "resources",
 )
 

@@ -101,6 +101,7 @@ _CODES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("delete", "/v1/work/tasks/{name}"): ("204",),
     ("post", "/v1/work/approvals"): ("201",),
     ("post", "/v1/webhook-deliveries/{endpoint_id}"): ("200", "202"),
+    ("post", "/v1/tool-callbacks/{request_id}"): ("202",),
 }
 _TEXTS: Final = {"200": "Done.", "201": "Created.", "202": "Accepted.", "204": "Deleted.", "304": "Not changed."}
 

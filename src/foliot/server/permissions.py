@@ -98,6 +98,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/tool-approvals/{name}/deny"): CONSENT,
     ("POST", "/v1/tool-approvals/{name}/edit"): CONSENT,
     ("POST", "/v1/webhook-deliveries/{endpoint_id}"): PUBLIC,
+    ("POST", "/v1/tool-callbacks/{request_id:path}"): PUBLIC,
     # --- as clients of OpenAI call it
     ("GET", "/v1/models"): LISTED,
     ("GET", "/v1/models/{model:path}"): LOOK,
