@@ -37,6 +37,8 @@ TASKS = 5_000 if LARGE else 40
 SMALL = 500 if LARGE else 20
 FAULTS = 150 if LARGE else 10
 CREW = Path(__file__).with_name("crew.py")
+# How long a person looks before saying what became of a call.
+PATIENCE = 2.0
 ROOT = CREW.parents[2]
 ALL_DONE_WITHIN = 1_500.0 if LARGE else 150.0
 
@@ -53,6 +55,7 @@ class Crew:
         self.chance = Random(seed)
         self.tasks = tasks
         self.seen: Counter[str] = Counter()
+        self.rerun: Counter[str] = Counter()
         self.workers: dict[str, asyncio.subprocess.Process] = {}
         self.runtime = Runtime(settings=settings_for(store, nats), tools=tools(self.effects))
 
@@ -125,9 +128,15 @@ class Crew:
     # --- what a person would do
 
     async def answer_questions(self) -> None:
-        """Say of every call that a crash cut off whether it left a trace."""
+        """Say of every call that a crash cut off whether it left a trace.
+
+        Not at once: a worker that was paused in the middle of it goes on with the call when it wakes up, and nothing
+        but the tool itself could stop that. Whoever says "run" of such a call is wrong, and pays twice.
+        """
         with suppress(FoliotError):
             for info in await self.runtime.runs.journal.list(phases=("waiting",), limit=200):
+                if time.time() - info.updated_at < PATIENCE:
+                    continue
                 _, state = await self.runtime.runs.load(info.id)
                 waiting = state.waiting
                 if waiting is None or waiting.reason != "unknown_effect":
@@ -138,7 +147,8 @@ class Crew:
                     result = ToolResult(call_id, "charge", (Text("charged"),)) if happened else None
                     decided = UnknownDecided(call_id, "happened" if happened else "run", "chaos", result=result)
                     await self.runtime.runs.journal.signal(signal(info.id, decided, time.time()))
-                    self.seen["questions answered"] += 1
+                    self.seen[f"questions answered: {decided.decision}"] += 1
+                    self.rerun[f"charge {info.id}/{call_id}"] += decided.decision == "run"
 
     def traces(self) -> Counter[str]:
         return Counter(self.effects.read_text(encoding="utf-8").splitlines())
@@ -166,11 +176,12 @@ class Crew:
         return time.monotonic() - began
 
     async def verify(self) -> None:
-        """Every task succeeded once, in one piece, and every charge was made exactly once."""
+        """Every task succeeded once, in one piece, and every charge was made once, unless a person said "run"."""
         traces = self.traces()
         charges = {line: count for line, count in traces.items() if line.startswith("charge ")}
-        twice = {line: count for line, count in charges.items() if count != 1}
+        twice = {line: count for line, count in charges.items() if count > 1 + self.rerun[line]}
         assert not twice, f"charged more than once: {twice}"
+        self.seen["a person was wrong"] = sum(count > 1 for count in charges.values())
         assert len(charges) == self.tasks * len(AGENTS)
         assert len([line for line in traces if line.startswith("save ")]) == self.tasks * len(AGENTS)
         for number in range(self.tasks):

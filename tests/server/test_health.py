@@ -30,3 +30,11 @@ async def test_a_server_that_stops_takes_no_more_requests(http: httpx.AsyncClien
     app.state.services.closing.set()
 
     assert (await http.get("/readyz")).status_code == 503
+
+
+async def test_metrics_are_served_to_whoever_may_read_everywhere(app, runtime, http):
+    async with app.router.lifespan_context(app):
+        answer = await http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "foliot_queue" in answer.text

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 
 from foliot.client.local import LocalClient
+from foliot.measuring import measured
 from foliot.runtime import Runtime
 from foliot.server.context import Authenticator, Services
 from foliot.server.description import describe
@@ -33,6 +35,7 @@ from foliot.work.webhook_endpoints import WebhookEndpoints
 # In the order in which paths are matched: particular ones before those with a {kind}.
 ROUTERS: Final = (
     "health",
+    "metrics",
     "about",
     "openai",
     "mcp",
@@ -66,9 +69,13 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         addresses = WebhookEndpoints(services.database, services.resources)
         attending = asyncio.create_task(addresses.run())
+        counting = ExitStack()
+        if find_spec("prometheus_client") is not None:
+            services.metrics = counting.enter_context(measured(runtime))
         try:
             yield
         finally:
+            counting.close()
             services.closing.set()
             attending.cancel()
             await asyncio.gather(attending, return_exceptions=True)

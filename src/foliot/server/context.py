@@ -11,6 +11,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from foliot.client.local import LocalClient
+from foliot.engine.telemetry.metrics import Metrics
 from foliot.runtime import Runtime
 from foliot.server.engagements import Drives
 from foliot.server.identity import Caller
@@ -41,6 +42,7 @@ class Services:
     client: LocalClient
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     webhooks: Webhooks | None = None
+    metrics: Metrics | None = None
     drives: Drives = field(default_factory=Drives)
 
     @property

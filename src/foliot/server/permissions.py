@@ -61,6 +61,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/healthz"): PUBLIC,
     ("GET", "/livez"): PUBLIC,
     ("GET", "/readyz"): PUBLIC,
+    ("GET", "/metrics"): Rule("everywhere"),
     ("GET", "/v1/health"): ANYONE,
     ("GET", "/v1/version"): PUBLIC,
     ("GET", "/openapi.json"): ANYONE,
