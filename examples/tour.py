@@ -1,7 +1,7 @@
-"""What `make run` shows: a system of agents at work, a process killed in the middle of a run, nothing lost or done twice.
+"""What `make run` shows: a system of agents at work, a process killed in the middle of a run, nothing done twice.
 
-It runs offline, in about twenty-five seconds. Kill it with `kill -9` whenever you like and start it again: it goes on with
-the run that was under way. Everything is kept in .foliot/tour, or in the folder given with --home.
+It runs offline, in about twenty-five seconds. Kill it with `kill -9` whenever you like and start it again: it goes on
+with the run that was under way. Everything is kept in .foliot/tour, or in the folder given with --home.
 """
 
 from __future__ import annotations
