@@ -528,8 +528,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "TaskWebhook",
         {"task_ref": "t", "auth": {"profile": "x", "secret_ref": "s"}},
-        'invalid spec.auth.profile "x": expected generic, github, gitlab, stripe, slack, standard-webhooks, '
-        "linear, or shopify",
+        (
+            'invalid spec.auth.profile "x": expected generic, github, gitlab, stripe, slack, standard-webhooks, '
+            "linear, or shopify"
+        ),
     ),
     (
         "TaskWebhook",
