@@ -325,15 +325,33 @@ def test_errors_of_the_file_system_and_the_driver_have_words() -> None:
     assert "could not run a query" in sqlite_file.explain(apsw.SQLError("syntax"), path).message
 
 
-async def test_a_forked_child_is_told_to_open_the_store_for_itself(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await database.write(put, "a", "1")
-    parent = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
-    for attempt in (database.read("setting_get", name="a"), database.write(put, "a", "2")):
-        with pytest.raises(Unavailable, match="forked"):
-            await attempt
+FORKS = """
+import asyncio, os, sys
+from pathlib import Path
+from foliot.errors import Unavailable
+from foliot.store.sqlite import SqliteDatabase
+
+async def main():
+    database = await SqliteDatabase.open(Path(sys.argv[1]))
+    if os.fork() == 0:
+        attempt = database.read("setting_get", name="a")
+        try:
+            attempt.send(None)
+        except Unavailable as told:
+            os._exit(0 if "forked" in told.message else 1)
+        os._exit(2)
+    _, status = os.wait()
+    await database.read("setting_get", name="a")
+    await database.close()
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+asyncio.run(main())
+"""
+
+
+def test_a_forked_child_is_told_to_open_the_store_for_itself(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path / "f.db")], timeout=60, check=False)
+    assert done.returncode == 0
 
 
 def _create_and_write(path: str, number: int, start: multiprocessing.synchronize.Event) -> None:

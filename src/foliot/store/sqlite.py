@@ -32,13 +32,25 @@ T = TypeVar("T")
 _LOOK_EVERY = 0.05
 
 
+# Grows in a child that this process forks off. Asking for the process id instead is a system call for every write.
+_lives = 0
+
+
+def _forked() -> None:
+    global _lives
+    _lives += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class SqliteDatabase:
     """One SQLite file. Make it with `await SqliteDatabase.open(path)`."""
 
     def __init__(self, path: Path, reader: Connection) -> None:
         """For `open`; `reader` is a connection to the prepared file."""
         self.path = path
-        self._process = os.getpid()
+        self._life = _lives
         self._texts = queries.load()
         self._columns: dict[str, tuple[str, ...]] = {}
         self._readers = {threading.get_ident(): reader}
@@ -56,7 +68,7 @@ class SqliteDatabase:
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
         connection = self._readers.get(threading.get_ident()) or self._connect_reader()
-        if self._process != os.getpid():
+        if self._life != _lives:
             self._refuse()
         try:
             return fetch(connection.execute(self._texts[name], params), name, self._columns)  # type: ignore[return-value]  # list is invariant; the rows are new dicts
@@ -66,7 +78,7 @@ class SqliteDatabase:
     async def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._writer is None:
             self._start_writer()
-        if self._process != os.getpid():
+        if self._life != _lives:
             self._refuse()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -99,7 +111,7 @@ class SqliteDatabase:
 
     def version(self) -> tuple[int, int]:
         connection = self._readers.get(threading.get_ident()) or self._connect_reader()
-        if self._process != os.getpid():
+        if self._life != _lives:
             self._refuse()
         # Numbers of different connections mean nothing to each other.
         return id(connection), self._fresh_version(connection)
@@ -114,7 +126,7 @@ class SqliteDatabase:
             self._closed = True
             writer, self._writer = self._writer, None
             readers, self._readers = self._readers, {}
-        if self._process != os.getpid():
+        if self._life != _lives:
             return  # the connections belong to the parent
         self._wake()
         if writer is not None:
@@ -165,7 +177,7 @@ class SqliteDatabase:
 
     def _connect_reader(self) -> Connection:
         with self._lock:
-            if self._closed or self._process != os.getpid():
+            if self._closed or self._life != _lives:
                 self._refuse()
             try:
                 connection = connect(self.path, patience=READ_PATIENCE, read_only=True)
@@ -176,7 +188,7 @@ class SqliteDatabase:
 
     def _start_writer(self) -> None:
         with self._lock:
-            if self._closed or self._process != os.getpid():
+            if self._closed or self._life != _lives:
                 self._refuse()
             if self._writer is None:
                 self._writer = Writer(self.path, on_commit=self._wake)
@@ -185,7 +197,7 @@ class SqliteDatabase:
         raise self._refusal()
 
     def _refusal(self) -> Unavailable:
-        if self._process != os.getpid():
+        if self._life != _lives:
             return Unavailable(
                 f"the store {self.path} was opened before this process was forked",
                 hint="open the store again in the child process",
