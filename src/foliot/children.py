@@ -20,6 +20,7 @@ from foliot.errors import FoliotError, NotFound
 from foliot.kernel.budget import Spent
 from foliot.kernel.events import CancelRequested
 from foliot.kernel.state import State
+from foliot.stopping import stop_tasks
 from foliot.store.runs import TERMINAL
 from foliot.tools.base import ToolDenied
 
@@ -178,6 +179,4 @@ class Children:
 
 async def _stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
     waited = list(tasks)
-    for task in waited:
-        task.cancel()
-    await asyncio.gather(*waited, return_exceptions=True)
+    await stop_tasks(*waited)

@@ -28,6 +28,7 @@ from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call, State
 from foliot.kernel.traces import under_call
 from foliot.resources.digest import definition_digest
+from foliot.stopping import stop_tasks
 from foliot.store.runs import TERMINAL, Held, Signal
 from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, Delegated, Order, child_id
@@ -268,8 +269,7 @@ class Delegator:
                 if (driver := self._runs.local(order.run_id)) is not None:
                     driver.deliver(stop)
                 await asyncio.wait({task}, timeout=STOP_WITHIN)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await stop_tasks(task)
 
     def _is_over(self, order: Order) -> bool:
         now = self._clock()

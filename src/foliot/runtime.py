@@ -41,6 +41,7 @@ from foliot.kernel.spec import RunSpec, decode_spec
 from foliot.kernel.state import State
 from foliot.results import RunResult, result_of
 from foliot.settings import Settings
+from foliot.stopping import stop_tasks
 from foliot.store.base import ResourceStore
 from foliot.store.runs import TASK_LABEL, Held, RunInfo, Signal
 from foliot.tools.base import Tool
@@ -221,8 +222,7 @@ class Runtime:
                     yield item
                 await task
             finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await stop_tasks(task)
 
     async def resume(
         self, run_id: str, *, agent: Agent | None = None, stream: bool = False, check: bool = True

@@ -15,6 +15,7 @@ from aiohttp import web
 from foliot.testing.tools import NOT_UTF8, Failed, Program, Seen
 from foliot.tools.serving.link import NatsLink
 from tests.tools.serving.bus import result as nats_result
+from tests.tools.serving.bus import settled
 
 KEY = "Idempotency-Key"
 
@@ -134,7 +135,7 @@ async def over_nats(link: NatsLink, name: str, program: Program) -> AsyncIterato
         task.add_done_callback(tasks.discard)
 
     subscription = await client.subscribe(f"tool.execute.{name}", cb=hear)
-    await client.flush()
+    await settled(client)
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from foliot.bus.envelope import subject_token
 from foliot.bus.live import Numbers, Piece, Readers, Subscription
 from foliot.bus.nats_link import NatsLink
+from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -60,9 +61,7 @@ class NatsLive:
 
     async def close(self) -> None:
         self._readers.close()
-        self._pump.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._pump
+        await stop_tasks(self._pump, again=0.5)
         await self._link.close()
 
     def _wake(self) -> None:

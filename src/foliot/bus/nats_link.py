@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foliot.errors import UsageError
+from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -133,9 +134,7 @@ class NatsLink:
     async def close(self) -> None:
         """Send what waits, for a second at most, and let go."""
         if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
+            await stop_tasks(self._keeper, again=0.5)
             self._keeper = None
         client, self._client = self._client, None
         self._up.clear()

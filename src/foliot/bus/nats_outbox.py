@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from foliot.bus.base import Ticket
+from foliot.stopping import stop_tasks
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +54,7 @@ class Outbox:
         if self._sender is not None and not self._sender.done():
             self._hurry.set()
             await asyncio.wait((self._sender,), timeout=patience)
-            self._sender.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sender
+            await stop_tasks(self._sender, again=0.5)
         return len(self._waiting)
 
     def __len__(self) -> int:

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from foliot.bus.base import Ticket
 from foliot.bus.tray import Handed, Tray
 from foliot.errors import FoliotError
+from foliot.stopping import stop_tasks
 from foliot.store.base import Database
 
 log = logging.getLogger(__name__)
@@ -56,9 +56,7 @@ class StoreTransport:
         self._closed = True
         self._tray.close()
         if self._watcher is not None:
-            self._watcher.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watcher
+            await stop_tasks(self._watcher)
 
     async def _watch(self) -> None:
         self._tray.ring()  # whatever was committed before anyone watched

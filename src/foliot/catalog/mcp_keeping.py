@@ -21,6 +21,7 @@ from typing import Any, Final
 from foliot.catalog.mcp_sync import Synced, sync_server
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.resources.durations import seconds
+from foliot.stopping import stop_tasks
 from foliot.store.base import Delete, Document, Filter, Key, ResourceStore
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.sync import GENERATED_LABEL
@@ -72,9 +73,7 @@ class McpKeeper:
                 await self._sleep(self._look_every)
         finally:
             tasks = list(self._under_way.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop_tasks(*tasks)
 
     async def once(self) -> None:
         """Sync everything that is due now, and return when that is done."""

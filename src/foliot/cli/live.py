@@ -31,6 +31,7 @@ from foliot.engine.story.tracing import trace_of
 from foliot.errors import Conflict, NotFound
 from foliot.results import RunResult
 from foliot.runtime import Runtime
+from foliot.stopping import stop_tasks
 from foliot.store.runs import TERMINAL
 
 WAITS: Final = 8
@@ -90,8 +91,7 @@ async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive
                         raise
                     watched.result = await _ended_meanwhile(runtime, opening.run_id)
                 finally:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
+                    await stop_tasks(task)
     finally:
         if watched.result is not None and not shown:
             view.begin(opening)
@@ -110,8 +110,7 @@ async def _with_ticks(reader: Reader, view: View) -> AsyncIterator[Live]:
             ticking = ticking or asyncio.create_task(_tick(view))
     finally:
         if ticking is not None:
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
+            await stop_tasks(ticking)
 
 
 async def finish(runtime: Runtime, view: View, watched: Watched) -> int:

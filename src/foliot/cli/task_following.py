@@ -32,6 +32,7 @@ from foliot.errors import FoliotError, UsageError
 from foliot.kernel import events as e
 from foliot.kernel.messages import TextDelta
 from foliot.runtime import Runtime
+from foliot.stopping import stop_tasks
 from foliot.store.placement import Offer, fits
 from foliot.store.tasks import ENDED
 from foliot.store.workers import list_workers
@@ -218,9 +219,7 @@ async def _at_work(following: _Following) -> AsyncGenerator[None]:
             if following.leaving.is_set():
                 following.worker.drain()
             await asyncio.gather(following.working, return_exceptions=True)
-        for pump in following.pumps.values():
-            pump.cancel()
-        await asyncio.gather(*following.pumps.values(), return_exceptions=True)
+        await stop_tasks(*following.pumps.values())
 
 
 def _watch_writing(following: _Following, happenings: Sequence[Happening]) -> None:
@@ -261,8 +260,7 @@ async def _ticking(view: TaskView) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        ticking.cancel()
-        await asyncio.gather(ticking, return_exceptions=True)
+        await stop_tasks(ticking)
 
 
 # --- people ------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from foliot.cli.connect import namespace
 from foliot.cli.invocation import current
 from foliot.cli.output import word_of
 from foliot.errors import NotFound, UsageError
+from foliot.stopping import stop_tasks
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
 from foliot.work.base import Tasks
 
@@ -107,9 +108,7 @@ async def until_stopped(*work: asyncio.Task[None]) -> None:
         for task in done:
             await task
     finally:
-        for task in (stopping, *work):
-            task.cancel()
-        await asyncio.gather(stopping, *work, return_exceptions=True)
+        await stop_tasks(stopping, *work)
         for number in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(NotImplementedError, ValueError):
                 loop.remove_signal_handler(number)

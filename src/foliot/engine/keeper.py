@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from foliot.engine.base import Clock
 from foliot.engine.driver import Driver
 from foliot.errors import FoliotError
+from foliot.stopping import stop_tasks
 from foliot.store.runs import Journal
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,7 @@ class Keeper:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await stop_tasks(self._task)
 
     async def _watch(self) -> None:
         while True:

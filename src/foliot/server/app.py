@@ -29,6 +29,7 @@ from foliot.server.mcp.http import Door
 from foliot.server.problems import report_errors
 from foliot.server.work import ServerWork
 from foliot.settings import Settings
+from foliot.stopping import stop_tasks
 from foliot.version import __version__
 from foliot.work.webhook_endpoints import WebhookEndpoints
 
@@ -77,8 +78,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
         finally:
             counting.close()
             services.closing.set()
-            attending.cancel()
-            await asyncio.gather(attending, return_exceptions=True)
+            await stop_tasks(attending)
             await door.close()
             await services.drives.close()
 

@@ -22,6 +22,7 @@ from foliot.results import RunResult
 from foliot.runtime import Adjust, Runtime
 from foliot.server.pieces import Asked, Ended, Piece, Rested, Teller, Worked, Wrote, usage_of
 from foliot.server.targets import Target
+from foliot.stopping import stop_tasks
 from foliot.store.tasks import ENDED
 from foliot.work.base import Command
 from foliot.work.story.happenings import RunHappening, TaskHappening
@@ -80,9 +81,7 @@ class Drives:
         """Let go of all of them that do not end in time: each is left for whoever takes it up."""
         if self._tasks and within:
             await asyncio.wait(self._tasks, timeout=within)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_tasks(*self._tasks)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -21,6 +21,7 @@ from foliot.server.context import Services
 from foliot.server.identity import Caller
 from foliot.server.sse import frame
 from foliot.server.tasklist import Wanted, list_tasks
+from foliot.stopping import stop_tasks
 from foliot.store.base import Document
 from foliot.store.runs import TERMINAL, Entry
 from foliot.store.tasks import ENDED
@@ -153,9 +154,7 @@ class _Pieces:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop_tasks(*tasks)
 
     def stop(self) -> None:
         self._task.cancel()

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from foliot.errors import FoliotError
 from foliot.server.problems import problem_of
+from foliot.stopping import stop_tasks
 
 HEARTBEAT: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -52,9 +53,7 @@ class EventStream(Response):
         try:
             await asyncio.wait({work, *ends}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (work, *ends):
-                task.cancel()
-            await asyncio.gather(work, *ends, return_exceptions=True)
+            await stop_tasks(work, *ends)
         if work.done() and not work.cancelled() and (error := work.exception()) is not None:
             raise error
         if not ends[0].done() or ends[0].cancelled():
@@ -89,8 +88,7 @@ async def beating(frames: AsyncIterator[bytes], every: float) -> AsyncIterator[b
             yield chunk
     finally:
         if pending is not None:
-            pending.cancel()
-            await asyncio.gather(pending, return_exceptions=True)
+            await stop_tasks(pending)
 
 
 async def _left(receive: Receive) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 
+from foliot.stopping import stop_tasks
 from foliot.store.postgres_driver import Connection, DriverErrors
 
 Heard: TypeAlias = Callable[[str | None], None]
@@ -88,9 +89,7 @@ class Noticeboard:
             if task is not None:
                 if patience:
                     await asyncio.wait((task,), timeout=patience)
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+                await stop_tasks(task)
 
     async def _send_all(self) -> None:
         while self._first or self._outbox:

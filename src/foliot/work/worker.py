@@ -20,6 +20,7 @@ from typing import TypeAlias
 from foliot.bus.base import Delivery, Transport
 from foliot.engine.worker import is_gone
 from foliot.errors import FoliotError
+from foliot.stopping import stop_tasks
 from foliot.store.base import Database
 from foliot.store.claims import Claims, claim, waiting_for_others
 from foliot.store.placement import Offer
@@ -302,9 +303,7 @@ class Worker:
         stopped: list[asyncio.Task[object]] = [*self._at_work, *keeping]  # type: ignore[list-item]  # Task is invariant
         if self._receiving is not None:
             stopped.append(self._receiving)  # type: ignore[arg-type]  # as above
-        for task in stopped:
-            task.cancel()
-        await asyncio.gather(*stopped, return_exceptions=True)
+        await stop_tasks(*stopped, again=30.0)
         await _each(delivery.again(delay=0.0) for delivery in heard)
         await self._presence.say("stopped")
         log.info("worker %s has stopped", self.offer.name)

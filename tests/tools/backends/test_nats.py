@@ -26,7 +26,7 @@ from foliot.tools.base import (
 )
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.serving.link import NatsLink, ensure_stream
-from tests.tools.serving.bus import envelope, foreign_tool, invocation, linked, result, until
+from tests.tools.serving.bus import envelope, foreign_tool, invocation, linked, result, settled, until
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ async def test_what_was_answered_while_the_connection_was_lost_is_found_when_it_
         for subscription in list(deaf._subs.values()):
             if subscription.subject.startswith("tool.result."):
                 await deaf._send_unsubscribe(subscription._id)  # the server no longer tells us; as if the line were cut
-        await deaf.flush()
+        await settled(deaf)
         await js.publish(f"tool.result.{calls[0]['id']}", result(calls[0], json.dumps("kept")))
         assert not task.done()
         await asyncio.to_thread(nats_service.restart)

@@ -39,6 +39,16 @@ async def served(
         await server.stop(within=5.0)
 
 
+async def settled(client: Any) -> None:
+    """Until the server knows of the subscriptions of a client.
+
+    One flush is not enough: the client sends its question before what still waits to be sent, so the answer to the
+    first says only that the rest is on its way.
+    """
+    await client.flush()
+    await client.flush()
+
+
 Reply = Callable[[Any, dict[str, Any]], Awaitable[None]]
 
 
@@ -57,7 +67,7 @@ async def foreign_tool(link: NatsLink, name: str, reply: Reply) -> AsyncIterator
         await reply(client, call)
 
     subscription = await client.subscribe(f"tool.execute.{name}", cb=hear)
-    await client.flush()
+    await settled(client)
     try:
         yield calls
     finally:

@@ -23,7 +23,7 @@ from foliot.tools.serving.ledger import BUCKET
 from foliot.tools.serving.link import NatsLink
 from foliot.tools.serving.messages import CallMessage, Meta, encode, execution_id, outcome_key
 from foliot.tools.serving.server import ServerConfig, ToolServer
-from tests.tools.serving.bus import QUICK, invocation, linked, served, until
+from tests.tools.serving.bus import QUICK, invocation, linked, served, settled, until
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ class Results:
             self.payloads.append(json.loads(msg.data)["payload"])
 
         await client.subscribe("tool.result.*", cb=hear)
-        await client.flush()
+        await settled(client)
         return self
 
     async def next(self, count: int = 1) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.errors import UsageError
+from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
     from foliot.runtime import Runtime
@@ -187,6 +188,4 @@ async def _until_told(worker: asyncio.Task[None], *work: Coroutine[Any, Any, Non
         for each in done:
             await each
     finally:
-        for each in (stopping, *tasks):
-            each.cancel()
-        await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        await stop_tasks(stopping, *tasks)

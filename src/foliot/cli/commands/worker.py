@@ -15,6 +15,7 @@ from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.errors import UsageError
+from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
     from foliot.runtime import Runtime
@@ -125,8 +126,7 @@ async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator
         try:
             yield
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await stop_tasks(keeping)
 
 
 @contextlib.asynccontextmanager

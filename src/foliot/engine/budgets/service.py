@@ -19,6 +19,7 @@ from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
 from foliot.engine.budgets.shortage import Shortage, crossed, passing, unpriced, worst_of
 from foliot.engine.worker import identity, is_gone
 from foliot.errors import FoliotError
+from foliot.stopping import stop_tasks
 from foliot.store.budgets import HOLD_SECONDS, Act, Amount, Balance, Ceiling, Short, SqlBudgetLedger, has_room
 
 log = logging.getLogger(__name__)
@@ -174,13 +175,10 @@ class BudgetService:
     async def close(self) -> None:
         """Finish what is on its way, for a few seconds at most. What is still held then is given back by others."""
         if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+            await stop_tasks(self._keeping)
         if self._loose:
             _, late = await asyncio.wait(self._loose, timeout=CLOSE_WITHIN)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await stop_tasks(*late)
 
     # --- how it is done ------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from foliot.engine.worker import identity
 from foliot.errors import FoliotError
+from foliot.stopping import stop_tasks
 from foliot.store.limits import SqlLimits, Trouble
 from foliot.tools.base import ToolDefinition
 from foliot.tools.stages.breaker import FAILURES, SECONDS, circuit_open
@@ -83,9 +84,7 @@ class SharedCircuits:
         tasks = {*self._loose, *((self._reading,) if self._reading is not None else ())}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=CLOSE_WITHIN)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await stop_tasks(*late)
 
 
 class SharedCircuit:

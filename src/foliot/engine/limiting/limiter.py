@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from foliot.engine.worker import identity, is_gone
 from foliot.errors import FoliotError
+from foliot.stopping import stop_tasks
 from foliot.store.limits import Rate, SqlLimits, Wish
 from foliot.tools.base import RateLimit, ToolRateLimited
 from foliot.tools.limiter import too_often
@@ -125,16 +126,13 @@ class SharedLimiter:
         """Give back what is held, for a few seconds at most."""
         self._closed = True
         if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+            await stop_tasks(self._keeping)
         for key, line in self._lines.items():
             if line.free:
                 self._later(self._give_back(key, line.free))
         if self._loose:
             _, late = await asyncio.wait(self._loose, timeout=CLOSE_WITHIN)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await stop_tasks(*late)
 
     # --- how it is done ------------------------------------------------------------------------------------------
 

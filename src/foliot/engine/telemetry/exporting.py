@@ -16,6 +16,7 @@ from foliot.engine.telemetry.spans import Span
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.events import Event, RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.kernel.messages import Number
+from foliot.stopping import stop_tasks
 from foliot.version import __version__
 
 if TYPE_CHECKING:
@@ -84,10 +85,8 @@ class TraceExporter:
         if self._sending is not None:
             with suppress(asyncio.QueueFull):
                 self._ended.put_nowait(None)
-            _, late = await asyncio.wait({self._sending}, timeout=CLOSE_WITHIN)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+            await asyncio.wait({self._sending}, timeout=CLOSE_WITHIN)
+            await stop_tasks(self._sending)
             self._sending = None
         await asyncio.to_thread(self._sender.shutdown)
 

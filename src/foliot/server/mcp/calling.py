@@ -49,6 +49,7 @@ from foliot.server.mcp.waiting import (
 from foliot.server.mcp.who import Context, Who
 from foliot.server.pieces import Asked, Called, Ended, Piece, Printed, Rested, Returned, Teller, Worked, Wrote
 from foliot.server.targets import Target
+from foliot.stopping import stop_tasks
 from foliot.tools.base import Parked
 
 LEFT: Final = "the client cancelled its call"
@@ -101,8 +102,7 @@ class Calls:
             await progress.until(call, printed)
             result = await call
         finally:
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
+            await stop_tasks(call)
         if isinstance(result, Parked):
             return _not_approved(params.name, result)
         return tool_result(result)
@@ -283,8 +283,7 @@ class _Progress:
             if piece.done():
                 await self.say(piece.result())
             else:
-                piece.cancel()
-                await asyncio.gather(piece, return_exceptions=True)
+                await stop_tasks(piece)
 
 
 def tool_result(result: ToolResult) -> types.CallToolResult:

@@ -19,6 +19,7 @@ from foliot.server.engagements import Drives
 from foliot.server.guard import namespace_of
 from foliot.server.identity import Caller
 from foliot.server.mcp.who import Context, Who
+from foliot.stopping import stop_tasks
 from foliot.tools.mcp.sdk import require_sdk
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ class Door:
             else:
                 self._stop()
         finally:
-            for task in (work, stopping):
-                task.cancel()
-            await asyncio.gather(work, stopping, return_exceptions=True)
+            await stop_tasks(work, stopping)
         if not begun:
             raise Unavailable("this server is stopping")
 

@@ -18,6 +18,7 @@ from foliot.server.engagements import Engagement
 from foliot.server.openai.errors import BadRequest, error_document
 from foliot.server.pieces import Piece
 from foliot.server.sse import EventStream, frame
+from foliot.stopping import stop_tasks
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,7 @@ async def collect(
                 await engagement.cancel(HUNG_UP)
             raise HungUp(HUNG_UP)
     finally:
-        for task in (work, left, stopping):
-            task.cancel()
-        await asyncio.gather(work, left, stopping, return_exceptions=True)
+        await stop_tasks(work, left, stopping)
 
 
 class Stream:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from msgspec import structs
 
+from foliot.stopping import stop_tasks
 from foliot.tools.auth import ToolAuth
 from foliot.tools.backends.callbacks import Callbacks
 from foliot.tools.backends.exchange import Exchange, check_deadline, endpoint_of, explained, retry_after
@@ -89,8 +90,7 @@ class WebhookCallbackTool:
                     return pushed.result()
                 response, wait = await poll
             finally:
-                poll.cancel()
-                await asyncio.gather(poll, return_exceptions=True)
+                await stop_tasks(poll)
             if response is not None:
                 return response
 

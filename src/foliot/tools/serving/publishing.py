@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from foliot.stopping import stop_tasks
 from foliot.tools.base import OnOutput
 from foliot.tools.serving.handling import PublishFailed
 from foliot.tools.serving.messages import (
@@ -70,8 +71,7 @@ class NatsPublisher:
                 waiting.put_nowait(None)
             _, late = await asyncio.wait({sender}, timeout=_LAST_PIECES_SECONDS)
             for task in late:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await stop_tasks(task)
 
         return on_output, ended
 

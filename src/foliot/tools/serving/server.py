@@ -23,6 +23,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from foliot.errors import Conflict, FoliotError, InvalidInput
+from foliot.stopping import stop_tasks
 from foliot.tools.serving.handling import Disposition, Handler, ServedTools
 from foliot.tools.serving.health import Health
 from foliot.tools.serving.ledger import BUCKET, Ledger, StoreFailed
@@ -142,9 +143,7 @@ class ToolServer:
         await asyncio.wait({self._taking, *self._calls}, timeout=max(within, self._config.fetch))
         if self._calls:
             await asyncio.wait(self._calls, timeout=max(0.0, ends_at - now()))
-        for task in (self._taking, *self._calls):
-            task.cancel()
-        await asyncio.gather(self._taking, *self._calls, return_exceptions=True)
+        await stop_tasks(self._taking, *self._calls)
         await self._unsubscribe()
         self._health.become("stopped")
 
@@ -262,8 +261,7 @@ class ToolServer:
         except FoliotError as error:
             log.error("a call failed outside its tool: %s", error.message)
         finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            await stop_tasks(beating)
             with contextlib.suppress(Error):  # what cannot be settled is delivered again, and answered from the ledger
                 await self._settle(msg, disposition)
 
