@@ -72,7 +72,7 @@ class TestTalking:
     async def test_a_call_that_takes_too_long_is_stopped_and_said_so(self, connections):
         server = spec_of("sample", "stdio")
         with pytest.raises(ToolTimeout):
-            await connections.call(server, "slow", {"name": "late"}, timeout=0.2)
+            await connections.call(server, "slow", {"name": "late"}, timeout=1.0)
         assert "late" in words(await connections.call(server, "was_cancelled", {}))
 
     async def test_a_server_that_wants_to_ask_the_user_is_refused_and_not_waited_for(self, connections):
