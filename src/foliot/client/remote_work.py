@@ -31,11 +31,6 @@ APPROVALS: Final = "/v1/work/approvals"
 QUESTIONS: Final = "/v1/work/questions"
 
 
-class TaskPage(msgspec.Struct, frozen=True):
-    items: list[TaskInfo]
-    cursor: str | None = None
-
-
 class RemoteWork:
     """Implements `Work`. Who did something is whom the server knows the caller for, whatever `by` says."""
 
@@ -72,7 +67,7 @@ class RemoteWork:
         """See `Work`."""
         found = await self._get(
             TASKS,
-            TaskPage,
+            wire.TaskPage,
             namespace=namespace,
             target=target,
             phases=",".join(phases) or None,

@@ -28,6 +28,11 @@ T = TypeVar("T")
 Facts = Sequence[tuple[float, Event]]
 
 
+class TaskPage(Struct, frozen=True):
+    items: list[TaskInfo]
+    cursor: str | None = None
+
+
 class FactWire(Struct, frozen=True, omit_defaults=True):
     """One fact; with `run`, of that run of the agent, otherwise of the task itself."""
 

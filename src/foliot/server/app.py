@@ -21,7 +21,6 @@ from foliot.client.local import LocalClient
 from foliot.measuring import measured
 from foliot.runtime import Runtime
 from foliot.server.context import Authenticator, Services
-from foliot.server.description import describe
 from foliot.server.envelope import Envelope, Limits
 from foliot.server.guard import check_routes
 from foliot.server.index import index_routes
@@ -103,6 +102,8 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
 
 def described() -> dict[str, Any]:
     """The description of the API without a server: the same as its `/openapi.json`."""
+    from foliot.server.description import describe
+
     app = FastAPI(**ABOUT)
     # The routes that a FastAPI application adds by itself are not ours.
     app.router.routes.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
 
 from fastapi import Depends
 from starlette.requests import Request
@@ -17,7 +17,9 @@ from foliot.server.engagements import Drives
 from foliot.server.identity import Caller
 from foliot.settings import Settings
 from foliot.store.base import Database, ResourceStore
-from foliot.work.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from foliot.work.webhooks import Webhooks
 
 CALLER: Final = "foliot.caller"
 

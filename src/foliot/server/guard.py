@@ -11,13 +11,14 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.routing import iter_route_contexts
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from foliot.errors import Denied, FoliotError
 from foliot.server.context import CALLER, Services
 from foliot.server.identity import EVERYWHERE, Caller
+from foliot.server.late import LateRoute
 from foliot.server.permissions import RULES, Rule
 
 DEFAULT: Final = "default"
@@ -27,7 +28,7 @@ ROLE: Final = "foliot.role"
 HIDDEN: Final = "there is nothing of this name, or it is not yours to see"
 
 
-class GuardedRoute(APIRoute):
+class GuardedRoute(LateRoute):
     """A route that nobody passes whom the table does not let through."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.server.context import CallerDep, ServicesDep
-from foliot.server.description import describe
 from foliot.server.guard import new_router
 from foliot.server.responses import Json
 from foliot.version import __version__
@@ -73,4 +72,6 @@ async def capabilities() -> Response:
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
     """The description of this API (OpenAPI 3.1)."""
+    from foliot.server.description import describe  # with schemas of everything: long to load, seldom asked for
+
     return Json(describe(request.app))

@@ -9,8 +9,6 @@ from foliot.server.context import ServicesDep
 from foliot.server.errors import TooLarge, TooSlow
 from foliot.server.guard import new_router
 from foliot.server.responses import Json
-from foliot.work.declared_webhook import LARGEST_BODY
-from foliot.work.webhooks import Webhooks
 
 router = new_router("webhooks")
 
@@ -20,6 +18,8 @@ async def deliver(endpoint_id: str, request: Request, services: ServicesDep) -> 
     """Take one delivery: 202 with the task that it makes, or the one that the same event made before."""
     webhooks = services.webhooks
     if webhooks is None:
+        from foliot.work.webhooks import Webhooks
+
         # Made once: it counts what comes to each webhook.
         webhooks = Webhooks(services.database, services.resources, services.runtime.tasking.tasks)
         services.webhooks = webhooks
@@ -29,6 +29,8 @@ async def deliver(endpoint_id: str, request: Request, services: ServicesDep) -> 
 
 async def _body(request: Request) -> bytes | None:
     """All of it; None when it is more than a delivery may be, or breaks off."""
+    from foliot.work.declared_webhook import LARGEST_BODY
+
     try:
         body = await request.body()
     except (TooLarge, TooSlow):

@@ -18,7 +18,6 @@ from starlette.responses import Response
 from foliot.client import wire
 from foliot.client.declared_work import is_work
 from foliot.client.local_work import LocalWork
-from foliot.client.remote_work import TaskPage
 from foliot.errors import InvalidInput
 from foliot.server.acts import record
 from foliot.server.bodies import form, manifests
@@ -141,11 +140,11 @@ async def list_tasks(
     }
     pages = [await work.tasks(namespace=each, **criteria) for each in spaces(caller, namespace)]
     if len(pages) == 1:
-        return Json(TaskPage(*pages[0]))
+        return Json(wire.TaskPage(*pages[0]))
     found = sorted((info for page, _ in pages for info in page), key=lambda info: -info.key)
     more = len(found) > limit or any(cursor for _, cursor in pages)
     found = found[:limit]
-    return Json(TaskPage(found, cursor_of(found[-1].key) if more and found else None))
+    return Json(wire.TaskPage(found, cursor_of(found[-1].key) if more and found else None))
 
 
 @router.get("/v1/work/tasks/{name}")

@@ -1,0 +1,58 @@
+"""A route that is analysed when it is first used.
+
+FastAPI reads the signature of an endpoint, makes a field of each of its parameters and compiles a handler when a route
+is declared. With a hundred routes that is a third of the time until a server is ready, and most servers never use
+most of them. The path and the methods are there from the beginning, so that finding a route, guarding it and checking
+it against the table of permissions cost nothing of the kind.
+
+A mistake in a declaration shows with its first request. So the tests ask for the description, which looks at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.routing import compile_path
+
+
+class LateRoute(APIRoute):
+    """As its base, later."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        *,
+        name: str | None = None,
+        methods: Collection[str] | None = None,
+        include_in_schema: bool = True,
+        **options: Any,
+    ) -> None:
+        self.path = path
+        self.endpoint = endpoint
+        self.name = name or endpoint.__name__
+        self.methods = {method.upper() for method in methods or ("GET",)}
+        self.include_in_schema = include_in_schema
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        """Asked for whatever is not there: then all of it is made."""
+        options = self.__dict__.pop("_options", None)
+        if options is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        try:
+            super().__init__(
+                self.path,
+                self.endpoint,
+                name=self.name,
+                methods=self.methods,
+                include_in_schema=self.include_in_schema,
+                **options,
+            )
+        except BaseException:
+            self._options = options  # so that the next request hears of the same mistake
+            raise
+        return getattr(self, name)
