@@ -139,6 +139,7 @@ async def _reachable(runtime: Runtime, besides: str = "") -> AsyncGenerator[None
     from foliot.server.auth import TokenAuth, is_loopback
     from foliot.server.envelope import Limits
     from foliot.server.serving import HttpServer, listen_of
+    from foliot.server.taking_up import taking_up
     from foliot.settings import mask_password
     from foliot.store.tokens import SqlTokens
 
@@ -154,7 +155,7 @@ async def _reachable(runtime: Runtime, besides: str = "") -> AsyncGenerator[None
     auth = TokenAuth(database, local=local)
     app = create_app(runtime, settings=settings, auth=auth, limits=Limits(body=settings.max_body))
     try:
-        async with HttpServer(app, listen) as http:
+        async with HttpServer(app, listen) as http, taking_up(runtime, app.state.services.drives):
             with_it = f", with {besides}" if besides else ""
             click.echo(f"Foliot is at {http.url}{with_it}, on {mask_password(settings.store)}.", err=True)
             known = await auth.describe()

@@ -1,0 +1,223 @@
+"""Runs that a server or a `foliot run` left behind go on by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from foliot.agent import Agent
+from foliot.models.scripted import ScriptedModel
+from foliot.runtime import Runtime
+from foliot.server.engagements import Drives
+from foliot.server.taking_up import MOST_CLAIMS, TakingUp
+from foliot.settings import Settings
+from foliot.stopping import stop_tasks
+from foliot.tools.function import tool
+
+MANIFEST = """\
+apiVersion: foliot.dev/v1
+kind: ModelEndpoint
+metadata: {name: desk-model}
+spec:
+  provider: scripted
+  default_model: scripted
+  script:
+    - {call: {pay: {amount: 5}}}
+    - {say: "Looking.", call: {look: {}}}
+    - {say: "Paid, and {last_result}."}
+---
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata: {name: pay}
+spec: {type: function, function: "left_tools:pay", effect: once}
+---
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata: {name: look}
+spec: {type: function, function: "left_tools:look", effect: read}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: desk}
+spec: {model_ref: desk-model, tools: [look, pay]}
+"""
+TOOLS = """\
+import asyncio
+from pathlib import Path
+
+
+async def pay(amount: int) -> str:
+    with open("ledger.txt", "a") as ledger:
+        ledger.write(f"{amount}\\n")
+    return "paid"
+
+
+async def look() -> str:
+    for _ in range(6000):
+        if not Path("look.hold").exists():
+            return "all is well"
+        Path("look.held").touch()
+        await asyncio.sleep(0.01)
+    return "held for too long"
+"""
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[tuple[asyncio.subprocess.Process, str]]]]:
+    """Starts `foliot up`, and gives the process and its address."""
+    (tmp_path / "desk.yaml").write_text(MANIFEST)
+    (tmp_path / "left_tools.py").write_text(TOOLS)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
+    started: list[asyncio.subprocess.Process] = []
+
+    async def start() -> tuple[asyncio.subprocess.Process, str]:
+        words = ("-m", "foliot.cli", "--home", str(tmp_path / "home"), "up", "--port", "0")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, stderr=asyncio.subprocess.PIPE, cwd=tmp_path, env=environ
+        )
+        started.append(process)
+        assert process.stderr is not None
+        async with asyncio.timeout(40):
+            while line := (await process.stderr.readline()).decode():
+                if found := re.search(r"http://[\d.]+:\d+", line):
+                    return process, found[0]
+        raise AssertionError("foliot up did not start")
+
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_a_run_for_an_openai_client_ends_after_its_server_was_killed_and_nothing_is_done_twice(
+    start: Callable[[], Awaitable[tuple[asyncio.subprocess.Process, str]]], tmp_path: Path
+) -> None:
+    (tmp_path / "look.hold").touch()
+    process, url = await start()
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        applied = await http.post("/v1/apply", content=MANIFEST)
+        assert applied.status_code == 200, applied.text
+        order = {"model": "desk", "messages": [{"role": "user", "content": "go"}]}
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=order))
+        async with asyncio.timeout(40):
+            while not (tmp_path / "look.held").exists():
+                assert not asking.done(), asking
+                await asyncio.sleep(0.01)
+        process.kill()
+        await process.wait()
+        with pytest.raises(httpx.TransportError):
+            await asking
+    (tmp_path / "look.hold").unlink()
+
+    _, url = await start()
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http, asyncio.timeout(40):
+        (run,) = (await http.get("/v1/runs")).json()["items"]
+        async with http.stream("GET", f"/v1/runs/{run['id']}/events") as events:
+            lines = [line async for line in events.aiter_lines() if line.startswith("data: ")]
+
+    assert json.loads(lines[-1].removeprefix("data: "))["phase"] == "succeeded"
+    assert (tmp_path / "ledger.txt").read_text() == "5\n"
+
+
+# --- what is taken up, and when ------------------------------------------------------------------------------------
+
+
+class Desk:
+    """An agent whose tool holds still, on a runtime; `left` is a run of it that somebody began and let go."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.begun = asyncio.Event()
+        self.free = asyncio.Event()
+
+        @tool(effect="read")
+        async def look() -> str:
+            """Looks."""
+            self.begun.set()
+            await self.free.wait()
+            return "well"
+
+        self.agent = Agent("desk", model=ScriptedModel([{"call": {"look": {}}}, {"say": "Done."}]), tools=[look])
+
+    async def left(self, run_id: str) -> None:
+        driving = asyncio.create_task(self.runtime.run(self.agent, "go", run_id=run_id))
+        async with asyncio.timeout(20):
+            await self.begun.wait()
+        await stop_tasks(driving)
+        assert (await self.runtime.runs.journal.get(run_id)).phase == "pending"
+        self.free.set()
+
+
+@pytest.fixture
+async def drives() -> AsyncIterator[Drives]:
+    drives = Drives()
+    yield drives
+    await drives.close()
+
+
+async def test_what_is_there_at_the_start_is_taken_up_at_once_and_later_ones_at_the_second_look(
+    runtime: Runtime, drives: Drives
+) -> None:
+    desk, taking = Desk(runtime), TakingUp(runtime, drives)
+    await desk.left("r1")
+    assert await taking.look() == ["r1"]
+    assert (await runtime.attend("r1")).output == "Done."
+
+    desk = Desk(runtime)
+    await desk.left("r2")
+    assert await taking.look() == []
+    assert await taking.look() == ["r2"]
+    assert (await runtime.attend("r2")).output == "Done."
+    assert await taking.look() == []
+
+
+async def test_a_run_that_needs_what_is_not_here_stays_as_it_is_and_rests(
+    runtime: Runtime, settings: Settings, drives: Drives, caplog: pytest.LogCaptureFixture
+) -> None:
+    await Desk(runtime).left("r1")
+    now = 1_000_000_000_000.0
+    async with Runtime(settings=settings) as other:  # knows nothing of the agent's model and tool
+        taking = TakingUp(other, drives, clock=lambda: now)
+        with caplog.at_level(logging.WARNING):
+            assert await taking.look() == ["r1"]
+            await drives.close(within=20)
+        assert "run r1 stays as it is" in caplog.text
+        assert await taking.look() == []  # rests
+        now += 31
+        assert await taking.look() == ["r1"]
+        await drives.close(within=20)
+        assert (await other.runs.journal.get("r1")).phase == "pending"
+
+
+async def test_a_run_that_is_taken_up_again_and_again_without_getting_anywhere_is_left_to_people(
+    runtime: Runtime, drives: Drives
+) -> None:
+    desk = Desk(runtime)
+    for _ in range(MOST_CLAIMS):
+        desk.begun.clear()
+        desk.free.clear()
+        await desk.left("r1")
+
+    assert await TakingUp(runtime, drives).look() == []
+
+
+async def test_a_run_that_somebody_drives_is_left_to_them(runtime: Runtime, drives: Drives) -> None:
+    desk = Desk(runtime)
+    driving = asyncio.create_task(runtime.run(desk.agent, "go", run_id="r1"))
+    async with asyncio.timeout(20):
+        await desk.begun.wait()
+
+    assert await TakingUp(runtime, drives).look() == []
+
+    desk.free.set()
+    assert (await driving).output == "Done."
