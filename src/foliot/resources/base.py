@@ -66,6 +66,8 @@ class Model(BaseModel):
         strict=True,
         str_strip_whitespace=True,
         hide_input_in_errors=True,
+        # With its first use: most models are only ever a part of others, and never need a validator of their own.
+        defer_build=True,
         alias_generator=AliasGenerator(validation_alias=_accepted, serialization_alias=snake),
     )
 
