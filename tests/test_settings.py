@@ -262,6 +262,7 @@ class TestShowing:
             ("tls_cert", "", "default"),
             ("tls_key", "", "default"),
             ("max_body", "4194304", "default"),
+            ("max_streams", "1000", "default"),
             ("server", "", "default"),
             ("token", "", "default"),
             ("token_file", "", "default"),

@@ -229,6 +229,14 @@ def as_size(given: Given) -> int:
     raise refused(given, "a number of bytes up to 1 GiB, such as 65536, 512KiB or 4MiB")
 
 
+def as_count(given: Given) -> int:
+    """A number of things; 0 is any number of them."""
+    text = given.text.strip()
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise refused(given, "a number, such as 1000; 0 for any number")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """What one process was told. Make it with `load_settings`."""
@@ -274,6 +282,8 @@ class Settings:
     tls_cert: Path | None = field(metadata=rule(as_path, None))
     tls_key: Path | None = field(metadata=rule(as_path, None))
     max_body: int = field(metadata=rule(as_size, "4MiB"))
+    # Event streams that one caller may have open at a time; 0 is any number.
+    max_streams: int = field(metadata=rule(as_count, "1000"))
     # The server that commands are asked of instead of the store, as whom, and whom to trust.
     server: str | None = field(metadata=rule(as_server, None, sources=("flag", "environment")))
     token: str | None = field(metadata=rule(as_token, None, sources=("environment",), secret=True))
