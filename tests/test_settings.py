@@ -222,6 +222,49 @@ class TestMcpCommands:
         assert load_settings({}, environ).mcp_commands == ()
 
 
+class TestLogin:
+    def test_lengths_of_time_are_in_seconds(self, environ: dict[str, str]) -> None:
+        environ |= {"FOLIOT_SESSION_IDLE": "30m", "FOLIOT_SESSION_LIFE": "2d"}
+        settings = load_settings({}, environ)
+        assert (settings.session_idle, settings.session_life) == (1800, 172800)
+
+    @pytest.mark.parametrize("text", ["0s", "12", "h", "1.5h", "-1h", "1w", "367d", "9999999999s", "١h"])
+    def test_what_is_no_length_of_time_is_refused(self, environ: dict[str, str], text: str) -> None:
+        with pytest.raises(UsageError, match="FOLIOT_SESSION_IDLE"):
+            load_settings({}, {**environ, "FOLIOT_SESSION_IDLE": text})
+
+    @pytest.mark.parametrize("url", ["https://id.example/realms/a", "http://localhost:9400", "http://[::1]:9400/"])
+    def test_an_issuer_stays_as_it_is_written(self, environ: dict[str, str], url: str) -> None:
+        assert load_settings({}, {**environ, "FOLIOT_OIDC_ISSUER": url}).oidc_issuer == url
+
+    @pytest.mark.parametrize(
+        "url", ["id.example", "http://id.example", "https://", "https://u:p@id.example", "https://id.example?x=1"]
+    )
+    def test_an_issuer_that_cannot_be_trusted_is_refused(self, environ: dict[str, str], url: str) -> None:
+        with pytest.raises(UsageError, match="FOLIOT_OIDC_ISSUER"):
+            load_settings({}, {**environ, "FOLIOT_OIDC_ISSUER": url})
+
+    def test_roles_follow_from_groups(self, environ: dict[str, str]) -> None:
+        environ["FOLIOT_OIDC_ROLES"] = "cn=admins=admin@*, devs=author@team-a,*=reader@default"
+        told = load_settings({}, environ).oidc_roles
+        assert told == ("cn=admins=admin@*", "devs=author@team-a", "*=reader@default")
+
+    @pytest.mark.parametrize("text", ["devs", "devs=author", "=author@a", "devs=@a", "devs=author@", "devs=author@a b"])
+    def test_a_rule_for_roles_that_cannot_be_meant_is_refused(self, environ: dict[str, str], text: str) -> None:
+        with pytest.raises(UsageError, match="FOLIOT_OIDC_ROLES"):
+            load_settings({}, {**environ, "FOLIOT_OIDC_ROLES": text})
+
+    def test_the_secret_of_the_client_comes_from_the_environment_only_and_is_never_shown(
+        self, environ: dict[str, str], home: Path
+    ) -> None:
+        settings = load_settings({}, {**environ, "FOLIOT_OIDC_CLIENT_SECRET": "sesame"})
+        assert settings.oidc_client_secret == "sesame"
+        assert "sesame" not in repr(settings)
+        write_config(home, 'oidc_client_secret = "sesame"')
+        with pytest.raises(UsageError, match="cannot be set in a file"):
+            load_settings({}, environ)
+
+
 class TestShowing:
     def test_every_setting_is_explained_with_secrets_masked(self, tmp_path: Path) -> None:
         settings = load_settings(
@@ -263,6 +306,17 @@ class TestShowing:
             ("tls_key", "", "default"),
             ("max_body", "4194304", "default"),
             ("max_streams", "1000", "default"),
+            ("session_idle", "43200", "default"),
+            ("session_life", "604800", "default"),
+            ("oidc_issuer", "", "default"),
+            ("oidc_client_id", "", "default"),
+            ("oidc_client_secret", "", "default"),
+            ("oidc_redirect_url", "", "default"),
+            ("oidc_scopes", "openid, profile, email", "default"),
+            ("oidc_name_claim", "preferred_username", "default"),
+            ("oidc_roles_claim", "groups", "default"),
+            ("oidc_roles", "", "default"),
+            ("oidc_audience", "", "default"),
             ("server", "", "default"),
             ("token", "", "default"),
             ("token_file", "", "default"),

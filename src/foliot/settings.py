@@ -229,6 +229,36 @@ def as_size(given: Given) -> int:
     raise refused(given, "a number of bytes up to 1 GiB, such as 65536, 512KiB or 4MiB")
 
 
+def as_seconds(given: Given) -> int:
+    """A length of time in seconds: `45s`, `30m`, `12h`, `7d`."""
+    number, unit = given.text.strip()[:-1], given.text.strip()[-1:]
+    factor = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(unit, 0)
+    if number.isascii() and number.isdigit() and len(number) < 10 and 0 < int(number) * factor <= 366 * 86400:
+        return int(number) * factor
+    raise refused(given, "a length of time up to a year, such as 30m, 12h or 7d")
+
+
+def as_issuer(given: Given) -> str:
+    """The address of an identity provider, exactly as it writes itself. Plain http only on this machine."""
+    scheme, separator, rest = given.text.partition("://")
+    host = rest.partition("/")[0]
+    local = re.fullmatch(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", host) is not None
+    if separator and host and (scheme == "https" or (scheme == "http" and local)) and not set(rest) & set("@?# "):
+        return given.text
+    raise refused(given, "https://host or https://host/path")
+
+
+def as_role_rules(given: Given) -> tuple[str, ...]:
+    """Who has which role where, separated by commas: `platform=admin@*, devs=author@team-a, *=reader@default`."""
+    rules = tuple(part.strip() for part in given.text.split(",") if part.strip())
+    for each in rules:
+        value, equals, grant = each.rpartition("=")
+        role, at, namespace = grant.partition("@")
+        if not (value.strip() and equals and role.isalpha() and at and (namespace == "*" or NAME.fullmatch(namespace))):
+            raise refused(given._replace(text=each), "VALUE=ROLE@NAMESPACE, such as devs=author@team-a")
+    return rules
+
+
 def as_count(given: Given) -> int:
     """A number of things; 0 is any number of them."""
     text = given.text.strip()
@@ -284,6 +314,21 @@ class Settings:
     max_body: int = field(metadata=rule(as_size, "4MiB"))
     # Event streams that one caller may have open at a time; 0 is any number.
     max_streams: int = field(metadata=rule(as_count, "1000"))
+    # How long a session of a browser may rest, and how long it may last at all.
+    session_idle: int = field(metadata=rule(as_seconds, "12h"))
+    session_life: int = field(metadata=rule(as_seconds, "7d"))
+    # An identity provider (OpenID Connect) that people log in with, and what this server is called there.
+    oidc_issuer: str | None = field(metadata=rule(as_issuer, None))
+    oidc_client_id: str | None = field(metadata=rule(as_text, None))
+    oidc_client_secret: str | None = field(metadata=rule(as_text, None, sources=("environment",), secret=True))
+    oidc_redirect_url: str | None = field(metadata=rule(as_http, None))
+    oidc_scopes: tuple[str, ...] = field(metadata=rule(as_names, "openid, profile, email"))
+    # The claims that say who somebody is and which groups they are in, and the roles that groups have.
+    oidc_name_claim: str = field(metadata=rule(as_text, "preferred_username"))
+    oidc_roles_claim: str = field(metadata=rule(as_text, "groups"))
+    oidc_roles: tuple[str, ...] = field(metadata=rule(as_role_rules, ""))
+    # Bearer tokens that the provider issued for this audience are taken too.
+    oidc_audience: str | None = field(metadata=rule(as_text, None))
     # The server that commands are asked of instead of the store, as whom, and whom to trust.
     server: str | None = field(metadata=rule(as_server, None, sources=("flag", "environment")))
     token: str | None = field(metadata=rule(as_token, None, sources=("environment",), secret=True))
