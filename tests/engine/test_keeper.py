@@ -18,7 +18,7 @@ class FakeDriver:
         self.lost = asyncio.Event()
         self.heard = asyncio.Event()
 
-    def renewed(self, until: float) -> None:
+    def renewed(self, until: float, ends: float) -> None:
         self.until = until
 
     def lose(self) -> None:

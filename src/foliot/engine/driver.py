@@ -8,7 +8,8 @@ The order of things is the whole point:
 3. What comes back is recorded, and it begins again.
 
 Effects run as tasks of their own and report through a mailbox, so a cancellation, an input or a decision is taken in at
-any moment, whatever is under way. Whoever loses the lease stops at once and writes nothing more.
+any moment, whatever is under way. Whoever loses the lease stops at once and writes nothing more. A store that does not
+answer is not a lost lease: what is to be written is tried again until the lease ends (appending.py).
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from foliot.engine.appending import append_again, persist
 from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Clock, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Purse
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
 from foliot.engine.intake import admit_calls, caller_of, check_output, give_up_compacting
 from foliot.engine.summary import phase_of, summary_of
-from foliot.errors import FoliotError
+from foliot.engine.tenure import Tenure
+from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
 from foliot.kernel.codec import decode, encode, type_of
 from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
 from foliot.kernel.events import Event, RunClaimed, RunResumed
 from foliot.kernel.loop import apply, decide
 from foliot.kernel.state import State
+from foliot.stopping import stop_tasks
 from foliot.store.runs import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
 from foliot.tools.base import Admitted, Toolbox
 
@@ -40,6 +44,8 @@ log = logging.getLogger(__name__)
 
 # How long something that was told to stop may take before the driver goes on without it.
 STOP_WITHIN = 5.0
+# How long whoever slept through the end of its lease may ask whether it is still its own, with effects under way.
+ASK_WITHIN = 2.0
 
 
 def begin(effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -83,7 +89,7 @@ class Driver:
         self._stream = stream
         self._claim = claim
         self._lease_seconds = lease_seconds
-        self._until = lease.until
+        self._tenure = Tenure(lease.until, clock=clock, seconds=lease_seconds)
         self._caller = None if state.created is None else caller_of(state)
         # What is recorded and not yet written: the facts, and beside them what is stored of each.
         self._facts: list[Event] = []
@@ -95,10 +101,12 @@ class Driver:
         self._asking: asyncio.Task[None] | None = None
         self._calling: dict[str, asyncio.Task[None]] = {}
         self._stopping: list[asyncio.Task[None]] = []
-        self._lost = False
+        self._inquiry: asyncio.Task[None] | None = None
+        self._lost = ""  # why the lease is gone
 
     async def drive(self) -> State:
         """Go on until the run ends or waits. Raises `LeaseLost`, and what the journal raises."""
+        self._tenure.watch(self._lapsed)
         try:
             if self._claim:
                 self._record(RunClaimed(self.state.attempt + 1, self.lease.worker, self.lease.epoch))
@@ -111,6 +119,9 @@ class Driver:
                 pass
             return self.state
         finally:
+            if self._inquiry is not None:
+                await stop_tasks(self._inquiry)
+            self._tenure.close()
             await self._stop_effects()
             if self._purse is not None:
                 self._purse.close()
@@ -128,14 +139,35 @@ class Driver:
             self._taken.append(signal.id)
             self._wake()
 
-    def renewed(self, until: float) -> None:
-        """The lease was prolonged."""
-        self._until = until
+    def renewed(self, until: float, ends: float) -> None:
+        """The lease was prolonged until then, by the wall clock and by that of the event loop."""
+        self._tenure.renewed(until, ends)
 
-    def lose(self) -> None:
-        """The lease is gone: stop at once."""
-        self._lost = True
+    def lose(self, why: str = "") -> None:
+        """The lease is gone: stop at once, even while a write is under way."""
+        self._lost = self._lost or why or f"run {self.lease.run_id} is no longer held by {self.lease.worker}"
+        this = asyncio.current_task()
+        for task in self._effects():
+            if task is not this:  # who asked whether it may act, and is about to hear that it may not
+                task.cancel()
         self._wake()
+
+    def _lapsed(self, slept: bool) -> None:
+        """The lease is over and was not renewed. Who was awake has tried to; who slept can still ask."""
+        if slept:
+            self._inquiry = begin(self._ask_again())
+        else:
+            self.lose(f"the lease of run {self.lease.run_id} ended, and the store did not answer in time to renew it")
+
+    async def _ask_again(self) -> None:
+        try:
+            async with asyncio.timeout(ASK_WITHIN):
+                kept = await self._may_act()
+        except TimeoutError:
+            self.lose(f"the lease of run {self.lease.run_id} ended while this process slept")
+        else:
+            if kept:
+                self._tenure.watch(self._lapsed)
 
     async def _advance(self) -> bool:
         """One decision. True when the run has ended or waits."""
@@ -199,10 +231,17 @@ class Driver:
             waiting = self.state.waiting
             await self._write("waiting", due=waiting.until if waiting is not None else None)
         except SignalsPending:
-            for signal in await self._journal.signals([self.lease.run_id]):
+            for signal in await self._signals():
                 self.deliver(signal)
             return False
         return True
+
+    async def _signals(self) -> Sequence[Signal]:
+        look = partial(self._journal.signals, [self.lease.run_id])
+        try:
+            return await look()
+        except Unavailable as error:
+            return await persist(look, error, run_id=self.lease.run_id, tenure=self._tenure)
 
     async def _end(self, action: End, settlement: Settlement) -> bool:
         """End a run of a task, unless its task wants another attempt of it."""
@@ -221,12 +260,20 @@ class Driver:
         if phase is None:
             if not entries and not taken:
                 return
-            await self._journal.append(self.lease, entries, taken=taken)
+            append = partial(self._journal.append, self.lease, entries, taken=taken)
         else:
-            summary, also = summary_of(self.state), self._beside(phase)
-            await self._journal.append(
-                self.lease, entries, phase=phase, summary=summary, taken=taken, due=due, also=also
-            )
+            rest: dict[str, Any] = {
+                "phase": phase,
+                "summary": summary_of(self.state),
+                "due": due,
+                "also": self._beside(phase),
+            }
+            append = partial(self._journal.append, self.lease, entries, taken=taken, **rest)
+        try:
+            await append()
+        except Unavailable as error:
+            journal, lease, tenure = self._journal, self.lease, self._tenure
+            await append_again(append, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)
         self._entries, self._facts = [], []  # nothing is recorded while something is written
         if taken:
             del self._taken[: len(taken)]
@@ -245,7 +292,7 @@ class Driver:
 
     def _stop_if_lost(self) -> None:
         if self._lost:
-            raise LeaseLost(f"run {self.lease.run_id} is no longer held by {self.lease.worker}")
+            raise LeaseLost(self._lost)
 
     # --- effects -------------------------------------------------------------------------------------------------
 
@@ -303,19 +350,18 @@ class Driver:
 
     def _holds(self) -> bool:
         """Whether the lease is certainly in force."""
-        return not self._lost and self._clock() < self._until
+        return not self._lost and self._tenure.in_force()
 
     async def _may_act(self) -> bool:
         """Whoever slept past its lease (a suspended machine) asks before it acts: the run may be another's by now."""
-        while not self._lost and (now := self._clock()) >= self._until:
-            until = now + self._lease_seconds
+        while not self._lost and not self._tenure.in_force():
+            until, ends = self._clock() + self._lease_seconds, asyncio.get_running_loop().time() + self._lease_seconds
             try:
                 lost = await self._journal.renew([self.lease], until=until)
             except FoliotError as error:
-                log.warning("run %s: the lease is over and cannot be renewed: %s", self.lease.run_id, error)
-                self.lose()
+                self.lose(f"the lease of run {self.lease.run_id} is over and cannot be renewed: {error.message}")
             else:
-                self.lose() if lost else self.renewed(until)
+                self.lose() if lost else self.renewed(until, ends)
         return not self._lost
 
     def _ask_to_stop(self, calls: Sequence[str]) -> None:
@@ -328,10 +374,14 @@ class Driver:
             if call is not None:
                 self._post(stopped_call(call))
 
+    def _effects(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._asking, *self._calling.values()) if task is not None]
+
     async def _stop_effects(self) -> None:
-        running = [task for task in (self._asking, *self._calling.values()) if task is not None]
+        running = self._effects()
         for task in running:
-            task.cancel()
+            if not task.cancelling():  # a second time would interrupt what it does to come to an end
+                task.cancel()
         tasks = [task for task in (*running, *self._stopping) if not task.done()]
         if not tasks:
             return

@@ -1,13 +1,14 @@
 """Keeps the leases of all runs that this process drives, and brings them what was signalled from elsewhere.
 
-One write renews every lease and one read finds every signal, however many runs there are.
+One write renews every lease and one read finds every signal, however many runs there are. A store that does not answer
+is asked again at the next look: each lease has its own end, and each driver sees to it (tenure.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
 from foliot.engine.base import Clock
@@ -30,6 +31,7 @@ class Keeper:
         self._drivers: dict[str, Driver] = {}
         self._task: asyncio.Task[None] | None = None
         self._renewed_at = 0.0
+        self._troubled = False
 
     @contextmanager
     def keep(self, driver: Driver) -> Generator[None]:
@@ -37,8 +39,9 @@ class Keeper:
         run_id = driver.lease.run_id
         self._drivers[run_id] = driver
         if self._task is None or self._task.done():
-            self._renewed_at = self._clock()
-            self._task = asyncio.get_running_loop().create_task(self._watch())
+            loop = asyncio.get_running_loop()
+            self._renewed_at = loop.time()
+            self._task = loop.create_task(self._watch())
         try:
             yield
         finally:
@@ -53,26 +56,34 @@ class Keeper:
             await stop_tasks(self._task)
 
     async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(LOOK_EVERY, self._lease_seconds / 3))
             if not self._drivers:
                 continue
-            try:
-                await self._deliver_signals()
-                if self._clock() - self._renewed_at >= self._lease_seconds / 3:
-                    await self._renew()
-            except FoliotError as error:
-                # The next look may succeed. If not, the lease runs out, and the database refuses what comes after it.
-                log.warning("leases could not be renewed: %s", error)
+            if loop.time() - self._renewed_at >= self._lease_seconds / 3:  # not by a clock that somebody may set
+                await self._try("renew leases", self._renew)
+            await self._try("look for signals", self._deliver_signals)
+
+    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except FoliotError as error:
+            # Said once, not at every look. If it does not pass the leases run out, and the drivers stop.
+            log.log(logging.DEBUG if self._troubled else logging.WARNING, "could not %s: %s", what, error)
+            self._troubled = True
+        else:
+            self._troubled = False
 
     async def _renew(self) -> None:
-        now = self._clock()
+        until = self._clock() + self._lease_seconds
+        began = asyncio.get_running_loop().time()
         drivers = dict(self._drivers)
-        lost = await self._journal.renew([driver.lease for driver in drivers.values()], until=now + self._lease_seconds)
-        self._renewed_at = now
+        lost = await self._journal.renew([driver.lease for driver in drivers.values()], until=until)
+        self._renewed_at = began
         for run_id, driver in drivers.items():
             if run_id not in lost:
-                driver.renewed(now + self._lease_seconds)
+                driver.renewed(until, began + self._lease_seconds)
             elif self._drivers.get(run_id) is driver:
                 driver.lose()
 
