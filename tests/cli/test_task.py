@@ -373,16 +373,21 @@ def test_deleting_a_task_ends_and_hides_its_work(foliot, tmp_path):
     assert "is archived" in foliot("apply", "-f", tmp_path / "p").err
 
 
-def test_a_changed_task_is_stored_and_its_work_is_not_replaced_behind_ones_back(foliot, tmp_path):
+def test_a_changed_task_is_refused_before_anything_is_stored_and_says_what_to_do(foliot, tmp_path):
     foliot("init", tmp_path / "p", "-b", "pipeline")
     foliot("apply", "-f", tmp_path / "p")
     manifest = tmp_path / "p" / "task.yaml"
     manifest.write_text(manifest.read_text().replace("why mechanical clocks tick", "why they stop"))
 
-    said = foliot("apply", "-f", tmp_path / "p")
+    for said in (foliot("apply", "-f", tmp_path / "p"), foliot("apply", "-f", tmp_path / "p", "--dry-run")):
+        assert said.code == 4
+        assert "task/p-first asks for something else than the work that was accepted under its name" in said.err
+        assert "Nothing was applied." in said.err
+    assert "why mechanical clocks tick" in foliot("get", "task", "p-first", "-o", "yaml").out
 
-    assert said.code == 0
-    assert "its work was not accepted: there is already a task 'p-first' that asks for something else" in said.err
+    for words in (("delete", "task", "p-first"), ("task", "delete", "p-first"), ("apply", "-f", tmp_path / "p")):
+        assert foliot(*words).code == 0
+    assert "why they stop" in foliot("get", "task", "p-first", "-o", "yaml").out
 
 
 def test_a_task_that_nobody_declared_can_be_read_and_deleted_as_a_resource(duo):

@@ -85,10 +85,10 @@ async def both(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[Both
 
 
 def _local(runtime: Runtime) -> LocalClient:
-    from foliot.server.work import ServerWork
+    from foliot.server.work import declared_work
 
     async def nothing() -> None:
         """The runtime is closed by its fixture."""
 
-    work = ServerWork(runtime, load_settings({}, {}))
+    work = declared_work(runtime)
     return LocalClient(runtime.resources, close=nothing, work=lambda: work)

@@ -56,6 +56,11 @@ class Client(Protocol):
         """
         ...
 
+    async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
+        """Of the Tasks of mode `run` among these documents, those that ask for something else than the work which was
+        accepted under their names. Each has its `Conflict` as its error."""
+        ...
+
     async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
         """Have the Tasks of mode `run` among these documents done, once each, however often this is called."""
         ...

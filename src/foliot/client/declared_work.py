@@ -6,20 +6,22 @@ resource never changes while the work goes on; whoever reads it sees the status 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from foliot.errors import FoliotError, NotFound
+from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.store.base import Database, Document
 from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo
+from foliot.work.commands import command_of, content_digest, normalise
 from foliot.work.listing import TaskList
 from foliot.work.story.document import outline, status_outline
 
 if TYPE_CHECKING:
-    from foliot.settings import Settings
+    from foliot.work.tasks import TaskService
 
 
 class Taken(Struct, frozen=True):
@@ -33,11 +35,12 @@ class Taken(Struct, frozen=True):
 
 
 class DeclaredWork:
-    """Of one store."""
+    """Of one store. `tasks` opens what accepts and ends work, when it is needed: reading does not."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
-        self._tasks = TaskList(database)
-        self._settings = settings
+    def __init__(self, database: Database, tasks: Callable[[], AbstractAsyncContextManager[TaskService]]) -> None:
+        self._database = database
+        self._list = TaskList(database)
+        self._tasks = tasks
 
     async def shown(self, documents: Iterable[Document]) -> list[Document]:
         """The documents, those of tasks with the status of their work."""
@@ -46,7 +49,7 @@ class DeclaredWork:
     async def _with_status(self, document: Document) -> Document:
         metadata = document["metadata"]
         try:
-            info = await self._tasks.get(metadata["namespace"], metadata["name"])
+            info = await self._list.get(metadata["namespace"], metadata["name"])
         except NotFound:
             return document
         return {**document, "status": {**(document.get("status") or {}), **status_outline(info)}}
@@ -54,23 +57,32 @@ class DeclaredWork:
     async def alone(self, namespace: str, name: str) -> Document | None:
         """Work of this name that no resource declares."""
         try:
-            return outline(await self._tasks.get(namespace, name))
+            return outline(await self._list.get(namespace, name))
         except NotFound:
             return None
+
+    async def opposed(self, documents: Sequence[Document]) -> list[Taken]:
+        """Those that ask for something else than the work which was accepted for them: each with its `Conflict`."""
+        found: list[Taken] = []
+        for document in filter(is_work, documents):
+            command = normalise(command_of(document))
+            space, name = command.namespace, command.name
+            rows = await self._database.read("task_identity", namespace=space, name=name)
+            if rows and rows[0]["digest"] != content_digest(command):
+                found.append(Taken(space, name, await self._list.get(space, name), error=_done_once(space, name)))
+        return found
 
     async def accept(self, documents: Sequence[Document], *, by: str) -> list[Taken]:
         """Have the tasks among these documents done. Each by itself: one that cannot does not keep the others."""
         wanted = [document for document in documents if is_work(document)]
         if not wanted:
             return []
-        from foliot.runtime import Runtime
-
         taken: list[Taken] = []
-        async with Runtime(settings=self._settings) as runtime:
+        async with self._tasks() as tasks:
             for document in wanted:
                 space, name = document["metadata"]["namespace"], document["metadata"]["name"]
                 try:
-                    accepted = await runtime.tasking.tasks.accept_declared(document, by=by)
+                    accepted = await tasks.accept_declared(document, by=by)
                 except FoliotError as error:
                     taken.append(Taken(space, name, error=error))
                 else:
@@ -81,19 +93,25 @@ class DeclaredWork:
     async def end(self, namespace: str, name: str, *, by: str = "") -> Document | None:
         """Cancel the work of this name if it is live, and archive it. None when there is none."""
         try:
-            info = await self._tasks.get(namespace, name)
+            info = await self._list.get(namespace, name)
         except NotFound:
             return None
         if info.archived_at is None:
-            from foliot.runtime import Runtime
-
-            async with Runtime(settings=self._settings) as runtime:
-                tasks = runtime.tasking.tasks
+            async with self._tasks() as tasks:
                 if info.phase not in ENDED:
                     info = await tasks.cancel(namespace, name, by=by, reason="its Task was deleted")
                 if info.phase in ENDED:  # otherwise a worker is ending it, and it stays in the lists until then
                     info = await tasks.archive(namespace, name, by=by)
         return outline(info)
+
+
+def _done_once(namespace: str, name: str) -> Conflict:
+    where = "" if namespace == "default" else f" -n {namespace}"
+    return Conflict(
+        f"task/{name} asks for something else than the work that was accepted under its name.",
+        hint="A Task is done once. Give the changed one another name, or take the old one away first:\n"
+        f"`foliot delete task {name}{where}`, then `foliot task delete {name}{where}`.",
+    )
 
 
 def is_work(document: Document) -> bool:

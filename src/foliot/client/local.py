@@ -67,6 +67,12 @@ class LocalClient:
             return [*documents]
         return await self._work().shown(documents)
 
+    async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
+        """See `Client`."""
+        if self._work is None or not any(document["kind"] == "Task" for document in documents):
+            return []
+        return await self._work().opposed(documents)
+
     async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
         """See `Client`."""
         if self._work is None or not any(document["kind"] == "Task" for document in documents):

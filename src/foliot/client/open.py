@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from foliot.client.base import Client
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from foliot.client.remote import RemoteClient
     from foliot.settings import Settings
     from foliot.store.secrets import Sealer
+    from foliot.work.tasks import TaskService
 
 
 async def open_client(settings: Settings) -> Client:
@@ -81,10 +84,17 @@ async def _local(settings: Settings) -> Client:
 
         await wake_paused(SqlJournal(database), namespace, clock=time)
 
+    @asynccontextmanager
+    async def tasks() -> AsyncGenerator[TaskService]:
+        from foliot.runtime import Runtime
+
+        async with Runtime(settings=settings) as runtime:
+            yield runtime.tasking.tasks
+
     def work() -> DeclaredWork:
         from foliot.client.declared_work import DeclaredWork
 
-        return DeclaredWork(database, settings)
+        return DeclaredWork(database, tasks)
 
     store = SqlResourceStore(database, keyring)
     return LocalClient(store, close=database.close, budgets_changed=budgets_changed, work=work)

@@ -111,12 +111,20 @@ class RemoteClient(RemoteWork):
         bundle = wire.read(answer.body, _Bundle)
         return Applied([Outcome(each.action, each.resource, each.before) for each in bundle.outcomes], bundle.warnings)
 
+    async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
+        """See `Client`."""
+        return await self._declared(documents, dryRun=True)
+
     async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
         """See `Client`."""
+        return await self._declared(documents)
+
+    async def _declared(self, documents: Sequence[Document], **params: bool) -> list[Taken]:
         wanted = [document for document in documents if document["kind"] == "Task"]
         if not wanted:
             return []
-        answer = await self._http.ask("POST", "/v1/work/declared", body=_body(wanted), repeatable=True)
+        path = "/v1/work/declared"
+        answer = await self._http.ask("POST", path, params=params, body=_body(wanted), repeatable=True)
         return [wire.taken_from_wire(each) for each in wire.read(answer.body, list[wire.TakenWire])]
 
     async def replace(self, document: Document) -> Outcome:

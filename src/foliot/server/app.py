@@ -26,7 +26,7 @@ from foliot.server.guard import check_routes
 from foliot.server.index import index_routes
 from foliot.server.mcp.http import Door
 from foliot.server.problems import report_errors
-from foliot.server.work import ServerWork
+from foliot.server.work import declared_work
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.version import __version__
@@ -134,5 +134,5 @@ def _client(runtime: Runtime, settings: Settings) -> LocalClient:
     async def close() -> None:
         """The runtime is closed by whoever opened it."""
 
-    work = ServerWork(runtime, settings)
+    work = declared_work(runtime)
     return LocalClient(runtime.resources, close=close, budgets_changed=budgets_changed, work=lambda: work)

@@ -13,7 +13,7 @@ from foliot.cli.errors import warn
 from foliot.cli.manifests import files_option, load, located, prune_requirements
 from foliot.cli.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.client.base import Applied, Outcome
-from foliot.errors import FoliotError
+from foliot.errors import Conflict, FoliotError
 from foliot.store.base import Requirement
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def apply(files: tuple[str, ...], dry_run: bool, prune: bool, selector: str | No
     cat agent.yaml | foliot apply -f -
     foliot apply -f . --dry-run
     foliot apply -f . --prune -l app=report
+
+    A Task is done once: applying it again changes nothing, and applying another one under its name is refused.
     """
     requirements = prune_requirements(prune, selector)
     loaded = load(files)
@@ -48,19 +50,28 @@ def apply(files: tuple[str, ...], dry_run: bool, prune: bool, selector: str | No
     click.echo(_render(applied, output, dry_run=dry_run))
     for each in taken:
         _tell_taken(each, quiet=output != "text")
-    return 0
+    return max((each.error.exit_code for each in taken if each.error is not None), default=0)
 
 
 async def _apply(
     documents: Sequence[dict[str, object]], dry_run: bool, prune: tuple[Requirement, ...] | None
 ) -> tuple[Applied, Sequence[Taken]]:
     async with connected() as client:
+        _refuse(await client.opposed(documents))
         applied = await client.apply(documents, dry_run=dry_run, prune=prune, prune_namespace=namespace())
         if dry_run or not any(document["kind"] == "Task" for document in documents):
             return applied, ()
         from foliot.cli.runtimes import whoami  # brings the whole runtime along, which few manifests need
 
         return applied, await client.accept(documents, by=whoami())
+
+
+def _refuse(opposed: Sequence[Taken]) -> None:
+    """Raises `Conflict` when work that was accepted before would have to be another: before anything is stored."""
+    errors = [each.error for each in opposed if each.error is not None]
+    if errors:
+        message = "\n".join(error.message for error in errors)
+        raise Conflict(f"{message}\nNothing was applied.", hint=errors[0].hint)
 
 
 def _tell_taken(taken: Taken, *, quiet: bool) -> None:

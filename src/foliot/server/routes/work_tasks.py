@@ -29,11 +29,13 @@ from foliot.server.naming import (
     DEFAULT_PAGE,
     MOST,
     After,
+    DryRun,
     Fields,
     Labels,
     Limit,
     Name,
     Namespace,
+    is_dry,
     last_event,
     space,
     wanted,
@@ -90,12 +92,20 @@ async def list_all(
 
 
 @router.post("/v1/work/declared")
-async def accept_declared(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """Have the Tasks of mode `run` in the body done, once each, however often this is asked."""
+async def accept_declared(
+    request: Request, services: ServicesDep, caller: CallerDep, dryRun: DryRun = None
+) -> Response:
+    """Have the Tasks of mode `run` in the body done, once each, however often this is asked.
+
+    With `dryRun`: those that ask for something else than the work which was accepted under their names.
+    """
     documents = [each for each in (await manifests(request, None)).documents if is_work(each)]
     for document in documents:
         caller.require(request.scope[ROLE], document["metadata"]["namespace"], missing=HIDDEN)
-    taken = await services.client.accept(documents, by=who(caller, ""))
+    if is_dry(dryRun):
+        taken = await services.client.opposed(documents)
+    else:
+        taken = await services.client.accept(documents, by=who(caller, ""))
     return Json([wire.taken_to_wire(each) for each in taken])
 
 
