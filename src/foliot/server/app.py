@@ -47,6 +47,7 @@ ROUTERS: Final = (
     "task_looks",
     "runs",
     "approvals",
+    "agents",
     "workers",
     "webhooks",
     "tool_callbacks",

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
 
 from foliot.errors import InvalidInput, UsageError
 from foliot.resources.kinds import Kind
-from foliot.resources.reader import Bundle, parse_text
+from foliot.resources.problems import ManifestError
 from foliot.store.base import Document
+
+if TYPE_CHECKING:
+    from foliot.resources.reader import Bundle
 
 FILE: Final = "request body"
 DEEPEST: Final = 64
 T = TypeVar("T")
+
+
+class Unreadable(ManifestError):
+    """Nothing of the body is a manifest: it is empty, or neither JSON nor YAML. One that breaks a rule is 422."""
+
+    http = 400
 
 
 async def manifest(request: Request, kind: Kind, namespace: str | None, name: str | None = None) -> Document:
@@ -22,9 +31,7 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
 
     Raises `ManifestError` with every problem, `UsageError` when body and path do not agree.
     """
-    body = _completed(await request.body(), kind, name)
-    bundle = parse_text(body, FILE, namespace=namespace)
-    bundle.raise_for_errors()
+    bundle = _parsed(_completed(await request.body(), kind, name), namespace)
     if len(bundle.items) != 1:
         raise UsageError(f"one resource was expected, and {len(bundle.items)} came", hint="POST /v1/apply takes many")
     document = bundle.items[0].document
@@ -41,9 +48,7 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
 
 async def manifests(request: Request, namespace: str | None) -> Bundle:
     """Every resource of a body. Raises `ManifestError`."""
-    bundle = parse_text(await request.body(), FILE, namespace=namespace)
-    bundle.raise_for_errors()
-    return bundle
+    return _parsed(await request.body(), namespace)
 
 
 async def form(request: Request, shape: type[T]) -> T:
@@ -84,6 +89,20 @@ def deeper_than(value: Any, levels: int) -> bool:
             return False
         layer = below
     return True
+
+
+def _parsed(body: bytes, namespace: str | None) -> Bundle:
+    from foliot.resources.reader import parse_text  # reads YAML too: loaded with the first manifest
+
+    bundle = parse_text(body, FILE, namespace=namespace)
+    if (
+        bundle.errors
+        and not bundle.items
+        and all(not each.problem.path and each.kind is None for each in bundle.errors)
+    ):
+        raise Unreadable(bundle.findings)
+    bundle.raise_for_errors()
+    return bundle
 
 
 def _completed(body: bytes, kind: Kind, name: str | None) -> bytes:

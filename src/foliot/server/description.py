@@ -63,10 +63,15 @@ _MANIFESTS: Final = {
     ("post", "/v1/{kind}"),
     ("put", "/v1/{kind}/{name}"),
     ("post", "/v1/tasks"),
+    ("put", "/v1/tasks/{name}"),
     ("post", "/v1/apply"),
     ("post", "/v1/work/declared"),
 }
-_OBJECTS: Final = {("patch", "/v1/{kind}/{name}"), ("put", "/v1/{kind}/{name}/status")}
+_OBJECTS: Final = {
+    ("patch", "/v1/{kind}/{name}"),
+    ("put", "/v1/{kind}/{name}/status"),
+    ("put", "/v1/tasks/{name}/status"),
+}
 _STREAMS: Final = {
     "/v1/events/watch",
     "/v1/{kind}/watch",
@@ -94,7 +99,7 @@ _CODES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("post", "/v1/{kind}"): ("200", "201"),
     ("post", "/v1/tasks"): ("200", "201"),
     ("get", "/v1/{kind}/{name}"): ("200", "304"),
-    ("delete", "/v1/{kind}/{name}"): ("204",),
+    ("delete", "/v1/{kind}/{name}"): ("200", "204"),
     ("post", "/v1/runs/{run_id}/input"): ("202",),
     ("post", "/v1/runs/{run_id}/answer"): ("202",),
     ("post", "/v1/work/tasks"): ("200", "201"),

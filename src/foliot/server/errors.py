@@ -11,6 +11,18 @@ class Unauthenticated(FoliotError):
     code, http = "unauthenticated", 401
 
 
+class BadParameter(InvalidInput):
+    """A parameter or header that cannot be read: the request is wrong, and not what it is about."""
+
+    code, http = "invalid", 400
+
+
+class Malformed(InvalidInput):
+    """A request that has two readings, or none: no server should guess which one was meant."""
+
+    code, http = "malformed", 400
+
+
 class TooLarge(InvalidInput):
     code, http = "too_large", 413
 
@@ -43,4 +55,6 @@ class PreconditionFailed(Conflict):
 
 
 class MethodNotAllowed(InvalidInput):
+    """`allow` are the methods that there are, with commas between, for the header of this name."""
+
     code, http = "method_not_allowed", 405

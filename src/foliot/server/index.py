@@ -14,6 +14,8 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from foliot.server.errors import MethodNotAllowed
+
 # Method, number of words, and the second word, or "" for those whose second word may be any.
 _Place: TypeAlias = tuple[str, int, str]
 
@@ -63,9 +65,20 @@ class RouteIndex:
                 return route, child
         return None
 
+    def allowed(self, scope: Scope) -> list[str]:
+        """The other methods that there are at the path of a request for which no route was found."""
+        words = scope["path"].split("/")
+        if len(words) > 2 and words[2] in self._deep:
+            return []
+        methods = {method for method, count, _ in self._routes if count == len(words) - 1} - {scope["method"]}
+        return sorted(method for method in methods if self.find({**scope, "method": method}) is not None)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self.find(scope) if scope["type"] == "http" else None
         if found is None:
+            # The router knows only the methods of the first route that it tried.
+            if scope["type"] == "http" and (allowed := self.allowed(scope)):
+                raise MethodNotAllowed(f"{scope['method'][:20]} cannot be done here", allow=", ".join(allowed))
             await self._search(scope, receive, send)
             return
         route, child = found

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Final
 
 from fastapi import Header, Path, Query
+from pydantic import AfterValidator
 from starlette.requests import Request
 
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.kinds import KINDS, Kind
 from foliot.server.declaring import Conditions
+from foliot.server.errors import BadParameter
 from foliot.server.guard import DEFAULT
 from foliot.store.base import Filter
 from foliot.store.selectors import parse_fields, parse_labels
@@ -26,8 +30,23 @@ Name = Annotated[str, Path(max_length=253, description="The name of the resource
 Namespace = Annotated[
     str | None, Query(max_length=253, description="The namespace; for lists, all that the caller can see without it.")
 ]
-Limit = Annotated[int, Query(ge=1, description=f"Items of a page; more than {MOST} are {MOST}.")]
-After = Annotated[str | None, Query(description="`continue` of the page before.")]
+
+
+def clamped(limit: int) -> int:
+    """Clients ask for 0 or for a million when they mean all: a page is as long as pages can be."""
+    return limit if 1 <= limit <= MOST else MOST
+
+
+Limit = Annotated[
+    int, AfterValidator(clamped), Query(description=f"Items of a page. More than {MOST}, or less than 1, are {MOST}.")
+]
+After = Annotated[
+    str | None,
+    Query(
+        max_length=4096, description="`continue` of the page before; or the name of its last item, where that is clear."
+    ),
+]
+Continue = Annotated[str | None, Query(alias="continue", max_length=4096, description="As `after`.")]
 Labels = Annotated[str | None, Query(description="Such as `app=web,tier!=test,env in (a,b),!legacy`.")]
 Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`.")]
 DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All`: check everything, write nothing.")]
@@ -50,9 +69,21 @@ def space(namespace: str | None) -> str:
 
 
 def wanted(kind: str | None, namespace: str | None, labels: str | None, fields: str | None) -> Filter:
-    """Raises `InvalidInput` for a selector that cannot be read."""
+    """Raises `BadParameter` for a selector that cannot be read."""
     chosen = (namespace or "").strip() or None
-    return Filter(kind, chosen, parse_labels(labels or ""), parse_fields(fields or ""))
+    with parameters():
+        return Filter(kind, chosen, parse_labels(labels or ""), parse_fields(fields or ""))
+
+
+@contextmanager
+def parameters() -> Generator[None]:
+    """What is found wrong inside was said by a parameter: it is reported as 400."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.http != InvalidInput.http:
+            raise
+        raise BadParameter(error.message, hint=error.hint) from None
 
 
 def conditions(match: str | None, none_match: str | None, dry_run: str | None) -> Conditions:
@@ -74,7 +105,7 @@ def is_dry(given: str | None) -> bool:
         case "true" | "all" | "server" | "1":
             return True
         case _:
-            raise InvalidInput(f"dryRun: {given!r} cannot be used", hint="true or false")
+            raise BadParameter(f"dryRun: {given!r} cannot be used", hint="true or false")
 
 
 def last_event(request: Request, position: str | None) -> str | None:

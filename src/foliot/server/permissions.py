@@ -74,7 +74,9 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/tasks"): LISTED,
     ("POST", "/v1/tasks"): LOOK,
     ("GET", "/v1/tasks/{name}"): READ,
+    ("PUT", "/v1/tasks/{name}"): OPERATE,
     ("GET", "/v1/tasks/{name}/status"): READ,
+    ("PUT", "/v1/tasks/{name}/status"): OPERATE,
     ("GET", "/v1/tasks/{name}/events"): READ,
     ("GET", "/v1/tasks/{name}/messages"): READ,
     ("GET", "/v1/tasks/{name}/metrics"): READ,
@@ -138,6 +140,9 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/mcp"): READ,
     ("POST", "/mcp"): READ,
     ("DELETE", "/mcp"): READ,
+    # --- what agents said, and what they keep
+    ("GET", "/v1/agents/{name}/logs"): READ,
+    ("GET", "/v1/memories/{name}/entries"): READ,
     # --- resources of every kind
     ("POST", "/v1/apply"): LOOK,
     ("GET", "/v1/events/watch"): LISTED,

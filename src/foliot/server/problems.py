@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from foliot.errors import FoliotError, SecretError, Unavailable
 from foliot.resources.problems import ManifestError
-from foliot.server.errors import TooMany, Unauthenticated
+from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,8 @@ def problem_of(error: FoliotError) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="foliot"'
     elif isinstance(error, TooMany | Unavailable):
         headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER))
+    elif isinstance(error, MethodNotAllowed):
+        headers["Allow"] = str(error.details.get("allow", ""))
     if isinstance(error, SecretError):
         log.error("a secret cannot be used: %s", error.message)
         return problem(500, error.code, "a secret of this server cannot be sealed or opened; its log says more")
@@ -120,7 +122,7 @@ def report_errors(app: FastAPI) -> None:
             for each in error.errors()
         ]
         detail = "; ".join(f"{each['field']}: {each['message']}" for each in errors[:3])
-        return problem(422, "invalid", detail, errors=errors)
+        return problem(400, "invalid", detail, errors=errors)
 
     app.add_exception_handler(FoliotError, of_foliot)
     app.add_exception_handler(HTTPException, of_framework)

@@ -10,16 +10,26 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from foliot.client.declared_work import is_work
 from foliot.errors import InvalidInput, NotFound
 from foliot.server.context import Services
+from foliot.server.errors import BadParameter
+from foliot.server.guard import DEFAULT
 from foliot.server.identity import Caller
-from foliot.store.base import Document, Filter
+from foliot.server.paging import CURSOR_HINT, is_cursor
+from foliot.server.paging import place_of as of_resources
+from foliot.store.base import Document, Filter, Key
 from foliot.store.selectors import matches
+from foliot.work.listing import cursor_of
 from foliot.work.story.document import outline
+
+# An offset is paid for by reading what it passes over.
+FURTHEST: Final = 10_000
+ROUND: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +47,15 @@ class Wanted:
 
 
 async def list_tasks(
-    services: Services, caller: Caller, wanted: Wanted, *, limit: int, cursor: str | None
+    services: Services, caller: Caller, wanted: Wanted, *, limit: int, cursor: str | None, skip: int = 0
 ) -> tuple[list[Document], str | None]:
     """A page, and the cursor of the next. Raises `InvalidInput` for a cursor or phase that does not exist."""
-    if wanted.filter.namespace is not None:
-        spaces: Sequence[str | None] = [wanted.filter.namespace] if caller.sees(wanted.filter.namespace) else []
-    else:
-        spaces = caller.namespaces or ((None,) if caller.namespaces is None else ())
+    while skip:
+        passed, cursor = await list_tasks(services, caller, wanted, limit=min(skip, ROUND), cursor=cursor)
+        skip -= len(passed)
+        if cursor is None:
+            return [], None
+    spaces = _spaces(caller, wanted)
     stage, inner = _place(cursor)
     found: list[Document] = []
     while stage < len(spaces):
@@ -58,6 +70,44 @@ async def list_tasks(
     more, inner = await _declared(services, caller, wanted, limit - len(found), inner)
     found += more
     return found, None if inner is None else _cursor(stage, inner)
+
+
+async def place_of(services: Services, caller: Caller, wanted: Wanted, after: str | None) -> str | None:
+    """The cursor for what a client says it has seen: a cursor, or `name` or `namespace/name` of the last task.
+
+    Raises `BadParameter` for a name that there is not.
+    """
+    if not after or is_cursor(after):
+        return after or None
+    given, _, name = after.rpartition("/")
+    space = given or wanted.filter.namespace or DEFAULT
+    spaces = _spaces(caller, wanted)
+    if caller.sees(space):
+        try:
+            info = await services.runtime.tasking.tasks.get(space, name)
+        except NotFound:
+            pass
+        else:
+            return _cursor(spaces.index(space) if space in spaces else 0, cursor_of(info.key))
+        filter = caller.narrowed(wanted.filter)
+        if filter is not None and await _is_declared(services, space, name):
+            return _cursor(len(spaces), await of_resources(services.resources, filter, f"{space}/{name}"))
+    raise BadParameter(f"after: there is no task {name[:60]!r}", hint=CURSOR_HINT)
+
+
+async def _is_declared(services: Services, namespace: str, name: str) -> bool:
+    try:
+        await services.resources.get(Key("Task", namespace, name))
+    except NotFound:
+        return False
+    return True
+
+
+def _spaces(caller: Caller, wanted: Wanted) -> Sequence[str | None]:
+    """Where the work is looked for, one after the other; None is everywhere."""
+    if wanted.filter.namespace is not None:
+        return [wanted.filter.namespace] if caller.sees(wanted.filter.namespace) else []
+    return caller.namespaces or ((None,) if caller.namespaces is None else ())
 
 
 async def _work(

@@ -26,6 +26,8 @@ CAPABILITIES: Final = {
     "core.auth.tokens": "tokens with roles by namespace",
     "core.self_host": "one process, one file",
 }
+# Clients ask for these too, and are told that they are not here.
+MISSING: Final = {"core.ui.baseline": "a console in the browser"}
 
 
 @router.get("/v1/version")
@@ -62,8 +64,8 @@ async def capabilities() -> Response:
         {
             "generated_at": iso(time.time()),
             "capabilities": [
-                {"id": name, "enabled": True, "description": text, "source": "foliot"}
-                for name, text in CAPABILITIES.items()
+                {"id": name, "enabled": name not in MISSING, "description": text, "source": "foliot"}
+                for name, text in (CAPABILITIES | MISSING).items()
             ],
         }
     )

@@ -16,8 +16,8 @@ from foliot.server.errors import MethodNotAllowed
 from foliot.server.guard import HIDDEN, ROLE, new_router
 from foliot.server.naming import (
     DEFAULT_PAGE,
-    MOST,
     After,
+    Continue,
     DryRun,
     Fields,
     IfMatch,
@@ -29,10 +29,12 @@ from foliot.server.naming import (
     Namespace,
     conditions,
     kind_at,
+    parameters,
     space,
     unquoted,
     wanted,
 )
+from foliot.server.paging import place_of
 from foliot.server.responses import Json, etag, resource
 from foliot.store.base import Document, Key, Page
 
@@ -52,6 +54,7 @@ async def list_resources(
     namespace: Namespace = None,
     limit: Limit = DEFAULT_PAGE,
     after: After = None,
+    continued: Continue = None,
     labelSelector: Labels = None,
     labels: Labels = None,
     fieldSelector: Fields = None,
@@ -63,7 +66,9 @@ async def list_resources(
     filter = caller.narrowed(wanted(kind_at(kind).name, namespace, labelSelector or labels, fieldSelector))
     if filter is None:
         return Json(listed(Page([], None, await services.resources.revision())))
-    return Json(listed(await services.client.list(filter, limit=min(limit, MOST), cursor=after)))
+    with parameters():
+        cursor = await place_of(services.resources, filter, after or continued)
+        return Json(listed(await services.client.list(filter, limit=limit, cursor=cursor)))
 
 
 @router.post("/v1/{kind}")
@@ -117,7 +122,7 @@ async def replace_resource(
     """Replace what was declared. The version it is about must be named: in the resource, or with `If-Match`."""
     known = kind_at(kind)
     if known.name in NOT_EDITED:
-        raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them")
+        raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
     document = await manifest(request, known, space(namespace), name)
     declaring = Declaring(services, caller, request.scope[REQUEST_ID])
     return _answer(await declaring.replace(document, conditions(if_match, None, dryRun)))
@@ -137,7 +142,7 @@ async def patch_resource(
     """Change part of what was declared, by a JSON merge patch (RFC 7396): null takes a member away."""
     known = kind_at(kind)
     if known.name in NOT_EDITED:
-        raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them")
+        raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
     changes = await mapping(request)
     declaring = Declaring(services, caller, request.scope[REQUEST_ID])
     key = Key(known.name, space(namespace), name)
@@ -159,7 +164,8 @@ async def delete_resource(
     declaring = Declaring(services, caller, request.scope[REQUEST_ID])
     key = Key(kind_at(kind).name, space(namespace), name)
     await declaring.delete(key, conditions(if_match, None, dryRun))
-    return Response(status_code=204)
+    # What deletes them reads the name from the answer, in clients older than this server.
+    return Json({"deleted": name}) if key.kind == "McpServer" else Response(status_code=204)
 
 
 @router.get("/v1/{kind}/{name}/status")

@@ -11,16 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.engine.story.tracing import trace_of
-from foliot.errors import InvalidInput, NotFound
+from foliot.errors import NotFound
 from foliot.kernel.events import InputMode
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.envelope import REQUEST_ID
+from foliot.server.errors import BadParameter
 from foliot.server.following import event_data, run_frames
 from foliot.server.guard import HIDDEN, ROLE, new_router
 from foliot.server.identity import Caller
-from foliot.server.naming import MOST, Limit, Namespace, last_event
+from foliot.server.naming import Limit, Namespace, last_event
 from foliot.server.responses import Json
 from foliot.server.sse import EventStream
 from foliot.store.journal import ALL_PHASES
@@ -29,7 +30,7 @@ from foliot.store.runs import Phase, RunInfo
 router = new_router("runs")
 
 Before = Annotated[str | None, Query(description="`continue` of the page before.")]
-Seq = Annotated[int, Query(ge=0, description="Only events behind this number.")]
+Seq = Annotated[int, Query(ge=0, lt=2**53, description="Only events behind this number.")]
 
 
 class Reason(Struct, forbid_unknown_fields=True):
@@ -59,8 +60,8 @@ async def list_runs(
     """Runs, newest first."""
     phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
     if wrong := [word for word in phases if word not in ALL_PHASES]:
-        raise InvalidInput(f"there is no run phase {wrong[0]!r}", hint=f"the phases are {', '.join(ALL_PHASES)}")
-    count = min(limit, MOST)
+        raise BadParameter(f"there is no run phase {wrong[0]!r}", hint=f"the phases are {', '.join(ALL_PHASES)}")
+    count = limit
     spaces = [namespace] if namespace else caller.namespaces
     found: list[RunInfo] = []
     for space in [None] if spaces is None else [each for each in spaces if caller.sees(each)]:
@@ -86,7 +87,7 @@ async def journal(
 ) -> Response:
     """The events of a run, oldest first. Ask again behind the last `seq`."""
     await _seen(services, caller, "reader", run_id)
-    entries = await services.runtime.runs.journal.read(run_id, after=after, limit=min(limit, MOST))
+    entries = await services.runtime.runs.journal.read(run_id, after=after, limit=limit)
     return Json({"run": run_id, "events": [event_data(run_id, entry) for entry in entries]})
 
 
@@ -99,7 +100,7 @@ async def follow(run_id: str, request: Request, services: ServicesDep, caller: C
     await _seen(services, caller, "reader", run_id)
     position = last_event(request, str(after)) or "0"
     if not position.isascii() or not position.isdigit() or len(position) > 18:
-        raise InvalidInput(f"{position[:40]!r} is no event", hint="the id of an event is its number")
+        raise BadParameter(f"{position[:40]!r} is no event", hint="the id of an event is its number")
     return EventStream(run_frames(services, run_id, int(position)), closing=services.closing)
 
 

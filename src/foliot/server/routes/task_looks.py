@@ -13,7 +13,7 @@ from foliot.engine.story.tracing import trace_of
 from foliot.server.context import ServicesDep
 from foliot.server.guard import new_router
 from foliot.server.messages import chosen, messages_of, metrics_of
-from foliot.server.naming import Name, Namespace, space
+from foliot.server.naming import Name, Namespace, parameters, space
 from foliot.server.responses import Json
 from foliot.work.story.happenings import iso, log_line
 
@@ -22,7 +22,8 @@ router = new_router("tasks")
 Phase = Annotated[str | None, Query(description="Only messages in these phases, with commas between.")]
 Agent = Annotated[str | None, Query(description="Only messages of this agent.")]
 Branch = Annotated[str | None, Query(description="Only messages of this branch.")]
-Last = Annotated[int | None, Query(ge=1, description="Only the last so many.")]
+TraceId = Annotated[str | None, Query(description="Only messages that are traced under this id.")]
+Last = Annotated[int | None, Query(description="Only the last so many; all, if less than 1.")]
 Cursor = Annotated[str | None, Query(description="`cursor` of the answer before.")]
 
 
@@ -36,10 +37,11 @@ async def messages(
     from_agent: Agent = None,
     to_agent: Agent = None,
     branch_id: Branch = None,
+    trace_id: TraceId = None,
     limit: Last = None,
 ) -> Response:
     """What its agents handed to each other."""
-    which = chosen(phase or lifecycle, from_agent, to_agent, branch_id, limit)
+    which = chosen(phase or lifecycle, from_agent, to_agent, branch_id, trace_id, limit)
     return Json(messages_of(await services.runtime.tasking.stories.of(space(namespace), name), which))
 
 
@@ -53,9 +55,10 @@ async def metrics(
     from_agent: Agent = None,
     to_agent: Agent = None,
     branch_id: Branch = None,
+    trace_id: TraceId = None,
 ) -> Response:
     """Its messages counted, and how long they took: in all, by agent, by edge."""
-    which = chosen(phase or lifecycle, from_agent, to_agent, branch_id, None)
+    which = chosen(phase or lifecycle, from_agent, to_agent, branch_id, trace_id)
     story = await services.runtime.tasking.stories.of(space(namespace), name)
     return Json(metrics_of(story, which, iso(time.time())))
 
@@ -63,7 +66,8 @@ async def metrics(
 @router.get("/v1/tasks/{name}/logs")
 async def logs(name: Name, services: ServicesDep, namespace: Namespace = None, cursor: Cursor = None) -> Response:
     """What happened, a line each, behind the cursor. It answers at once; follow `/events` to wait for more."""
-    batch = await services.runtime.tasking.stories.happenings(space(namespace), name, cursor=cursor)
+    with parameters():
+        batch = await services.runtime.tasking.stories.happenings(space(namespace), name, cursor=cursor)
     lines = [line for each in batch.happenings if (line := log_line(each)) is not None]
     return Json({"name": name, "logs": lines, "cursor": batch.cursor})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import Header, Query
@@ -11,34 +11,39 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client.declared_work import is_work
-from foliot.errors import NotFound
+from foliot.errors import Conflict, NotFound
 from foliot.resources.kinds import KINDS
 from foliot.server.acts import record
-from foliot.server.bodies import form, manifest
+from foliot.server.bodies import as_object, form, manifest, mapping
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.declaring import Declaring
 from foliot.server.envelope import REQUEST_ID
+from foliot.server.errors import PreconditionRequired
 from foliot.server.following import task_frames
 from foliot.server.guard import HIDDEN, new_router
 from foliot.server.identity import Caller
+from foliot.server.messages import joins_of, told
 from foliot.server.naming import (
-    MOST,
     After,
+    Continue,
     DryRun,
     Fields,
+    IfMatch,
     Labels,
     Limit,
     Name,
     Namespace,
     conditions,
     last_event,
+    parameters,
     space,
+    unquoted,
     wanted,
 )
 from foliot.server.responses import Json, resource
 from foliot.server.routes.resources import listed
 from foliot.server.sse import EventStream
-from foliot.server.tasklist import Wanted, list_tasks
+from foliot.server.tasklist import FURTHEST, Wanted, list_tasks, place_of
 from foliot.store.base import Document, Key, Page
 from foliot.work.base import TaskInfo
 from foliot.work.commands import command_of
@@ -47,8 +52,14 @@ from foliot.work.story.happenings import decode_cursor
 
 router = new_router("tasks")
 
+# The phases that end a task, when a client writes them into its status.
+ENDING: Final = ("failed", "cancelled", "canceled", "deadletter")
+
 Phases = Annotated[str | None, Query(description="Only these phases, with commas between: queued, running, waiting, …")]
 Target = Annotated[str | None, Query(description="Only work for this system or agent.")]
+Offset = Annotated[
+    int, Query(ge=0, le=FURTHEST, deprecated=True, description="How many to pass over. Pages by `after` cost less.")
+]
 Archived = Annotated[bool, Query(description="Those that were archived, in place of the others.")]
 IdempotencyKey = Annotated[
     str | None, Header(max_length=255, description="A second request with the same key finds the task of the first.")
@@ -73,6 +84,8 @@ async def list_all(
     namespace: Namespace = None,
     limit: Limit = 100,
     after: After = None,
+    continued: Continue = None,
+    offset: Offset = 0,
     labelSelector: Labels = None,
     labels: Labels = None,
     fieldSelector: Fields = None,
@@ -83,9 +96,10 @@ async def list_all(
     """Tasks: work newest first, then templates."""
     filter = wanted("Task", namespace, labelSelector or labels, fieldSelector)
     phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
-    items, cursor = await list_tasks(
-        services, caller, Wanted(filter, phases, target, archived), limit=min(limit, MOST), cursor=after
-    )
+    with parameters():
+        which = Wanted(filter, phases, target, archived)
+        cursor = await place_of(services, caller, which, after or continued)
+        items, cursor = await list_tasks(services, caller, which, limit=limit, cursor=cursor, skip=offset)
     return Json(listed(Page(items, cursor, await services.resources.revision())))
 
 
@@ -126,10 +140,73 @@ async def get_task(name: Name, services: ServicesDep, namespace: Namespace = Non
     return resource(await _shown(services, space(namespace), name))
 
 
+@router.put("/v1/tasks/{name}")
+async def replace_task(
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Replace a template. Work is not replaced: what it was asked for is pinned (409)."""
+    where = space(namespace)
+    document = await manifest(request, KINDS["Task"], where, name)
+    if await _accepted(services, where, name) is not None:
+        raise Conflict(f"what the task {name!r} was asked for is pinned", hint="cancel it, and post another one")
+    if not is_work(document):
+        caller.require("author", where, missing=HIDDEN)
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+    written = await declaring.replace(document, conditions(if_match, None, dryRun))
+    return resource(written.document)
+
+
 @router.get("/v1/tasks/{name}/status")
 async def get_task_status(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """As the task itself."""
     return resource(await _shown(services, space(namespace), name))
+
+
+@router.put("/v1/tasks/{name}/status")
+async def put_task_status(
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    dryRun: DryRun = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """End a task, as clients do that have no other word for it: by the phase `Failed` or `Cancelled`.
+
+    How work stands is read off its runs, so any other phase is refused (409).
+    """
+    where = space(namespace)
+    body = await mapping(request)
+    metadata = as_object(body.get("metadata"))
+    status = as_object(body.get("status")) if "status" in body or metadata else body
+    match = if_match or str(metadata.get("resourceVersion") or "") or None
+    info = await _accepted(services, where, name)
+    if info is None:
+        declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+        key = Key("Task", where, name)
+        written = await declaring.put_status(key, status, conditions(match, None, dryRun))
+        return resource(written.document)
+    if match is None:
+        raise PreconditionRequired("resourceVersion precondition required for update (set If-Match)")
+    if unquoted(match) not in ("*", str(info.revision)):
+        raise Conflict(f"Task/{name} is at version {info.revision}", hint="read it again")
+    if str(status.get("phase", "")).lower() not in ENDING:
+        raise Conflict(
+            "how a task stands is read off its runs", hint="its phase can only be set to Failed or Cancelled"
+        )
+    if conditions(None, None, dryRun).dry:
+        return resource(outline(info))
+    reason = str(status.get("lastError") or "its status was set")
+    info = await services.runtime.tasking.tasks.cancel(where, name, by=caller.name, reason=reason)
+    await _record(services, caller, request, "task_cancelled", info)
+    return resource(outline(info))
 
 
 @router.post("/v1/tasks/{name}/cancel")
@@ -182,9 +259,20 @@ async def follow(
 
 async def _shown(services: Services, namespace: str, name: str) -> Document:
     try:
-        return document_of(await services.runtime.tasking.stories.of(namespace, name))
+        story = await services.runtime.tasking.stories.of(namespace, name)
     except NotFound:
         return await services.resources.get(Key("Task", namespace, name))
+    document = document_of(story)
+    document["status"] |= {"messages": told(story), "join_states": joins_of(story)}
+    return document
+
+
+async def _accepted(services: Services, namespace: str, name: str) -> TaskInfo | None:
+    """The work of this name; None when there is none, but perhaps a template."""
+    try:
+        return await services.runtime.tasking.tasks.get(namespace, name)
+    except NotFound:
+        return None
 
 
 async def _record(services: Services, caller: Caller, request: Request, verb: str, info: TaskInfo) -> None:

@@ -1,4 +1,7 @@
-"""Workers as they are: processes that have made themselves known, shown as resources of the kind Worker."""
+"""Workers as they are: processes that have made themselves known, shown as resources of the kind Worker.
+
+Somebody may also declare one; it is listed behind those that live, until a process of its name takes its place.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,26 @@ from typing import Final
 from starlette.responses import Response
 
 from foliot.errors import NotFound
-from foliot.server.context import ServicesDep
+from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.guard import new_router
-from foliot.server.naming import Name, Namespace
+from foliot.server.naming import (
+    DEFAULT_PAGE,
+    After,
+    Continue,
+    Fields,
+    Labels,
+    Limit,
+    Name,
+    Namespace,
+    parameters,
+    space,
+    wanted,
+)
+from foliot.server.paging import place_of
 from foliot.server.responses import Json, resource
 from foliot.server.routes.resources import listed
-from foliot.store.base import Document, Page
+from foliot.store.base import Document, Filter, Key, Page
+from foliot.store.selectors import matches
 from foliot.store.workers import WorkerInfo, list_workers
 from foliot.work.story.happenings import iso
 
@@ -23,21 +40,62 @@ PHASES: Final = {"ready": "Ready", "draining": "Draining", "stopped": "Stopped",
 
 
 @router.get("/v1/workers")
-async def list_all(services: ServicesDep, namespace: Namespace = None) -> Response:
-    """Every worker that gave a sign of life lately. They serve all namespaces; `namespace` changes nothing."""
-    now = time.time()
-    items = [_document(info, now) for info in await list_workers(services.database)]
-    return Json(listed(Page(items, None, await services.resources.revision())))
+async def list_all(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    limit: Limit = DEFAULT_PAGE,
+    after: After = None,
+    continued: Continue = None,
+    labelSelector: Labels = None,
+    labels: Labels = None,
+    fieldSelector: Fields = None,
+) -> Response:
+    """Every worker that gave a sign of life lately, then those that are only declared.
+
+    Workers serve all namespaces: `namespace` narrows the declared ones.
+    """
+    filter = wanted("Worker", namespace, labelSelector or labels, fieldSelector)
+    fitting = Filter("Worker", None, filter.labels, filter.fields)
+    live = [each for each in await _live(services) if matches(each, fitting)]
+    with parameters():
+        page = await _page(services, caller.narrowed(filter), live, limit, after or continued)
+    return Json(listed(page))
+
+
+async def _page(
+    services: Services, declared: Filter | None, live: list[Document], limit: int, after: str | None
+) -> Page:
+    """Live ones come first, and all at once: there are never many."""
+    revision = await services.resources.revision()
+    names = {each["metadata"]["name"] for each in live}
+    behind = after in names
+    if declared is None:
+        return Page([] if after else live, None, revision)
+    cursor = None if behind else await place_of(services.resources, declared, after)
+    page = await services.resources.list(declared, limit=limit, cursor=cursor)
+    others = [each for each in page.items if each["metadata"]["name"] not in names]
+    return Page(others if after else [*live, *others], page.cursor, revision)
 
 
 @router.get("/v1/workers/{name}")
-async def get_worker(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def get_worker(name: Name, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """One worker."""
-    now = time.time()
-    for info in await list_workers(services.database):
-        if info.name == name:
-            return resource(_document(info, now))
+    for document in await _live(services):
+        if document["metadata"]["name"] == name:
+            return resource(document)
+    key = Key("Worker", space(namespace), name)
+    try:
+        if caller.sees(key.namespace):
+            return resource(await services.resources.get(key))
+    except NotFound:
+        pass
     raise NotFound(f"there is no worker {name!r}", hint="`foliot workers` shows them")
+
+
+async def _live(services: Services) -> list[Document]:
+    now = time.time()
+    return [_document(info, now) for info in await list_workers(services.database)]
 
 
 def _document(info: WorkerInfo, now: float) -> Document:

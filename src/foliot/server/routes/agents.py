@@ -1,0 +1,54 @@
+"""What agents said at work, and what they keep: beside the resources that declare them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Query
+from starlette.responses import Response
+
+from foliot.server.context import ServicesDep
+from foliot.server.guard import new_router
+from foliot.server.naming import Limit, Name, Namespace, space
+from foliot.server.responses import Json
+from foliot.store.base import Key
+from foliot.work.story.happenings import RunHappening, log_line
+
+router = new_router("agents")
+
+MOST_LINES: Final = 500
+MOST_RUNS: Final = 50
+
+
+@router.get("/v1/agents/{name}/logs")
+async def agent_logs(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """What its newest runs did, a line each, the newest lines last. 404 for an agent that there is not."""
+    where = space(namespace)
+    journal = services.runtime.runs.journal
+    runs = await journal.list(namespace=where, agent=name, limit=MOST_RUNS)
+    if not runs:  # agents that a program brings along are not declared, and leave runs all the same
+        await services.resources.get(Key("Agent", where, name))
+    lines: list[str] = []
+    for info in runs:
+        if len(lines) >= MOST_LINES:
+            break
+        told = [log_line(RunHappening.of(name, info.id, entry)) for entry in await journal.read(info.id)]
+        lines = [line for line in told if line is not None] + lines
+    return Json({"name": name, "logs": lines[-MOST_LINES:]})
+
+
+@router.get("/v1/memories/{name}/entries")
+async def memory_entries(
+    name: Name,
+    services: ServicesDep,
+    namespace: Namespace = None,
+    q: Annotated[str | None, Query(description="Only entries like this.")] = None,
+    prefix: Annotated[str | None, Query(description="Only keys that begin so; not looked at with `q`.")] = None,
+    limit: Limit = 100,
+) -> Response:
+    """What a memory holds, as far as this server can look into it: nothing, while no backend keeps it here.
+
+    What the agents of one task share is kept with the task.
+    """
+    await services.resources.get(Key("Memory", space(namespace), name))
+    return Json({"entries": [], "count": 0})
