@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from foliot.server.app import create_app
 from foliot.server.auth import Anonymous
 from foliot.server.envelope import Limits
 from foliot.server.serving import HttpServer, Listen
+from foliot.server.sse import KEEP_ALIVE, EventStream
 from foliot.settings import Settings
 from foliot.store.base import Delete, Key, Put
 
@@ -119,16 +120,27 @@ async def test_a_server_that_stops_ends_its_streams_and_nobody_waits(app: FastAP
                 await stopping
 
 
-async def test_quiet_streams_give_signs_of_life(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foliot.server.sse import beating
+async def test_quiet_streams_give_signs_of_life() -> None:
+    beats = asyncio.Semaphore(0)
 
-    async def silent() -> AsyncIterator[bytes]:
+    async def silent() -> AsyncGenerator[bytes]:
         await asyncio.Event().wait()
         yield b""
 
-    beats = beating(silent(), 0.001)
-    assert [await anext(beats) for _ in range(3)] == [b": keep-alive\n\n"] * 3
-    await beats.aclose()  # type: ignore[attr-defined]
+    async def send(message: Any) -> None:
+        if message.get("body") == KEEP_ALIVE:
+            beats.release()
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    closing = asyncio.Event()
+    answering = asyncio.create_task(EventStream(silent(), closing=closing, heartbeat=0.001)({}, receive, send))
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            await beats.acquire()
+        closing.set()
+        await answering
 
 
 async def test_who_never_finishes_their_headers_is_not_waited_for(

@@ -8,8 +8,9 @@ is in the store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import msgspec
@@ -17,11 +18,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foliot.errors import FoliotError
+from foliot.server.errors import TooMany
 from foliot.server.problems import problem_of
 from foliot.stopping import stop_tasks
 
 HEARTBEAT: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
+# Browsers come back by themselves, after so many milliseconds.
+CLOSING: Final = b": this server stops; go on at the next one\nretry: 1000\n\n"
+# Who reads nothing does not hear that the server stops.
+FAREWELL_WITHIN: Final = 2.0
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -31,64 +37,128 @@ def frame(event: str, data: Any, cursor: str | int | None = None) -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (head, event.encode(), _encode(data))
 
 
+class Slots:
+    """How many streams each caller has open here. More than `most` are refused; 0 is any number."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, caller: str) -> Generator[None]:
+        """One stream, for as long as the block takes. Raises `TooMany`."""
+        if self.most and self._open[caller] >= self.most:
+            raise TooMany(
+                f"{self.most} streams are open already",
+                hint="close one, or raise max_streams on the server",
+                retry_after=5,
+            )
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
+
+    @property
+    def open(self) -> int:
+        return self._open.total()
+
+
 class EventStream(Response):
     """Sends frames until they end, the client leaves, or the server stops; with signs of life in between.
 
-    A `FoliotError` on the way is told as an event `error` with the problem as its data, and ends the stream.
+    A `FoliotError` on the way is told as an event `error` with the problem as its data, and ends the stream. With
+    `slots` it is one of those that the caller may have; one too many is refused with `TooMany` instead of begun.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncGenerator[bytes], *, closing: asyncio.Event, heartbeat: float = HEARTBEAT) -> None:
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes],
+        *,
+        closing: asyncio.Event,
+        heartbeat: float = HEARTBEAT,
+        slots: Slots | None = None,
+        caller: str = "",
+    ) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no", "Cache-Control": "no-cache, no-transform"})
         del self.headers["content-length"]
         self._frames = frames
         self._closing = closing
         self._heartbeat = heartbeat
+        self._slot = nullcontext() if slots is None else slots.hold(caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        work = asyncio.create_task(self._write(send))
+        with self._slot:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._run(receive, _Line(send))
+
+    async def _run(self, receive: Receive, line: _Line) -> None:
+        await line.put(KEEP_ALIVE)  # it is on
+        work = asyncio.create_task(self._write(line))
         ends = [asyncio.create_task(_left(receive)), asyncio.create_task(self._closing.wait())]
         try:
-            await asyncio.wait({work, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            await self._beat({work, *ends}, line)
         finally:
             await stop_tasks(work, *ends)
         if work.done() and not work.cancelled() and (error := work.exception()) is not None:
             raise error
         if not ends[0].done() or ends[0].cancelled():
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_WITHIN):
+                    if work.cancelled():
+                        await line.put(CLOSING)
+                    await line.end()
 
-    async def _write(self, send: Send) -> None:
+    async def _beat(self, ends: set[asyncio.Task[Any]], line: _Line) -> None:
+        """Until one of these has ended. No task is made for a frame, only for a sign of life, which may have to wait.
+
+        Looking twice as often as silence may last means that it never lasts longer.
+        """
+        beat: asyncio.Task[None] | None = None
+        try:
+            while True:
+                done, _ = await asyncio.wait(ends, timeout=self._heartbeat / 2, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    return
+                if line.is_quiet() and (beat is None or beat.done()):
+                    beat = asyncio.create_task(line.put(KEEP_ALIVE))
+        finally:
+            await stop_tasks(beat)
+
+    async def _write(self, line: _Line) -> None:
         async with aclosing(self._frames) as frames:
             try:
-                async for chunk in beating(frames, self._heartbeat):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                async for chunk in frames:
+                    await line.put(chunk)
             except FoliotError as error:
-                told = b"event: error\ndata: %s\n\n" % bytes(problem_of(error).body)
-                await send({"type": "http.response.body", "body": told, "more_body": True})
+                await line.put(b"event: error\ndata: %s\n\n" % bytes(problem_of(error).body))
 
 
-async def beating(frames: AsyncIterator[bytes], every: float) -> AsyncIterator[bytes]:
-    """The frames, and a comment whenever none came for so long. The first comment comes at once: it is on."""
-    yield KEEP_ALIVE
-    pending: asyncio.Task[bytes] | None = None
-    try:
-        while True:
-            pending = pending or asyncio.ensure_future(anext(frames))  # pyright: ignore[reportArgumentType]  # a coroutine
-            done, _ = await asyncio.wait({pending}, timeout=every)
-            if not done:
-                yield KEEP_ALIVE
-                continue
-            try:
-                chunk = pending.result()
-            except StopAsyncIteration:
-                return
-            pending = None
-            yield chunk
-    finally:
-        if pending is not None:
-            await stop_tasks(pending)
+class _Line:
+    """The way out, for one at a time. A client that does not read lets whoever puts wait."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lock = asyncio.Lock()
+        self._used = False
+
+    async def put(self, data: bytes) -> None:
+        async with self._lock:
+            self._used = True
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        async with self._lock:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def is_quiet(self) -> bool:
+        """Whether nothing was sent, or is being sent, since this was asked last."""
+        used, self._used = self._used, self._lock.locked()
+        return not used
 
 
 async def _left(receive: Receive) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from foliot.errors import Gone
-from foliot.store.base import Change, Database, Filter
+from foliot.store.base import Change, Database, Document, Filter
 from foliot.store.documents import decode
 from foliot.store.selectors import matches
 from foliot.store.transaction import Row
@@ -19,6 +19,7 @@ from foliot.store.transaction import Row
 # Revisions looked at in one query, and the longest wait without looking (a lost hint must not delay a change for ever).
 WINDOW = 500
 LONGEST_WAIT = 1.0
+Action: TypeAlias = Literal["created", "updated", "deleted"]
 
 
 async def follow(database: Database, filter: Filter, after: int) -> AsyncIterator[Change]:
@@ -28,20 +29,34 @@ async def follow(database: Database, filter: Filter, after: int) -> AsyncIterato
     deleted, as in kubectl. When what it was before has been compacted, a change that does not match is told as deleted.
     """
     while True:
-        bounds = (await database.read("feed_bounds"))[0]
-        _check_position(after, bounds)
-        if bounds["revision"] == after:
+        upto, found = await window(database, filter.kind, after)
+        if upto == after:
             await database.wait_for_change(timeout=LONGEST_WAIT)
             continue
-        upto = min(bounds["revision"], after + WINDOW)
-        found = await _read(database, filter, after, upto)
-        if len(found) < upto - after:  # other kinds, or a compaction that came between the two reads
-            _check_position(after, (await database.read("feed_bounds"))[0])
         for row in found:
-            if (change := await _through(database, filter, row)) is not None:
-                yield change
+            if (action := await Looked(database, row).through(filter)) is not None:
+                yield Change(row["revision"], action, decode(row["document"]))
         after = upto
         await asyncio.sleep(0)  # a long stretch that the filter leaves out must not hold up other tasks
+
+
+async def window(database: Database, kind: str | None, after: int) -> tuple[int, list[Row]]:
+    """The next changes behind `after`, of one kind or of all, and the revision up to which these are all there are.
+
+    At most so many that one query bears them; nothing new gives `after` itself. Raises `Gone`.
+    """
+    bounds = (await database.read("feed_bounds"))[0]
+    _check_position(after, bounds)
+    if bounds["revision"] == after:
+        return after, []
+    upto = min(bounds["revision"], after + WINDOW)
+    if kind is None:
+        found = await database.read("change_list", after=after, upto=upto)
+    else:
+        found = await database.read("change_list_kind", kind=kind, after=after, upto=upto)
+    if len(found) < upto - after:  # other kinds, or a compaction that came between the two reads
+        _check_position(after, (await database.read("feed_bounds"))[0])
+    return upto, found
 
 
 def _check_position(after: int, bounds: Row) -> None:
@@ -53,23 +68,39 @@ def _check_position(after: int, bounds: Row) -> None:
         )
 
 
-async def _read(database: Database, filter: Filter, after: int, upto: int) -> list[Row]:
-    if filter.kind is None:
-        return await database.read("change_list", after=after, upto=upto)
-    return await database.read("change_list_kind", kind=filter.kind, after=after, upto=upto)
+class Looked:
+    """One row of the feed, held against filters. What it takes to do so is read once, however many there are."""
 
+    def __init__(self, database: Database, row: Row) -> None:
+        self._database = database
+        self._row = row
+        self._document: Document | None = None
+        self._before: Document | None = None
+        self._knows_before = False
 
-async def _through(database: Database, filter: Filter, row: Row) -> Change | None:
-    """The change as somebody sees it who looks through the filter."""
-    if filter.namespace is not None and row["namespace"] != filter.namespace:
-        return None
-    document = decode(row["document"])
-    now = matches(document, filter)
-    action: Literal["created", "updated", "deleted"] = row["action"]
-    if action != "updated" or not (filter.labels or filter.fields):
-        return Change(row["revision"], action, document) if now else None
-    earlier = await database.read("change_get", revision=row["previous"])
-    before = matches(decode(earlier[0]["document"]), filter) if earlier else None
-    if now:
-        return Change(row["revision"], "created" if before is False else "updated", document)
-    return None if before is False else Change(row["revision"], "deleted", document)
+    @property
+    def document(self) -> Document:
+        if self._document is None:
+            self._document = decode(self._row["document"])
+        return self._document
+
+    async def through(self, filter: Filter) -> Action | None:
+        """What the change is for somebody who looks through the filter; None when they see nothing of it."""
+        row = self._row
+        if filter.namespace is not None and row["namespace"] != filter.namespace:
+            return None
+        now = matches(self.document, filter)
+        action: Action = row["action"]
+        if action != "updated" or not (filter.labels or filter.fields):
+            return action if now else None
+        before = None if (earlier := await self._earlier()) is None else matches(earlier, filter)
+        if now:
+            return "created" if before is False else "updated"
+        return None if before is False else "deleted"
+
+    async def _earlier(self) -> Document | None:
+        if not self._knows_before:
+            found = await self._database.read("change_get", revision=self._row["previous"])
+            self._before = decode(found[0]["document"]) if found else None
+            self._knows_before = True
+        return self._before

@@ -6,28 +6,26 @@ the store, so a client may reconnect to any of them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any, Final, cast
+from typing import Annotated
 
 from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import Gone, InvalidInput, Unavailable
+from foliot.errors import Gone, InvalidInput
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.following import all_tasks_frames
 from foliot.server.guard import new_router
+from foliot.server.identity import Caller
 from foliot.server.naming import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
-from foliot.server.sse import EventStream, frame
+from foliot.server.sse import frame
 from foliot.server.tasklist import Wanted
-from foliot.store.base import Change, Filter, Requirement
+from foliot.store.base import Filter, Requirement
 
 router = new_router("streams")
 
-PAUSE: Final = 1.0
-TYPES: Final = {"created": "added", "updated": "updated", "deleted": "deleted"}
 Position = Annotated[
     str | None, Query(description="Go on behind this revision; without one, begin with what there is.")
 ]
@@ -48,7 +46,7 @@ async def watch_all(
     known = kind_at(kind).name if kind and kind.islower() else kind
     filter = _named(wanted(known, namespace, None, None), name)
     position = last_event(request, since) or str(await services.resources.revision())
-    return await _stream(services, caller.narrowed(filter), position)
+    return await _stream(services, caller, filter, position)
 
 
 @router.get("/v1/tasks/watch")
@@ -65,7 +63,7 @@ async def watch_tasks(
     Whoever reconnects gets all of them again. Follow `/v1/tasks/{name}/events` for everything that happens to one.
     """
     filter = _named(wanted("Task", namespace, labelSelector, fieldSelector), name)
-    return EventStream(all_tasks_frames(services, caller, Wanted(filter)), closing=services.closing)
+    return services.streams.respond(caller, all_tasks_frames(services, caller, Wanted(filter)))
 
 
 @router.get("/v1/{kind}/watch")
@@ -85,7 +83,7 @@ async def watch_kind(
     A `bookmark` says from which revision on changes follow. `410` means that it is too long ago: list again.
     """
     filter = _named(wanted(kind_at(kind).name, namespace, labelSelector, fieldSelector), name)
-    return await _stream(services, caller.narrowed(filter), last_event(request, resourceVersion))
+    return await _stream(services, caller, filter, last_event(request, resourceVersion))
 
 
 def _named(filter: Filter, name: str | None) -> Filter:
@@ -95,10 +93,11 @@ def _named(filter: Filter, name: str | None) -> Filter:
     return Filter(filter.kind, filter.namespace, filter.labels, (*filter.fields, only))
 
 
-async def _stream(services: Services, filter: Filter | None, position: str | None) -> Response:
+async def _stream(services: Services, caller: Caller, wanted: Filter, position: str | None) -> Response:
+    filter = caller.narrowed(wanted)
     after = None if position is None else await _checked(services, position)
     frames = _nothing(services) if filter is None else _changes(services, filter, after)
-    return EventStream(frames, closing=services.closing)
+    return services.streams.respond(caller, frames)
 
 
 async def _checked(services: Services, position: str) -> int:
@@ -123,15 +122,9 @@ async def _changes(services: Services, filter: Filter, after: int | None) -> Asy
                 break
             page = await services.client.list(filter, cursor=page.cursor)
     yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(after)}, after)
-    while True:
-        watched = cast("AsyncGenerator[Change]", services.resources.watch(filter, after=after))
-        try:
-            async with aclosing(watched) as changes:
-                async for change in changes:
-                    yield frame("resource", _told(change), change.revision)
-                    after = change.revision
-        except Unavailable:  # a store that is away for a while is waited for
-            await asyncio.sleep(PAUSE)
+    async with aclosing(services.streams.feed.frames(filter, after)) as changes:
+        async for many in changes:
+            yield many
 
 
 async def _nothing(services: Services) -> AsyncGenerator[bytes]:
@@ -139,7 +132,3 @@ async def _nothing(services: Services) -> AsyncGenerator[bytes]:
     revision = await services.resources.revision()
     yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(revision)}, revision)
     await services.closing.wait()
-
-
-def _told(change: Change) -> dict[str, Any]:
-    return {"type": TYPES[change.action], "resource": change.document}

@@ -63,12 +63,12 @@ INSERT INTO change (revision, previous, action, kind, namespace, document)
 VALUES (:revision, :previous, :action, :kind, :namespace, :document);
 
 -- name: change_list
-SELECT revision, previous, action, namespace, document FROM change
+SELECT revision, previous, action, kind, namespace, document FROM change
  WHERE revision > :after AND revision <= :upto
  ORDER BY revision;
 
 -- name: change_list_kind
-SELECT revision, previous, action, namespace, document FROM change
+SELECT revision, previous, action, kind, namespace, document FROM change
  WHERE kind = :kind AND revision > :after AND revision <= :upto
  ORDER BY revision;
 

@@ -1,0 +1,27 @@
+"""What the streams of one server share: the feed that they read, and how many each caller may have open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from foliot.server.feed import Feed
+from foliot.server.sse import EventStream, Slots
+from foliot.store.base import Database
+
+if TYPE_CHECKING:
+    from foliot.server.identity import Caller
+
+
+class Streams:
+    """Made with the server. What follows the store does so only while somebody reads."""
+
+    def __init__(self, database: Database, closing: asyncio.Event, *, most: int) -> None:
+        self.feed = Feed(database)
+        self.slots = Slots(most)
+        self._closing = closing
+
+    def respond(self, caller: Caller, frames: AsyncGenerator[bytes]) -> EventStream:
+        """These frames as the answer to a request. It is one of the streams that the caller may have."""
+        return EventStream(frames, closing=self._closing, slots=self.slots, caller=caller.name)
