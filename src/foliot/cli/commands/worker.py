@@ -168,7 +168,7 @@ def _stopped_by_signals(worker: Worker) -> Generator[None]:
 
 
 def _name(given: str | None) -> str:
-    from foliot.settings import NAME
+    from foliot.setting_values import NAME
 
     if given is None:
         import socket
