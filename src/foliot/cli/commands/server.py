@@ -124,12 +124,18 @@ def _worker(runtime: Runtime, capacity: int) -> Worker:
 
 @asynccontextmanager
 async def _opened() -> AsyncGenerator[Runtime]:
-    from foliot.cli.runtimes import opened
+    from foliot.server.starting import begin, settle
 
-    settings = current().store_settings()
-    configure(settings, service=True)
-    async with opened() as runtime:
-        yield runtime
+    begin()
+    try:
+        from foliot.cli.runtimes import opened
+
+        settings = current().store_settings()
+        configure(settings, service=True)
+        async with opened() as runtime:
+            yield runtime
+    finally:
+        settle()
 
 
 @asynccontextmanager
@@ -139,6 +145,7 @@ async def _reachable(runtime: Runtime, besides: str = "") -> AsyncGenerator[None
     from foliot.server.auth import TokenAuth, is_loopback
     from foliot.server.envelope import Limits
     from foliot.server.serving import HttpServer, listen_of
+    from foliot.server.starting import settle
     from foliot.server.taking_up import taking_up
     from foliot.settings import mask_password
     from foliot.store.tokens import SqlTokens
@@ -156,6 +163,7 @@ async def _reachable(runtime: Runtime, besides: str = "") -> AsyncGenerator[None
     app = create_app(runtime, settings=settings, auth=auth, limits=Limits(body=settings.max_body))
     try:
         async with HttpServer(app, listen) as http, taking_up(runtime, app.state.services.drives):
+            settle()
             with_it = f", with {besides}" if besides else ""
             click.echo(f"Foliot is at {http.url}{with_it}, on {mask_password(settings.store)}.", err=True)
             known = await auth.describe()
