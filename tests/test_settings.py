@@ -265,6 +265,17 @@ class TestLogin:
             load_settings({}, environ)
 
 
+class TestLimits:
+    def test_origins_are_origins(self, environ: dict[str, str]) -> None:
+        settings = load_settings({}, {**environ, "FOLIOT_CORS_ORIGINS": "https://A.example, http://localhost:5173"})
+        assert settings.cors_origins == ("https://a.example", "http://localhost:5173")
+
+    @pytest.mark.parametrize("text", ["*", "null", "https://*.example", "https://a.example/", "a.example", "ftp://a"])
+    def test_what_is_no_origin_is_refused(self, environ: dict[str, str], text: str) -> None:
+        with pytest.raises(UsageError, match="FOLIOT_CORS_ORIGINS"):
+            load_settings({}, {**environ, "FOLIOT_CORS_ORIGINS": text})
+
+
 class TestShowing:
     def test_every_setting_is_explained_with_secrets_masked(self, tmp_path: Path) -> None:
         settings = load_settings(
@@ -304,7 +315,13 @@ class TestShowing:
             ("public_url", "", "default"),
             ("tls_cert", "", "default"),
             ("tls_key", "", "default"),
+            ("tls_client_ca", "", "default"),
             ("max_body", "4194304", "default"),
+            ("request_rate", "500", "default"),
+            ("request_burst", "2000", "default"),
+            ("auth_failures", "30", "default"),
+            ("max_connections", "4096", "default"),
+            ("cors_origins", "", "default"),
             ("max_streams", "1000", "default"),
             ("session_idle", "43200", "default"),
             ("session_life", "604800", "default"),

@@ -13,13 +13,8 @@ from fastapi import FastAPI
 
 from foliot.errors import Unavailable, UsageError
 from foliot.runtime import Runtime
-from foliot.server import serving
-from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
-from foliot.server.envelope import Limits
 from foliot.server.serving import HttpServer, Listen
 from foliot.server.sse import KEEP_ALIVE, EventStream
-from foliot.settings import Settings
 from foliot.store.base import Delete, Key, Put
 
 PATH = "/v1/model-endpoints/watch"
@@ -141,31 +136,6 @@ async def test_quiet_streams_give_signs_of_life() -> None:
             await beats.acquire()
         closing.set()
         await answering
-
-
-async def test_who_never_finishes_their_headers_is_not_waited_for(
-    app: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serving, "HEADERS_WITHIN", 0.05)
-    async with HttpServer(app, Listen("127.0.0.1", 0)) as server, asyncio.timeout(20):
-        host, port = server.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow")
-        assert await reader.read() == b""
-        writer.close()
-        await writer.wait_closed()
-
-
-async def test_who_sends_a_body_too_slowly_is_told(runtime: Runtime, settings: Settings) -> None:
-    app = create_app(runtime, settings=settings, auth=Anonymous(), limits=Limits(body_within=0.05))
-    async with HttpServer(app, Listen("127.0.0.1", 0)) as server, asyncio.timeout(20):
-        host, port = server.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /v1/agents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-        answer = await reader.readuntil(b"\r\n")
-        assert b" 408 " in answer
-        writer.close()
-        await writer.wait_closed()
 
 
 async def test_a_body_that_grows_beyond_the_limit_is_cut_off(http: httpx.AsyncClient) -> None:

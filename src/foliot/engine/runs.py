@@ -17,6 +17,7 @@ from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
 from foliot.engine.loading import Specs, load_run, load_state, read_facts, read_history
+from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, is_gone
 from foliot.errors import FoliotError, UsageError
@@ -115,7 +116,7 @@ class Runs:
             fork=fork,
             parent=parent,
             depth=depth,
-            trace=trace or (str(new_trace(run_id)) if self.traced else ""),
+            trace=trace or callers_trace() or (str(new_trace(run_id)) if self.traced else ""),
         )
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
         lease = await self.journal.create(

@@ -26,6 +26,7 @@ from foliot.server.guard import check_routes
 from foliot.server.index import index_routes
 from foliot.server.mcp.http import Door
 from foliot.server.problems import report_errors
+from foliot.server.rates import Rates
 from foliot.server.work import declared_work
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
@@ -64,7 +65,9 @@ ABOUT: Final[dict[str, Any]] = {
 
 def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> FastAPI:
     """The server of an open runtime. Raises `FoliotError` when a route is not in the table of permissions."""
+    limits = limits or Limits()
     services = Services(runtime, settings, auth, _client(runtime, settings))
+    services.rates = Rates(limits.rate, limits.burst, limits.auth_failures)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:

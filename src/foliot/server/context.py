@@ -15,6 +15,7 @@ from foliot.engine.telemetry.metrics import Metrics
 from foliot.runtime import Runtime
 from foliot.server.engagements import Drives
 from foliot.server.identity import Caller
+from foliot.server.rates import Rates
 from foliot.server.streams import Streams
 from foliot.settings import Settings
 from foliot.store.base import Database, ResourceStore
@@ -47,6 +48,7 @@ class Services:
     webhooks: Webhooks | None = None
     metrics: Metrics | None = None
     drives: Drives = field(default_factory=Drives)
+    rates: Rates = field(default_factory=Rates)
     streams: Streams = field(init=False)
 
     def __post_init__(self) -> None:

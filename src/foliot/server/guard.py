@@ -56,11 +56,12 @@ def new_router(*tags: str) -> APIRouter:
 
 
 async def admit(scope: Scope, rule: Rule) -> None:
-    """Let the caller pass, and remember who it is. Raises `Unauthenticated`, `Denied`, `NotFound`."""
-    if rule.where == "public":
-        return
+    """Let the caller pass, and remember who it is. Raises `Unauthenticated`, `TooMany`, `Denied`, `NotFound`."""
     services: Services = scope["app"].state.services
-    caller: Caller = await services.auth.identify(scope)
+    if rule.where == "public":
+        services.rates.count_peer(scope)
+        return
+    caller: Caller = await services.rates.identify(scope, services.auth)
     scope[CALLER] = caller
     scope[ROLE] = role = rule.kinds.get(scope["path_params"].get("kind", ""), rule.role) if rule.kinds else rule.role
     match rule.where:

@@ -1,7 +1,6 @@
 """An application on a socket, until it is told to stop: uvicorn, with what it leaves to others.
 
-Streams end when the server stops (they would wait for ever), requests under way are finished, and somebody who opens a
-connection and sends their request one byte at a time is not waited for.
+Streams end when the server stops (they would wait for ever), and requests under way are finished.
 """
 
 from __future__ import annotations
@@ -9,36 +8,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from foliot.errors import Unavailable, UsageError
+from foliot.server.connections import Bounds, bounded
 from foliot.server.context import Services
+from foliot.server.envelope import Limits
 
 if TYPE_CHECKING:
     from foliot.settings import Settings
 
-HEADERS_WITHIN: Final = 10.0
 KEEP_ALIVE: Final = 30
 GRACE: Final = 30
-LARGEST_HEAD: Final = 64 * 1024
 BACKLOG: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where to listen, and with which certificate. Port 0 is any that is free."""
+    """Where to listen, and with which certificate. Port 0 is any that is free.
+
+    With `client_ca` only those are talked to who show a certificate that it has signed.
+    """
 
     host: str
     port: int
     cert: Path | None = None
     key: Path | None = None
+    client_ca: Path | None = None
 
     @property
     def scheme(self) -> str:
@@ -51,21 +54,35 @@ def listen_of(settings: Settings) -> Listen:
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         raise UsageError(f"for TLS, {missing} is missing", hint="set tls_cert and tls_key, both or none")
-    return Listen(host.strip("[]"), int(port), settings.tls_cert, settings.tls_key)
+    if settings.tls_client_ca is not None and settings.tls_cert is None:
+        raise UsageError("tls_client_ca asks for certificates, which needs TLS", hint="set tls_cert and tls_key")
+    return Listen(host.strip("[]"), int(port), settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What the settings say about one request, and how many of them."""
+    return Limits(
+        body=settings.max_body,
+        rate=settings.request_rate,
+        burst=settings.request_burst,
+        auth_failures=settings.auth_failures,
+        origins=settings.cors_origins,
+    )
 
 
 class HttpServer:
     """`async with HttpServer(app, listen) as server` serves; leaving it finishes what is under way."""
 
-    def __init__(self, app: FastAPI, listen: Listen, *, grace: int = GRACE) -> None:
+    def __init__(self, app: FastAPI, listen: Listen, *, bounds: Bounds | None = None, grace: int = GRACE) -> None:
         self._app = app
         self._listen = listen
+        self._bounds = bounds or Bounds()
         self._grace = grace
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> HttpServer:
         """Raises `Unavailable` when the address is taken, `UsageError` for a certificate that cannot be used."""
-        self._server = _Server(_config(self._app, self._listen, self._grace))
+        self._server = _Server(_config(self._app, self._listen, self._bounds, self._grace))
         self._socket = _bound(self._listen)
         self._task = asyncio.create_task(self._server.serve([self._socket]))
         ready = asyncio.create_task(self._server.ready.wait())
@@ -113,43 +130,10 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
 
-class _Impatient(H11Protocol):
-    """Closes a connection whose next request does not come to the end of its headers in time."""
-
-    _waiting: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as its base
-        super().connection_made(transport)
-        self._waiting = self.loop.call_later(HEADERS_WITHIN, transport.close)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        cycle = cast("Any", self.cycle)  # None until the first request
-        working = cycle is not None and not cycle.response_complete
-        if working and self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-        elif not working and self._waiting is None and not self.transport.is_closing():
-            self._waiting = self.loop.call_later(HEADERS_WITHIN, self.transport.close)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        # Silence between two requests is the business of the keep-alive timer.
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-        super().connection_lost(exc)
-
-
-def _config(app: FastAPI, listen: Listen, grace: int) -> uvicorn.Config:
+def _config(app: FastAPI, listen: Listen, bounds: Bounds, grace: int) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=_Impatient,
+        http=bounded(bounds),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -158,14 +142,17 @@ def _config(app: FastAPI, listen: Listen, grace: int) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=grace,
-        h11_max_incomplete_event_size=LARGEST_HEAD,
         ssl_certfile=listen.cert,
         ssl_keyfile=listen.key,
+        ssl_ca_certs=listen.client_ca,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if listen.client_ca else ssl.CERT_NONE,
     )
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one
-        raise UsageError(f"the certificate cannot be used: {error}", hint="check tls_cert and tls_key") from None
+        raise UsageError(
+            f"the certificate cannot be used: {error}", hint="check tls_cert, tls_key and tls_client_ca"
+        ) from None
     return config
 
 

@@ -15,6 +15,7 @@ import msgspec
 from foliot.bus.base import Ticket, Transport
 from foliot.engine.base import Clock
 from foliot.engine.ids import new_run_id
+from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.graph import advance, encode_state, new_state
@@ -79,7 +80,8 @@ class TaskService(TaskList):
         uid = self._new_id(now)
         name = command.name or f"{command.target}-{uid}"
         # A trace that is no trace is dropped: it must not keep work from being done.
-        trace = str(read_context(command.trace) or (new_trace(uid) if self.traced else ""))
+        given = read_context(command.trace or callers_trace())
+        trace = str(given or (new_trace(uid) if self.traced else ""))
         command = msgspec.structs.replace(command, name=name, trace=trace)
         plan = pinned.plan_for(f"{command.namespace}/{name}")
         state = new_state()

@@ -6,44 +6,30 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import click
 
+from foliot.cli.commands.server_listening import Flags, allow_open_files, check_reach, listening, take
 from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
-from foliot.errors import UsageError
 from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
     from foliot.runtime import Runtime
     from foliot.work.worker import Worker
 
-F = TypeVar("F", bound=Callable[..., Any])
 PLACES: Final = 8
 GRACE: Final = 30.0
 
 
-def _listening(command: F) -> F:
-    for option in (
-        click.option("--tls-key", metavar="FILE", help="The private key of the certificate."),
-        click.option("--tls-cert", metavar="FILE", help="A certificate, to be reached by https."),
-        click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 is any that is free."),
-        click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: the setting `listen`]"),
-    ):
-        command = option(command)
-    return command
-
-
 @click.group(invoke_without_command=True)
-@_listening
+@listening
 @click.pass_context
-def server(
-    context: click.Context, host: str | None, port: int | None, tls_cert: str | None, tls_key: str | None
-) -> int | None:
+def server(context: click.Context, **flags: Unpack[Flags]) -> int | None:
     """Serve the HTTP API until SIGTERM or Ctrl-C. Runs are done by workers: see `foliot worker` and `foliot up`.
 
     While there is no token only this machine is answered, and everybody on it. To be reached from elsewhere, make a
@@ -51,8 +37,8 @@ def server(
     """
     if context.invoked_subcommand is not None:
         return None
-    _told(host, port, tls_cert, tls_key)
-    return run(_serve())
+    take(**flags)
+    return run(_serve(insecure=flags["insecure"]))
 
 
 @server.command()
@@ -65,35 +51,24 @@ def openapi() -> int:
 
 
 @click.command()
-@_listening
+@listening
 @click.option(
     "--capacity", type=click.IntRange(min=1), default=PLACES, show_default=True, metavar="N", help="Runs at a time."
 )
-def up(host: str | None, port: int | None, tls_cert: str | None, tls_key: str | None, capacity: int) -> int:
+def up(capacity: int, **flags: Unpack[Flags]) -> int:
     """Everything in one process: the HTTP API, a worker, and the scheduler, on the store of the settings."""
-    _told(host, port, tls_cert, tls_key)
-    return run(_up(capacity))
+    take(**flags)
+    return run(_up(capacity, insecure=flags["insecure"]))
 
 
-def _told(host: str | None, port: int | None, tls_cert: str | None, tls_key: str | None) -> None:
-    invocation = current()
-    if host is not None or port is not None:
-        given_host, _, given_port = invocation.settings().listen.rpartition(":")
-        shown = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
-        invocation.give("listen", f"{shown or given_host}:{port if port is not None else given_port}")
-    for name, value in (("tls_cert", tls_cert), ("tls_key", tls_key)):
-        if value is not None:
-            invocation.give(name, value)
-
-
-async def _serve() -> int:
-    async with _opened() as runtime, _reachable(runtime):
+async def _serve(*, insecure: bool) -> int:
+    async with _opened() as runtime, _reachable(runtime, insecure=insecure):
         await _told_to_stop()
         click.echo("Stopping: requests under way are finished …", err=True)
     return 0
 
 
-async def _up(capacity: int) -> int:
+async def _up(capacity: int, *, insecure: bool) -> int:
     from foliot.work.schedules import Scheduler
 
     async with _opened() as runtime:
@@ -101,7 +76,7 @@ async def _up(capacity: int) -> int:
         tasking.performer.stream = True  # whoever follows a run here sees answers as they are written
         worker = _worker(runtime, capacity)
         scheduler = Scheduler(tasking.database, runtime.resources, tasking.tasks)
-        async with _reachable(runtime, f"a worker with {capacity} places and the scheduler"):
+        async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
             working = asyncio.create_task(worker.run())
             try:
                 await _until_told(working, scheduler.run())
@@ -139,12 +114,12 @@ async def _opened() -> AsyncGenerator[Runtime]:
 
 
 @asynccontextmanager
-async def _reachable(runtime: Runtime, besides: str = "") -> AsyncGenerator[None]:
+async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = False) -> AsyncGenerator[None]:
     """The API of the runtime, while the block runs. Says where it is, and who is let in."""
     from foliot.server.app import create_app
     from foliot.server.auth import TokenAuth, is_loopback
-    from foliot.server.envelope import Limits
-    from foliot.server.serving import HttpServer, listen_of
+    from foliot.server.connections import Bounds
+    from foliot.server.serving import HttpServer, limits_of, listen_of
     from foliot.server.starting import settle
     from foliot.server.taking_up import taking_up
     from foliot.settings import mask_password
@@ -154,15 +129,14 @@ async def _reachable(runtime: Runtime, besides: str = "") -> AsyncGenerator[None
     listen = listen_of(settings)
     database = runtime.tasking.database
     local = is_loopback(listen.host)
-    if not local and not await SqlTokens(database).any():
-        raise UsageError(
-            f"{listen.host} can be reached from elsewhere, and there is no token yet",
-            hint="make one with `foliot tokens create --admin`, or listen on 127.0.0.1",
-        )
+    check_reach(listen, local=local, known=local or await SqlTokens(database).any(), insecure=insecure)
+    if settings.max_connections:
+        allow_open_files(settings.max_connections)
     auth = TokenAuth(database, local=local)
-    app = create_app(runtime, settings=settings, auth=auth, limits=Limits(body=settings.max_body))
+    app = create_app(runtime, settings=settings, auth=auth, limits=limits_of(settings))
     try:
-        async with HttpServer(app, listen) as http, taking_up(runtime, app.state.services.drives):
+        bounds = Bounds(connections=settings.max_connections)
+        async with HttpServer(app, listen, bounds=bounds) as http, taking_up(runtime, app.state.services.drives):
             settle()
             with_it = f", with {besides}" if besides else ""
             click.echo(f"Foliot is at {http.url}{with_it}, on {mask_password(settings.store)}.", err=True)
