@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fastapi import FastAPI
 
 from foliot.errors import Unavailable, UsageError
 from foliot.runtime import Runtime
-from foliot.server.serving import HttpServer, Listen
+from foliot.server.serving import HttpServer, Listen, _bound
 from foliot.server.sse import KEEP_ALIVE, EventStream
 from foliot.store.base import Delete, Key, Put
 
@@ -146,6 +147,13 @@ async def test_a_body_that_grows_beyond_the_limit_is_cut_off(http: httpx.AsyncCl
     answer = await http.post("/v1/agents", content=endless())
 
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+def test_no_part_of_an_answer_waits_for_an_acknowledgement() -> None:
+    with _bound(Listen("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_an_address_that_is_taken_is_said_in_words(app: FastAPI, server: HttpServer) -> None:
