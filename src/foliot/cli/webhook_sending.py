@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import time
 from typing import TYPE_CHECKING
 
 from foliot.errors import Unavailable, UsageError
-from foliot.tools.secrets import EnvironmentSecrets
-from foliot.work import signatures
 from foliot.work.declared_webhook import read_webhook
-from foliot.work.webhook_secrets import signing_secrets
 
 if TYPE_CHECKING:
-    from foliot.store.base import Document, ResourceStore
+    from foliot.store.base import Document
 
 _SECRET_VARIABLE = "$WEBHOOK_SECRET"
-
-
-async def signed_headers(document: Document, store: ResourceStore, body: bytes, event_id: str) -> dict[str, str]:
-    """The headers of a delivery that is signed now, with the first of the webhook's secrets. Raises `SecretError`."""
-    read = read_webhook(document)
-    (secret, *_) = await signing_secrets(read, store, EnvironmentSecrets(os.environ))
-    return signatures.sign(read.scheme, secret, body, now=time.time(), event_id=event_id)
 
 
 def curl_line(document: Document, headers: dict[str, str], body: bytes, url: str) -> str:

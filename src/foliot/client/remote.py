@@ -12,8 +12,10 @@ import msgspec
 from foliot.client import wire
 from foliot.client.base import Applied, Outcome
 from foliot.client.declared_work import Taken
-from foliot.client.http import Http
 from foliot.client.missing import not_found
+from foliot.client.remote_operations import RemoteOperations
+from foliot.client.remote_tooling import RemoteTooling
+from foliot.client.remote_triggers import RemoteTriggers
 from foliot.client.remote_work import RemoteWork
 from foliot.client.selecting import selector_text
 from foliot.errors import Conflict, NotFound, UsageError
@@ -55,11 +57,8 @@ class _Changed(msgspec.Struct, frozen=True):
     resource: Document
 
 
-class RemoteClient(RemoteWork):
-    """Implements `Client` and `Work` over one connection. `close()` closes it."""
-
-    def __init__(self, http: Http) -> None:
-        super().__init__(http)
+class RemoteClient(RemoteWork, RemoteOperations, RemoteTriggers, RemoteTooling):
+    """Implements `Client`, `Work`, `Operations`, `Triggers` and `Tooling` over one connection. `close()` closes it."""
 
     async def close(self) -> None:
         await self._http.close()

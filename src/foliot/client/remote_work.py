@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.client import wire
-from foliot.client.http import Http, Params
+from foliot.client.asking import Asking
 from foliot.client.work import Answered
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
@@ -31,11 +31,8 @@ APPROVALS: Final = "/v1/work/approvals"
 QUESTIONS: Final = "/v1/work/questions"
 
 
-class RemoteWork:
+class RemoteWork(Asking):
     """Implements `Work`. Who did something is whom the server knows the caller for, whatever `by` says."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -187,20 +184,6 @@ class RemoteWork:
     async def answer(self, run_id: str, call: str | None, text: str, *, by: str = "") -> str:
         body = {"by": by, "call": call, "text": text}
         return (await self._post(f"{RUNS}/{quote(run_id, safe='')}/answer", body, RunInfo)).id
-
-    # --- asking --------------------------------------------------------------------------------------------------
-
-    async def _get(self, path: str, shape: type[wire.T], **params: Any) -> wire.T:
-        answer = await self._http.ask("GET", path, params=params)
-        return wire.read(answer.body, shape)
-
-    async def _post(
-        self, path: str, body: Any, shape: type[wire.T], *, repeatable: bool = False, **params: str
-    ) -> wire.T:
-        given: Params = params
-        data = msgspec.json.encode(body)
-        answer = await self._http.ask("POST", path, params=given, body=data, repeatable=repeatable)
-        return wire.read(answer.body, shape)
 
 
 def _task(name: str) -> str:

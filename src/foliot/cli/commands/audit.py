@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -12,10 +11,11 @@ import click
 
 from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
+from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import clean, table
 from foliot.errors import UsageError
-from foliot.store.audit import AuditFilter, AuditRecord, SqlAuditLog
+from foliot.store.audit import AuditFilter, AuditRecord
 
 if TYPE_CHECKING:
     from foliot.engine.records.metering import By, Total
@@ -74,17 +74,6 @@ def _ago(context: click.Context, _: click.Parameter, age: str | None) -> float:
         raise UsageError(f"{age!r} is not an age", hint="such as 30m, 2h or 7d") from None
 
 
-@asynccontextmanager
-async def _opened() -> AsyncGenerator[SqlAuditLog]:
-    from foliot.store.open import open_database
-
-    database = await open_database(current().store_settings().store)
-    try:
-        yield SqlAuditLog(database)
-    finally:
-        await database.close()
-
-
 # --- verify ------------------------------------------------------------------------------------------------------
 
 
@@ -116,8 +105,8 @@ def _head(text: str | None) -> Head | None:
 
 
 async def _verify(anchor: Head | None, output: str) -> int:
-    async with _opened() as log:
-        verified = await log.verify(anchor)
+    async with operating() as operations:
+        verified = await operations.audit_verify(anchor)
     broken = verified.broken
     if output == "json":
         found = None if broken is None else {"seq": broken.seq, "fault": broken.fault, "message": broken.message}
@@ -146,7 +135,7 @@ async def _verify(anchor: Head | None, output: str) -> int:
 def prune(before: str, yes: bool) -> int:
     """Forget the oldest records, and write down in the log that and how far. It can still be verified afterwards.
 
-    A log that does not hold is not cut. Export what must be kept longer first: `foliot audit list -o json`.
+    A log that does not hold is not cut. Export what must be kept longer first: `foliot audit export`.
     """
     return run(_prune(_moment(before), yes))
 
@@ -214,8 +203,8 @@ def list_command(
 
 
 async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
-    async with _opened() as log:
-        found = await log.find(wanted, limit=limit)
+    async with operating() as operations:
+        found = await operations.audit_records(wanted, limit=limit)
     if output == "json":
         click.echo(as_json([_as_data(record) for record in found]))
     elif found:
@@ -253,8 +242,8 @@ def show(number: int, output: str) -> int:
 async def _show(number: int, output: str) -> int:
     from foliot.resources.yaml_dump import dump_yaml
 
-    async with _opened() as log:
-        record = await log.get(number)
+    async with operating() as operations:
+        record = await operations.audit_record(number)
     data = _as_data(record)
     click.echo(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
     return 0
@@ -263,6 +252,30 @@ async def _show(number: int, output: str) -> int:
 def _as_data(record: AuditRecord) -> dict[str, Any]:
     time_of_day = datetime.fromtimestamp(record.body["at"], UTC).isoformat()
     return {"seq": record.seq, "time": time_of_day, **record.body, "hash": record.hash}
+
+
+# --- export --------------------------------------------------------------------------------------------------------
+
+
+@audit.command()
+@click.option("--out", type=click.File("w", encoding="utf-8", lazy=True), default="-", metavar="FILE", help="Where to.")
+def export(out: Any) -> int:
+    """Print every record that is kept, of all namespaces, oldest first: one JSON object a line.
+
+    \b
+    foliot audit export > audit.jsonl
+    foliot audit export --out audit.jsonl && foliot audit prune --before 90d
+    """
+    return run(_export(out))
+
+
+async def _export(out: Any) -> int:
+    import json
+
+    async with operating() as operations:
+        async for record in operations.audit_export():
+            click.echo(json.dumps(_as_data(record), ensure_ascii=False), file=out)
+    return 0
 
 
 # --- summary -----------------------------------------------------------------------------------------------------
@@ -288,10 +301,8 @@ def summary(tool: str, agent: str, run_id: str, since: float, all_namespaces: bo
 async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
     from dataclasses import asdict
 
-    from foliot.engine.records.metering import totals
-
-    async with _opened() as log:
-        found = await totals(log, wanted, by=by)
+    async with operating() as operations:
+        found = await operations.audit_totals(wanted, by=by)
     if output == "json":
         click.echo(as_json([asdict(each) for each in found]))
     elif found:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,14 +10,13 @@ import click
 
 from foliot.cli import complete
 from foliot.cli.connect import connected, namespace, run
-from foliot.cli.invocation import current
+from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import clean, table
 
 if TYPE_CHECKING:
     from foliot.engine.budgets.declared import BudgetRule
     from foliot.engine.budgets.report import Standing
-    from foliot.store.base import Database, Document
 
 BAR: Final = 10
 SHOWN: Final = 50
@@ -44,33 +41,16 @@ def show(name: str, output: str) -> int:
     return run(_show(name, output))
 
 
-@asynccontextmanager
-async def _opened() -> AsyncGenerator[Database]:
-    from foliot.store.open import open_database
-
-    database = await open_database(current().store_settings().store)
-    try:
-        yield database
-    finally:
-        await database.close()
-
-
 async def _list(output: str) -> int:
-    from foliot.engine.budgets.report import standings
-    from foliot.store.budgets import SqlBudgetLedger
-
-    now = time.time()
-    found: list[Standing] = []
-    documents = await _documents()
-    async with _opened() as database:
-        for document in documents:
-            found += await standings(SqlBudgetLedger(database), document, now=now, limit=SHOWN)
+    async with operating() as operations:
+        known = await operations.budgets(namespace(), limit=SHOWN)
+    found = known.standings
     if output == "json":
         click.echo(as_json([_as_data(each) for each in found]))
     elif found:
         headings = ("NAME", "SCOPE", "WINDOW", "SPENT", "RESERVED", "LIMIT", "LEFT", "USED")
         click.echo(table(headings, [_row(each) for each in found]))
-    elif documents:
+    elif known.declared:
         click.echo("Nothing was spent from any budget yet.", err=True)
     else:
         click.echo("No budgets found. `foliot explain budget` describes how to declare one.", err=True)
@@ -79,21 +59,13 @@ async def _list(output: str) -> int:
 
 async def _show(name: str, output: str) -> int:
     from foliot.engine.budgets.declared import budget_rule
-    from foliot.engine.budgets.report import standings
-    from foliot.engine.budgets.waking import paused_runs
-    from foliot.store.budgets import SqlBudgetLedger
-    from foliot.store.journal import SqlJournal
 
     now = time.time()
     async with connected() as client:
         document = await client.get("Budget", name, namespace=namespace())
-    async with _opened() as database:
-        found = await standings(SqlBudgetLedger(database), document, now=now)
-        waiting = [
-            info.id
-            for info in await paused_runs(SqlJournal(database), namespace())
-            if info.summary["waiting"].get("budget", name) == name
-        ]
+    async with operating() as operations:
+        known = await operations.budgets(namespace(), name=name)
+    found, waiting = known.standings, known.waiting
     rule = budget_rule(document)
     if output == "json":
         data = {"name": name, "until": rule.span(now).until, "accounts": [_as_data(each) for each in found]}
@@ -111,19 +83,6 @@ async def _show(name: str, output: str) -> int:
         click.echo(f"\n{len(waiting)} {'run waits' if len(waiting) == 1 else 'runs wait'} for room:")
         click.echo("\n".join(f"  {run_id}" for run_id in waiting[:SHOWN]))
     return 0
-
-
-async def _documents() -> list[Document]:
-    from foliot.store.base import Filter
-
-    filter = Filter("Budget", namespace())
-    async with connected() as client:
-        page = await client.list(filter)
-        found = list(page.items)
-        while page.cursor is not None:
-            page = await client.list(filter, cursor=page.cursor)
-            found += page.items
-    return found
 
 
 def _row(each: Standing) -> tuple[str, ...]:

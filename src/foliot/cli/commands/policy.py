@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from foliot.cli.connect import connected, namespace, run
-from foliot.cli.invocation import current
 from foliot.cli.manifests import files_option, load
+from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
 from foliot.errors import InvalidInput, NotFound, UsageError
@@ -20,6 +20,7 @@ from foliot.store.base import Document, Filter
 
 if TYPE_CHECKING:
     from foliot.client.base import Client
+    from foliot.client.operations import RuleDefaults
     from foliot.engine.hypothetical import Ask, World
     from foliot.tools.judge import Judgement
     from foliot.tools.verdict import Outcome, Verdict
@@ -73,7 +74,7 @@ async def _explain(ask: Ask, output: str, *, checked: bool) -> int:
     async with connected() as client:
         space = namespace()
         documents = await _documents(client, space)
-        world = _world(space, documents)
+        world = _world(space, documents, await _defaults())
         if ask.agent not in world.agents:
             await client.get("Agent", ask.agent, namespace=space)  # raises, with near names as its hint
         model = ask.model or await _model_of(client, world.agents[ask.agent], space)
@@ -134,8 +135,8 @@ async def _simulate(files: Sequence[str], asks: Sequence[Ask], *, changed: bool,
     async with connected() as client:
         space = namespace()
         stored = await _documents(client, space)
-    now = time.time()
-    before, after = _world(space, stored), _world(space, overlaid(stored, given))
+    now, defaults = time.time(), await _defaults()
+    before, after = _world(space, stored, defaults), _world(space, overlaid(stored, given), defaults)
     fates = [Fate(ask, before.judge(ask, now=now), after.judge(ask, now=now)) for ask in asks]
     moved = sum(fate.changed for fate in fates)
     shown = [fate for fate in fates if fate.changed or not changed]
@@ -204,16 +205,21 @@ async def _documents(client: Client, space: str) -> list[Document]:
     return found
 
 
-def _world(space: str, documents: Sequence[Document]) -> World:
+async def _defaults() -> RuleDefaults:
+    """What holds where the calls would be made."""
+    async with operating() as operations:
+        return await operations.rule_defaults()
+
+
+def _world(space: str, documents: Sequence[Document], defaults: RuleDefaults) -> World:
     from foliot.engine.hypothetical import World
 
-    settings = current().store_settings()
     return World.of(
         space,
         documents,
         now=time.time(),
-        default_access=settings.default_tool_access,
-        allowed_tools=settings.allowed_tools,
+        default_access=defaults.default_tool_access,
+        allowed_tools=defaults.allowed_tools,
     )
 
 

@@ -13,9 +13,10 @@ import click
 from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
+from foliot.cli.operating import triggered
 from foliot.cli.output import as_json, as_yaml, output_option, render
 from foliot.cli.tables import clean, since, table
-from foliot.cli.triggers import all_declared, declared, pairs, stored, triggering, until_stopped
+from foliot.cli.triggers import pairs, triggering, until_stopped
 from foliot.errors import FoliotError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from foliot.store.triggers import Slot
     from foliot.work.slots import Timing
 
-KIND = "TaskSchedule"
 _SHOWN = 5
 _name = click.argument("name", metavar="SCHEDULE")
 
@@ -49,8 +49,8 @@ def list_command(output: str, all_namespaces: bool) -> int:
 
 
 async def _list(output: str, space: str | None) -> int:
-    async with stored() as (_, store):
-        found = await all_declared(store, KIND, space)
+    async with triggered() as triggers:
+        found = await triggers.schedules(space)
     if not found and output in ("table", "wide"):
         click.echo(f"No schedules found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
         return 0
@@ -67,12 +67,11 @@ def show(name: str, output: str) -> int:
 
 
 async def _show(name: str, output: str) -> int:
-    from foliot.store.triggers import slots_of
     from foliot.work.declared_schedule import read_schedule
 
-    async with stored() as (database, store):
-        document = await declared(store, KIND, name)
-        slots = await slots_of(database, document["metadata"]["uid"], limit=_SHOWN)
+    async with triggered() as triggers:
+        document = await triggers.schedule(namespace(), name)
+        slots = await triggers.slots(namespace(), name, limit=_SHOWN)
     read = read_schedule(document)
     following = [] if read.suspend else _following(read.timing, time.time(), _SHOWN)
     match output:
@@ -96,11 +95,9 @@ def slots(name: str, output: str, limit: int) -> int:
 
 
 async def _slots(name: str, output: str, limit: int) -> int:
-    from foliot.store.triggers import slots_of
-
-    async with stored() as (database, store):
-        document = await declared(store, KIND, name)
-        found = await slots_of(database, document["metadata"]["uid"], limit=limit)
+    async with triggered() as triggers:
+        document = await triggers.schedule(namespace(), name)
+        found = await triggers.slots(namespace(), name, limit=limit)
     if output == "json":
         click.echo(as_json([_entry(slot) for slot in found]))
     elif found:
@@ -124,17 +121,13 @@ def run_command(name: str, given: tuple[str, ...], output: str) -> int:
 
 async def _run(name: str, given: dict[str, str], output: str) -> int:
     from foliot.cli.runtimes import whoami
-    from foliot.store.triggers import slots_of
-    from foliot.work.schedules import Scheduler
 
-    async with triggering() as (database, store, tasks):
-        document = await declared(store, KIND, name)
-        task = await Scheduler(database, store, tasks).run_now(namespace(), name, by=whoami(), given=given)
-        (slot, *_) = await slots_of(database, document["metadata"]["uid"], limit=1)
-    if task is None:
-        reason = slot.reason.partition(": ")[2] or "it is tried again by whoever runs `foliot schedule serve`"
-        raise FoliotError(f"No task was made: {reason}", hint=f"`foliot schedule slots {name}` shows what happened.")
-    click.echo(as_json({"task": task.id, "phase": task.phase}) if output == "json" else task.id)
+    async with triggered() as triggers:
+        fired = await triggers.run_schedule(namespace(), name, by=whoami(), given=given)
+    if not fired.task:
+        hint = f"`foliot schedule slots {name}` shows what happened."
+        raise FoliotError(f"No task was made: {fired.reason}", hint=hint)
+    click.echo(as_json({"task": fired.task, "phase": fired.phase}) if output == "json" else fired.task)
     return 0
 
 
@@ -166,8 +159,8 @@ def next_command(expression: str, time_zone: str, count: int) -> int:
 async def _timing(name: str) -> tuple[Timing, str]:
     from foliot.work.declared_schedule import read_schedule
 
-    async with stored() as (_, store):
-        read = read_schedule(await declared(store, KIND, name))
+    async with triggered() as triggers:
+        read = read_schedule(await triggers.schedule(namespace(), name))
     return read.timing, read.zone
 
 

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from foliot.cli.connect import namespace, run
-from foliot.cli.invocation import current
+from foliot.cli.operating import tooled
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import opened, whoami
+from foliot.cli.runtimes import whoami
 from foliot.cli.tables import clean, table
 from foliot.errors import Denied, UsageError
 
 if TYPE_CHECKING:
     from foliot.kernel.messages import ToolFailure, ToolResult
-    from foliot.offering import Asker, Offered
-    from foliot.tools.base import Parked, ToolDefinition
+    from foliot.offering import Asker
+    from foliot.store.base import Document
+    from foliot.tools.base import Parked
     from foliot.tools.judge import Judgement
 
 SAID: Final = {"allow": "allowed", "ask": "needs an approval", "deny": "refused"}
@@ -39,15 +40,13 @@ def list_tools(available: bool, output: str) -> int:
 
 
 async def _list(*, available: bool, output: str) -> int:
-    from foliot.offering import capabilities
-
-    async with opened() as runtime:
-        found = [each for each in await runtime.tools.tools(namespace()) if each.available or not available]
+    async with tooled() as tooling:
+        toolset = await tooling.toolset(namespace())
+    found = [each for each in toolset.tools if each["available"] or not available]
     if output == "json":
-        offers = capabilities(current().settings())
-        click.echo(as_json({"tools": [_as_data(each) for each in found], "capabilities": offers}))
+        click.echo(as_json({"tools": found, "capabilities": toolset.capabilities}))
     elif output == "name":
-        click.echo("\n".join(each.name for each in found))
+        click.echo("\n".join(each["name"] for each in found))
     else:
         wide = ("RISK", "DESCRIPTION") if output == "wide" else ()
         headings = ("NAME", "FROM", "TYPE", "EFFECT", "VERSION", "CATEGORY", "ISOLATION", "AVAILABLE", *wide)
@@ -55,48 +54,17 @@ async def _list(*, available: bool, output: str) -> int:
     return 0
 
 
-def _row(offered: Offered, *, wide: bool) -> tuple[str, ...]:
-    made = offered.definition
-    facts = (made.type, made.effect, made.version, made.category, made.isolation) if made else ("-",) * 5
-    problem = clean(offered.problem)
-    state = "yes" if offered.available else f"no: {problem}"
+def _row(tool: Document, *, wide: bool) -> tuple[str, ...]:
+    facts = [clean(str(tool.get(name, "-"))) for name in ("type", "effect", "version", "category", "isolation")]
+    state = "yes" if tool["available"] else f"no: {clean(tool.get('problem', ''))}"
     if not wide:
-        return (clean(offered.name), offered.source, *map(clean, facts), cut(state))
-    more = (made.risk, cut(clean(made.description)) or "-") if made else ("-", "-")
-    return (clean(offered.name), offered.source, *map(clean, facts), state, *more)
+        return (clean(tool["name"]), tool["from"], *facts, cut(state))
+    more = (tool.get("risk", "-"), cut(clean(tool.get("description", ""))) or "-")
+    return (clean(tool["name"]), tool["from"], *facts, state, *more)
 
 
 def cut(text: str, longest: int = 70) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def _as_data(offered: Offered) -> dict[str, Any]:
-    made = offered.definition
-    return {
-        "name": offered.name,
-        "from": offered.source,
-        "available": offered.available,
-        **({"problem": offered.problem} if offered.problem else {}),
-        **(_facts(made) if made else {}),
-    }
-
-
-def _facts(made: ToolDefinition) -> dict[str, Any]:
-    from foliot.tools.registry import schema_digest
-
-    return {
-        "type": made.type,
-        "version": made.version,
-        "effect": made.effect,
-        "category": made.category,
-        "risk": made.risk,
-        "isolation": made.isolation,
-        "capabilities": list(made.capabilities),
-        "operation_classes": list(made.operation_classes),
-        "record": made.record,
-        "schema_digest": schema_digest(made.schema),
-        "description": made.description,
-    }
 
 
 # --- describe ----------------------------------------------------------------------------------------------------
@@ -113,36 +81,10 @@ def describe(name: str, output: str) -> int:
 async def _describe(name: str, output: str) -> int:
     from foliot.resources.yaml_dump import dump_yaml
 
-    async with opened() as runtime:
-        offered = await runtime.tools.find(name, namespace())
-        rules = await runtime.tools.rules_for(offered.name, namespace())
-    data = {**_as_data(offered), **(_limits(offered.definition) if offered.definition else {}), "rules": rules}
+    async with tooled() as tooling:
+        data = await tooling.tool(name, namespace())
     click.echo(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
     return 0
-
-
-def _limits(made: ToolDefinition) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    limits = {
-        "timeout": made.timeout,
-        "attempt_timeout": made.attempt_timeout,
-        "idle_timeout": made.idle_timeout,
-        "max_attempts": made.retry.max_attempts,
-        "rate_limit": asdict(made.rate_limit) if made.rate_limit else None,
-        "endpoint": made.endpoint,
-        "requires": list(made.requires),
-        "requires_prior": list(made.requires_prior),
-        "after": list(made.after),
-        "resource_keys": list(made.resource_keys),
-        "on_dependency_failure": made.on_dependency_failure if made.after else "",
-        "deprecated_since": made.deprecated_since,
-        "replaced_by": made.replaced_by,
-        "on_unknown": made.on_unknown,
-        "auth": made.auth.profile if made.auth else "",
-        "schema": dict(made.schema) if made.schema is not None else None,
-    }
-    return {name: value for name, value in limits.items() if value not in (None, "", [])}
 
 
 # --- call and test -----------------------------------------------------------------------------------------------
@@ -178,14 +120,15 @@ def call(name: str, arguments: str, agent: str, key: str, output: str) -> int:
 async def _call(name: str, arguments: dict[str, Any], asker: Asker, key: str, output: str) -> int:
     import msgspec
 
-    from foliot.tools.base import Parked
+    def heard(piece: str) -> None:
+        click.echo(piece, nl=False, err=True)
 
-    async with opened() as runtime:
-        result = await runtime.tools.call(
-            name, arguments, asker, idempotency_key=key, on_output=lambda piece: click.echo(piece, nl=False, err=True)
-        )
-    if isinstance(result, Parked):
-        raise _not_approved(name, result)
+    async with tooled() as tooling:
+        called = await tooling.call_tool(name, arguments, asker, key=key, on_output=heard)
+    heard(called.printed)
+    result = called.result
+    if called.parked is not None or result is None:
+        raise _not_approved(name, called.parked)
     if output == "json":
         click.echo(as_json(msgspec.to_builtins(result)))
         return 0 if result.error is None else _exit_code(result.error)
@@ -211,10 +154,11 @@ def _exit_code(failure: ToolFailure) -> int:
     return Denied.exit_code if failure.code == DENIED_CODE else 1
 
 
-def _not_approved(name: str, parked: Parked) -> Denied:
-    who = f" by {', '.join(parked.approvers)}" if parked.approvers else ""
+def _not_approved(name: str, parked: Parked | None) -> Denied:
+    who = f" by {', '.join(parked.approvers)}" if parked and parked.approvers else ""
+    why = f": {parked.reason}" if parked else ""
     return Denied(
-        f"The call of {name} needs an approval{who}, and was not made: {parked.reason}",
+        f"The call of {name} needs an approval{who}, and was not made{why}",
         hint=f"A standing grant covers calls in advance: `foliot approvals grant --tool {name} --until 1h`.\n"
         "A run that makes the call asks and waits.",
     )
@@ -234,8 +178,8 @@ def test(name: str, arguments: str, agent: str, output: str) -> int:
 
 
 async def _test(name: str, arguments: dict[str, Any], asker: Asker, output: str) -> int:
-    async with opened() as runtime:
-        judgement = await runtime.tools.test(name, arguments, asker)
+    async with tooled() as tooling:
+        judgement = await tooling.test_tool(name, arguments, asker)
     if output == "json":
         click.echo(as_json(_judged(judgement)))
     else:

@@ -6,9 +6,6 @@ import asyncio
 import contextlib
 import json
 import secrets
-import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +14,16 @@ import click
 from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
+from foliot.cli.operating import stored, triggered
 from foliot.cli.output import as_json, as_yaml, output_option, render
 from foliot.cli.tables import clean, since, table
-from foliot.cli.triggers import all_declared, declared, length, stored, triggering, until_stopped
-from foliot.errors import NotFound, Unavailable
+from foliot.cli.triggers import length, triggering, until_stopped
+from foliot.errors import Unavailable
 
 if TYPE_CHECKING:
-    from foliot.store.base import Document, ResourceStore
+    from foliot.store.base import Document
     from foliot.store.triggers import Delivery
 
-KIND = "TaskWebhook"
 PORT = 8085
 _LARGEST_SHOWN = 4096
 _name = click.argument("name", metavar="WEBHOOK")
@@ -56,11 +53,8 @@ def list_command(output: str, all_namespaces: bool) -> int:
 
 
 async def _list(output: str, space: str | None) -> int:
-    async with stored() as (database, store):
-        from foliot.work.webhook_endpoints import WebhookEndpoints
-
-        endpoints = WebhookEndpoints(database, store)
-        found = [await endpoints.ensure(document) for document in await all_declared(store, KIND, space)]
+    async with triggered() as triggers:
+        found = await triggers.webhooks(space)
     if not found and output in ("table", "wide"):
         click.echo(f"No webhooks found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
         return 0
@@ -77,12 +71,9 @@ def show(name: str, output: str) -> int:
 
 
 async def _show(name: str, output: str) -> int:
-    from foliot.store.triggers import deliveries_of
-
-    async with _with_address(name) as (document, _):
-        pass
-    async with stored() as (database, _):
-        found = await deliveries_of(database, document["metadata"]["uid"], limit=5)
+    async with triggered() as triggers:
+        document = await triggers.webhook(namespace(), name)
+        found = await triggers.deliveries(namespace(), name, limit=5)
     match output:
         case "json":
             click.echo(as_json({**document, "deliveries": [_entry(each) for each in found]}))
@@ -102,11 +93,8 @@ def rotate(name: str, grace: str) -> int:
 
 
 async def _rotate(name: str, grace: float) -> int:
-    from foliot.work.webhook_endpoints import WebhookEndpoints
-
-    async with stored() as (database, store):
-        document = await declared(store, KIND, name)
-        rotated = await WebhookEndpoints(database, store).rotate(document, grace=grace)
+    async with triggered() as triggers:
+        rotated = await triggers.rotate_webhook(namespace(), name, grace=grace)
     click.echo(rotated["status"]["endpointPath"])
     return 0
 
@@ -122,18 +110,12 @@ def deliveries(name: str, delivery: str | None, output: str, limit: int) -> int:
 
 
 async def _deliveries(name: str, id: str | None, output: str, limit: int) -> int:
-    from foliot.store.triggers import deliveries_of, delivery_of
-
-    async with stored() as (database, store):
-        uid = (await declared(store, KIND, name))["metadata"]["uid"]
+    async with triggered() as triggers:
         if id is not None:
-            one = await delivery_of(database, uid, id)
-            if one is None:
-                hint = f"`foliot webhook deliveries {name}` lists those that are remembered."
-                raise NotFound(f"Webhook {name!r} remembers no delivery {id!r}.", hint=hint)
+            one = await triggers.delivery(namespace(), name, id)
             click.echo(as_json({**_entry(one), "headers": json.loads(one.headers), "body": _shown_body(one)}))
             return 0
-        found = await deliveries_of(database, uid, limit=limit)
+        found = await triggers.deliveries(namespace(), name, limit=limit)
     if output == "json":
         click.echo(as_json([_entry(each) for each in found]))
     elif found:
@@ -153,13 +135,9 @@ def replay(name: str, delivery: str) -> int:
 
 async def _replay(name: str, id: str) -> int:
     from foliot.cli.runtimes import whoami
-    from foliot.work.declared_webhook import read_webhook
-    from foliot.work.webhooks import Webhooks
 
-    async with triggering() as (database, store, tasks):
-        read = read_webhook(await declared(store, KIND, name))
-        answer = await Webhooks(database, store, tasks).replay(read, id, time.time(), by=whoami())
-    click.echo(answer.document["task"])
+    async with triggered() as triggers:
+        click.echo(await triggers.replay_delivery(namespace(), name, id, by=whoami()))
     return 0
 
 
@@ -170,17 +148,19 @@ async def _replay(name: str, id: str) -> int:
 @_header
 @click.option("--url", default=f"http://127.0.0.1:{PORT}", show_default=True, metavar="URL", help="Where it listens.")
 def sign(name: str, data: str, event_id: str, headers: tuple[str, ...], url: str) -> int:
-    """Print a curl command that delivers a body, signed now as the sender would. The secret is not in it."""
+    """Print a curl command that delivers a body, signed now as the sender would. The secret is not in it.
+
+    Only where the store is: the secret does not leave its machine. `send-test` works with a server too.
+    """
     from foliot.cli.webhook_sending import body_of, headers_of
 
     return run(_sign(name, body_of(data), event_id, headers_of(headers), url))
 
 
 async def _sign(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str) -> int:
-    from foliot.cli.webhook_sending import curl_line, signed_headers
+    from foliot.cli.webhook_sending import curl_line
 
-    async with _with_address(name) as (document, store):
-        signed = await signed_headers(document, store, body, event_id or secrets.token_hex(8))
+    document, signed = await _signed(name, body, event_id)
     click.echo(curl_line(document, {**signed, **extra}, body, url))
     return 0
 
@@ -199,18 +179,16 @@ def send_test(name: str, data: str, event_id: str, headers: tuple[str, ...], url
 
 
 async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str | None) -> int:
-    from foliot.cli.webhook_sending import post, signed_headers
+    from foliot.cli.webhook_sending import post
 
-    async with _with_address(name) as (document, store):
-        signed = {**await signed_headers(document, store, body, event_id or secrets.token_hex(8)), **extra}
     if url is None:
-        from foliot.work.webhooks import Webhooks
-
-        async with triggering() as (database, store, tasks):
-            answer = await Webhooks(database, store, tasks).deliver(document["status"]["endpointID"], signed, body)
-        status, said = answer.status, as_json(answer.document)
+        event = event_id or secrets.token_hex(8)
+        async with triggered() as triggers:
+            sent = await triggers.send_test(namespace(), name, body, event_id=event, headers=extra)
+        status, said = sent.status, as_json(sent.document)
     else:
-        status, said = await post(url.rstrip("/") + document["status"]["endpointPath"], signed, body)
+        document, signed = await _signed(name, body, event_id)
+        status, said = await post(url.rstrip("/") + document["status"]["endpointPath"], {**signed, **extra}, body)
     click.echo(said)
     if status >= 300:
         click.echo(f"It was refused with {status}: `foliot webhook deliveries {name}` says why.", err=True)
@@ -266,14 +244,13 @@ async def _listen(host: str, port: int) -> int:
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _with_address(name: str) -> AsyncGenerator[tuple[Document, ResourceStore]]:
-    """The webhook, which has an address from now on."""
-    from foliot.work.webhook_endpoints import WebhookEndpoints
+async def _signed(name: str, body: bytes, event_id: str) -> tuple[Document, dict[str, str]]:
+    """The webhook, which has an address from now on, and the headers of a delivery to it."""
+    from foliot.client.local_triggers import signed_headers
 
-    async with stored() as (database, store):
-        document = await declared(store, KIND, name)
-        yield await WebhookEndpoints(database, store).ensure(document), store
+    async with stored() as (_, store), triggered() as triggers:
+        document = await triggers.webhook(namespace(), name)
+        return document, await signed_headers(document, store, body, event_id or secrets.token_hex(8))
 
 
 def _text(document: Document, found: list[Delivery]) -> str:

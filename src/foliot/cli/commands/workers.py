@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from foliot.cli.connect import namespace, run
-from foliot.cli.invocation import current
+from foliot.cli.operating import operating
 from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
 from foliot.cli.tables import cell, clean, since, table
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
-    from foliot.store.base import Database, Document
+    from foliot.store.base import Document
     from foliot.store.bounds import ClassInfo, Limit
     from foliot.store.workers import WorkerInfo
 
@@ -73,23 +72,10 @@ def mend(key: str) -> int:
     return run(_mend(key))
 
 
-@asynccontextmanager
-async def _opened() -> AsyncGenerator[Database]:
-    from foliot.store.open import open_database
-
-    database = await open_database(current().store_settings().store)
-    try:
-        yield database
-    finally:
-        await database.close()
-
-
 async def _list(output: str) -> int:
-    from foliot.store.workers import list_workers
-
     now = time.time()
-    async with _opened() as database:
-        found = await list_workers(database)
+    async with operating() as operations:
+        found = await operations.workers()
     documents = [_document(info, now) for info in found]
     match output:
         case "json":
@@ -148,10 +134,8 @@ def _table(found: Sequence[WorkerInfo], now: float, *, wide: bool) -> str:
 
 
 async def _limits(output: str) -> int:
-    from foliot.store.bounds import list_limits
-
-    async with _opened() as database:
-        found = await list_limits(database)
+    async with operating() as operations:
+        found = await operations.limits()
     if output == "json":
         click.echo(as_json([{"scope": each.scope, "name": each.name, "max": each.max_running} for each in found]))
     elif found:
@@ -166,27 +150,25 @@ def _limit_row(each: Limit) -> list[str]:
 
 
 async def _limit(scope: Any, name: str, most: str) -> int:
-    from foliot.store.bounds import Limit, clear_limit, set_limit
+    from foliot.store.bounds import Limit
 
     full = name if scope == "namespace" or "/" in name else f"{namespace()}/{name}"
-    async with _opened() as database:
+    async with operating() as operations:
         if most.lower() == "none":
-            await clear_limit(database, scope, full)
+            await operations.clear_limit(scope, full)
             click.echo(f"{scope} {full}: no limit")
             return 0
         if not most.isdecimal():
             raise UsageError(f"{most!r} is not a number of runs", hint="such as 4; `none` lifts the limit")
-        await set_limit(database, Limit(scope, full, int(most)))
+        await operations.set_limit(Limit(scope, full, int(most)))
     click.echo(f"{scope} {full}: at most {int(most)} at once")
     return 0
 
 
 async def _classes(output: str) -> int:
-    from foliot.store.bounds import list_classes
-
     now = time.time()
-    async with _opened() as database:
-        found = await list_classes(database)
+    async with operating() as operations:
+        found = await operations.failing_classes()
     if output == "json":
         click.echo(as_json([_class_data(each, now) for each in found]))
     elif found:
@@ -218,10 +200,8 @@ def _class_row(each: ClassInfo, now: float) -> list[str]:
 
 
 async def _mend(key: str) -> int:
-    from foliot.store.bounds import close_class
-
-    async with _opened() as database:
-        await close_class(database, key)
+    async with operating() as operations:
+        await operations.mend_class(key)
     click.echo(f"{key}: runs are begun again")
     return 0
 

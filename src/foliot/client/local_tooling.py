@@ -1,0 +1,104 @@
+"""The verbs on tools outside any run, on a runtime in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from foliot.client.tooling import Called, Toolset
+from foliot.offering import Asker, Offered, capabilities
+from foliot.store.base import Document
+from foliot.tools.base import Parked, ToolDefinition
+from foliot.tools.judge import Judgement
+from foliot.tools.registry import schema_digest
+
+if TYPE_CHECKING:
+    from foliot.runtime import Runtime
+    from foliot.settings import Settings
+
+
+class LocalTooling:
+    """Implements `Tooling`. The runtime stays the caller's to close."""
+
+    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+        self._offering = runtime.tools
+        self._settings = settings
+
+    async def toolset(self, namespace: str) -> Toolset:
+        found = await self._offering.tools(namespace)
+        return Toolset([tool_facts(each) for each in found], capabilities(self._settings))
+
+    async def tool(self, name: str, namespace: str) -> Document:
+        """See `Tooling`."""
+        offered = await self._offering.find(name, namespace)
+        rules = await self._offering.rules_for(offered.name, namespace)
+        limits = tool_limits(offered.definition) if offered.definition else {}
+        return {**tool_facts(offered), **limits, "rules": rules}
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        asker: Asker,
+        *,
+        key: str = "",
+        on_output: Callable[[str], None] | None = None,
+    ) -> Called:
+        """See `Tooling`."""
+        made = await self._offering.call(name, arguments, asker, idempotency_key=key, on_output=on_output)
+        return Called(parked=made) if isinstance(made, Parked) else Called(made)
+
+    async def test_tool(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
+        return await self._offering.test(name, arguments, asker)
+
+
+def tool_facts(offered: Offered) -> Document:
+    """What lists say of a tool."""
+    made = offered.definition
+    return {
+        "name": offered.name,
+        "from": offered.source,
+        "available": offered.available,
+        **({"problem": offered.problem} if offered.problem else {}),
+        **(_facts(made) if made else {}),
+    }
+
+
+def _facts(made: ToolDefinition) -> dict[str, Any]:
+    return {
+        "type": made.type,
+        "version": made.version,
+        "effect": made.effect,
+        "category": made.category,
+        "risk": made.risk,
+        "isolation": made.isolation,
+        "capabilities": list(made.capabilities),
+        "operation_classes": list(made.operation_classes),
+        "record": made.record,
+        "schema_digest": schema_digest(made.schema),
+        "description": made.description,
+    }
+
+
+def tool_limits(made: ToolDefinition) -> dict[str, Any]:
+    """What is said of one tool besides: how it is run, and what it takes. What is not set is left out."""
+    limits = {
+        "timeout": made.timeout,
+        "attempt_timeout": made.attempt_timeout,
+        "idle_timeout": made.idle_timeout,
+        "max_attempts": made.retry.max_attempts,
+        "rate_limit": asdict(made.rate_limit) if made.rate_limit else None,
+        "endpoint": made.endpoint,
+        "requires": list(made.requires),
+        "requires_prior": list(made.requires_prior),
+        "after": list(made.after),
+        "resource_keys": list(made.resource_keys),
+        "on_dependency_failure": made.on_dependency_failure if made.after else "",
+        "deprecated_since": made.deprecated_since,
+        "replaced_by": made.replaced_by,
+        "on_unknown": made.on_unknown,
+        "auth": made.auth.profile if made.auth else "",
+        "schema": dict(made.schema) if made.schema is not None else None,
+    }
+    return {name: value for name, value in limits.items() if value not in (None, "", [])}

@@ -1,0 +1,86 @@
+"""The verbs of whoever runs an installation: records, budgets, workers and their limits.
+
+`LocalOperations` works on a store in this process, `RemoteOperations` asks a server; `cli/` cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from msgspec import Struct
+
+from foliot.engine.budgets.report import Standing
+from foliot.engine.records.metering import By, Total
+from foliot.store.audit import AuditFilter, AuditRecord, Verified
+from foliot.store.audit_chain import Head
+from foliot.store.bounds import ClassInfo, Limit, Scope
+from foliot.store.workers import WorkerInfo
+from foliot.tools.rules import Access
+
+
+class Budgets(Struct, frozen=True):
+    """How budgets stand: each account of a current window, how many are declared, and the runs that wait for room."""
+
+    standings: list[Standing]
+    declared: int
+    waiting: list[str] = []
+
+
+class RuleDefaults(Struct, frozen=True):
+    """What holds for tool calls that no resource speaks of; see the settings of the same names."""
+
+    default_tool_access: Access
+    allowed_tools: tuple[str, ...] | None = None
+
+
+class Operations(Protocol):
+    # --- records -------------------------------------------------------------------------------------------------
+
+    async def audit_records(
+        self, wanted: AuditFilter, *, limit: int = 50, before: int | None = None
+    ) -> list[AuditRecord]:
+        """Newest first. `before` is the number of the last record of the page before."""
+        ...
+
+    async def audit_record(self, number: int) -> AuditRecord:
+        """Raises `NotFound`."""
+        ...
+
+    def audit_export(self) -> AsyncGenerator[AuditRecord]:
+        """Every record that is kept, oldest first."""
+        ...
+
+    async def audit_verify(self, anchor: Head | None = None) -> Verified:
+        """Walk the whole log. `anchor` is a head that was noted before."""
+        ...
+
+    async def audit_totals(self, wanted: AuditFilter, *, by: By) -> list[Total]: ...
+
+    # --- budgets and rules ---------------------------------------------------------------------------------------
+
+    async def budgets(self, namespace: str, *, name: str | None = None, limit: int = 1000) -> Budgets:
+        """Those of a namespace, or one of them with who waits for it. Raises `NotFound`."""
+        ...
+
+    async def rule_defaults(self) -> RuleDefaults: ...
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    async def workers(self) -> list[WorkerInfo]: ...
+
+    async def limits(self) -> list[Limit]: ...
+
+    async def set_limit(self, limit: Limit) -> None:
+        """Raises `InvalidInput`."""
+        ...
+
+    async def clear_limit(self, scope: Scope, name: str) -> None:
+        """Raises `InvalidInput`, `NotFound`."""
+        ...
+
+    async def failing_classes(self) -> list[ClassInfo]: ...
+
+    async def mend_class(self, key: str) -> None:
+        """Begin runs of a class again that was held back. Raises `NotFound`."""
+        ...

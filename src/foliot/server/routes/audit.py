@@ -1,0 +1,132 @@
+"""The records of what was decided and done. Everybody reads those of the namespaces that they can see."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.client.local_operations import LocalOperations
+from foliot.errors import InvalidInput, NotFound
+from foliot.server.bodies import form
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.guard import HIDDEN, new_router
+from foliot.server.identity import Caller
+from foliot.server.naming import MOST, Limit, Namespace
+from foliot.server.responses import Json
+from foliot.store.audit import AuditFilter, AuditRecord
+from foliot.store.audit_chain import Head
+
+router = new_router("audit")
+
+WAYS: Final = ("tool", "agent", "day", "run")
+LARGEST: Final = 2**62
+Number = Annotated[int, Path(ge=1, lt=LARGEST, description="The number of the record.")]
+Words = Annotated[str, Query(max_length=253)]
+Since = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds since 1970.")]
+Before = Annotated[int | None, Query(ge=1, lt=LARGEST, description="The last number of the page before.")]
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """A head that was noted before, as `number:hash`; the log must contain it."""
+
+    head: str | None = None
+
+
+@router.get("/v1/audit")
+async def list_records(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    agent: Words = "",
+    tool: Words = "",
+    run: Words = "",
+    call: Words = "",
+    moment: Words = "",
+    outcome: Words = "",
+    since: Since = 0.0,
+    limit: Limit = 50,
+    before: Before = None,
+) -> Response:
+    """Records, newest first."""
+    count = min(limit, MOST)
+    found: list[AuditRecord] = []
+    for where in _spaces(caller, namespace):
+        wanted = AuditFilter(where, agent, tool, run, call, moment, outcome, since)
+        found += await _operations(services).audit_records(wanted, limit=count, before=before)
+    return Json({"records": sorted(found, key=lambda record: -record.seq)[:count]})
+
+
+@router.get("/v1/audit/totals")
+async def totals(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    agent: Words = "",
+    tool: Words = "",
+    run: Words = "",
+    since: Since = 0.0,
+    by: Annotated[str, Query(json_schema_extra={"enum": [*WAYS]})] = "tool",
+) -> Response:
+    """What calls add up to, by tool, agent, day or run."""
+    if by not in WAYS:
+        raise InvalidInput(f"nothing is added up by {by!r}", hint=f"one of {', '.join(WAYS)}")
+    spaces = _spaces(caller, namespace)
+    if len(spaces) > 1:
+        raise InvalidInput("in which namespace?", hint="name one of those that you can see")
+    found: list[Any] = []
+    for where in spaces:
+        wanted = AuditFilter(where, agent, tool, run, since=since)
+        found = await _operations(services).audit_totals(wanted, by=by)
+    return Json({"totals": found})
+
+
+@router.get("/v1/audit/export")
+async def export(
+    services: ServicesDep, after: Annotated[int, Query(ge=0, lt=LARGEST)] = 0, limit: Limit = 500
+) -> Response:
+    """All records behind a number, oldest first. Ask again behind the last one, until there are none."""
+    return Json({"records": await _operations(services).audit_page(after, limit=min(limit, MOST))})
+
+
+@router.post("/v1/audit/verify")
+async def verify(request: Request, services: ServicesDep) -> Response:
+    """Walk through the whole log, and say where it was changed, if it was."""
+    anchor = await form(request, Anchor)
+    return Json(await _operations(services).audit_verify(None if anchor.head is None else head_of(anchor.head)))
+
+
+@router.get("/v1/audit/{number}")
+async def get_record(number: Number, services: ServicesDep, caller: CallerDep) -> Response:
+    """One record."""
+    try:
+        record = await _operations(services).audit_record(number)
+    except NotFound:
+        if caller.namespaces is None:
+            raise
+        raise NotFound(HIDDEN) from None  # or numbers would tell how much others do
+    caller.require("reader", str(record.body.get("namespace") or "*"), missing=HIDDEN)
+    return Json(record)
+
+
+def head_of(text: str) -> Head:
+    """Raises `InvalidInput`."""
+    number, _, digest = text.partition(":")
+    if not number.isascii() or not number.isdecimal() or len(number) > 18 or len(digest) != 64:
+        raise InvalidInput(f"{text[:100]!r} is not a head", hint="a number, a colon, a hash of 64 digits")
+    return Head(int(number), digest.lower())
+
+
+def _operations(services: Services) -> LocalOperations:
+    return LocalOperations(services.database, services.resources, services.settings)
+
+
+def _spaces(caller: Caller, namespace: str | None) -> list[str]:
+    """Where to look; empty text is everywhere."""
+    chosen = (namespace or "").strip()
+    if chosen:
+        return [chosen] if caller.sees(chosen) else []
+    return [""] if caller.namespaces is None else [*caller.namespaces]

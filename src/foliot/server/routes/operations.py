@@ -1,0 +1,113 @@
+"""Budgets as they stand, workers and their limits, and what holds for calls that no rule speaks of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Query
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.client.local_operations import LocalOperations
+from foliot.server.acts import record
+from foliot.server.bodies import form
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.guard import new_router
+from foliot.server.identity import Caller
+from foliot.server.naming import MOST, Limit, Namespace, space
+from foliot.server.responses import Json
+from foliot.store import bounds
+
+router = new_router("operations")
+
+Budget = Annotated[str | None, Query(max_length=253, description="Only this budget, and the runs that wait for it.")]
+
+
+class Unlimited(msgspec.Struct, frozen=True):
+    """What may be done without a limit again."""
+
+    scope: bounds.Scope
+    name: str
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """The class of runs that is begun again."""
+
+    key: str
+
+
+@router.get("/v1/work/budgets")
+async def budgets(
+    services: ServicesDep,
+    namespace: Namespace = None,
+    name: Budget = None,
+    limit: Limit = MOST,
+) -> Response:
+    """What may be spent, what was, and what is left in the current windows."""
+    where = space(namespace)
+    return Json(await _operations(services).budgets(where, name=name or None, limit=min(limit, MOST)))
+
+
+@router.get("/v1/work/rules")
+async def rule_defaults(services: ServicesDep) -> Response:
+    """What holds for calls that no resource speaks of."""
+    return Json(await _operations(services).rule_defaults())
+
+
+@router.get("/v1/work/workers")
+async def workers(services: ServicesDep, caller: CallerDep) -> Response:
+    """Who does the runs of tasks. Which process of which machine it is, is told to those who see all namespaces."""
+    found = await _operations(services).workers()
+    if caller.namespaces is not None:
+        found = [replace(each, identity="") for each in found]
+    return Json({"workers": found})
+
+
+@router.get("/v1/work/limits")
+async def limits(services: ServicesDep) -> Response:
+    """How many runs may be at work at once."""
+    return Json({"limits": await _operations(services).limits()})
+
+
+@router.post("/v1/work/limits")
+async def set_limit(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Let at most so many runs of a namespace, an agent or a lane be at work at once."""
+    limit = await form(request, bounds.Limit)
+    await _operations(services).set_limit(limit)
+    await _record(services, caller, request, "limited", f"{limit.scope} {limit.name}", most=limit.max_running)
+    return await limits(services)
+
+
+@router.post("/v1/work/limits/clear")
+async def clear_limit(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Lift a limit."""
+    lifted = await form(request, Unlimited)
+    await _operations(services).clear_limit(lifted.scope, lifted.name)
+    await _record(services, caller, request, "unlimited", f"{lifted.scope} {lifted.name}")
+    return await limits(services)
+
+
+@router.get("/v1/work/classes")
+async def classes(services: ServicesDep) -> Response:
+    """Kinds of runs of which the last ones failed."""
+    return Json({"classes": await _operations(services).failing_classes()})
+
+
+@router.post("/v1/work/classes/mend")
+async def mend(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Begin runs of a class again that was held back."""
+    mended = await form(request, Mended)
+    await _operations(services).mend_class(mended.key)
+    await _record(services, caller, request, "mended", mended.key)
+    return await classes(services)
+
+
+def _operations(services: Services) -> LocalOperations:
+    return LocalOperations(services.database, services.resources, services.settings)
+
+
+async def _record(services: Services, caller: Caller, request: Request, verb: str, name: str, **more: Any) -> None:
+    await record(services.runtime, caller, verb, "Work", "", name, request=request.scope[REQUEST_ID], **more)

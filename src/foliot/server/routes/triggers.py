@@ -1,0 +1,174 @@
+"""Schedules and webhooks: what became of each time and each delivery, and tasks of them right now."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Annotated
+
+import msgspec
+from fastapi import Path
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.client.local_triggers import LocalTriggers
+from foliot.errors import InvalidInput
+from foliot.server.acts import record
+from foliot.server.bodies import form
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.envelope import REQUEST_ID
+from foliot.server.guard import new_router
+from foliot.server.identity import Caller
+from foliot.server.naming import MOST, Limit, Name, Namespace, space
+from foliot.server.responses import Json
+from foliot.server.routes.work_tasks import who
+from foliot.store.base import Document
+
+router = new_router("triggers")
+
+LONGEST_GRACE = 30 * 86400.0
+MOST_SLOTS = 500
+Id = Annotated[str, Path(max_length=128, description="The id of the delivery.")]
+
+
+class Now(msgspec.Struct, frozen=True):
+    """A task of a schedule right now. `given` is input besides what the schedule gives."""
+
+    given: dict[str, str] = {}
+    by: str = ""
+
+
+class Rotation(msgspec.Struct, frozen=True):
+    """How long the old address goes on, in seconds."""
+
+    grace: float = 0.0
+
+
+class Again(msgspec.Struct, frozen=True):
+    by: str = ""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """A delivery that the server signs itself. `body` is in base64."""
+
+    body: bytes
+    event_id: str
+    headers: dict[str, str] = {}
+
+
+# --- schedules -----------------------------------------------------------------------------------------------------
+
+
+@router.get("/v1/work/schedules")
+async def list_schedules(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Schedules, with when they were due last and are due next."""
+    found: list[Document] = []
+    for where in _spaces(caller, namespace):
+        found += await _triggers(services).schedules(where)
+    return Json({"items": found})
+
+
+@router.get("/v1/work/schedules/{name}")
+async def get_schedule(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """One schedule."""
+    return Json(await _triggers(services).schedule(space(namespace), name))
+
+
+@router.get("/v1/work/schedules/{name}/slots")
+async def slots(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
+    """Every time it was due, newest first, and what became of it."""
+    return Json({"slots": await _triggers(services).slots(space(namespace), name, limit=min(limit, MOST_SLOTS))})
+
+
+@router.post("/v1/work/schedules/{name}/run")
+async def run_now(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Make a task of the schedule right now."""
+    now, where = await form(request, Now), space(namespace)
+    fired = await _triggers(services).run_schedule(where, name, given=now.given, by=who(caller, now.by))
+    await _record(services, caller, request, "fired", "TaskSchedule", where, name)
+    return Json(fired)
+
+
+# --- webhooks ------------------------------------------------------------------------------------------------------
+
+
+@router.get("/v1/work/webhooks")
+async def list_webhooks(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Webhooks with their addresses."""
+    found: list[Document] = []
+    for where in _spaces(caller, namespace):
+        found += await _triggers(services).webhooks(where)
+    return Json({"items": found})
+
+
+@router.get("/v1/work/webhooks/{name}")
+async def get_webhook(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """One webhook with its address."""
+    return Json(await _triggers(services).webhook(space(namespace), name))
+
+
+@router.post("/v1/work/webhooks/{name}/rotate")
+async def rotate(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Give a webhook another address."""
+    asked, where = await form(request, Rotation), space(namespace)
+    if not 0 <= asked.grace <= LONGEST_GRACE:
+        raise InvalidInput(f"a grace of {asked.grace} seconds cannot be", hint="from 0 to 30 days")
+    document = await _triggers(services).rotate_webhook(where, name, grace=asked.grace)
+    await _record(services, caller, request, "rotated", "TaskWebhook", where, name)
+    return Json(document)
+
+
+@router.get("/v1/work/webhooks/{name}/deliveries")
+async def deliveries(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
+    """What was delivered, newest first, without bodies."""
+    found = await _triggers(services).deliveries(space(namespace), name, limit=min(limit, MOST))
+    return Json({"deliveries": found})
+
+
+@router.get("/v1/work/webhooks/{name}/deliveries/{id}")
+async def delivery(name: Name, id: Id, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """One delivery with its body, if that was kept."""
+    return Json(await _triggers(services).delivery(space(namespace), name, id))
+
+
+@router.post("/v1/work/webhooks/{name}/deliveries/{id}/replay")
+async def replay(
+    name: Name, id: Id, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Make a new task of a delivery that was signed and is still remembered."""
+    again, where = await form(request, Again), space(namespace)
+    task = await _triggers(services).replay_delivery(where, name, id, by=who(caller, again.by))
+    await _record(services, caller, request, "replayed", "TaskWebhook", where, name)
+    return Json({"task": task})
+
+
+@router.post("/v1/work/webhooks/{name}/send-test")
+async def send_test(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Deliver a body, signed as the sender would. The secret does not leave the server."""
+    trial, where = await form(request, Trial), space(namespace)
+    sent = await _triggers(services).send_test(where, name, trial.body, event_id=trial.event_id, headers=trial.headers)
+    await _record(services, caller, request, "tried", "TaskWebhook", where, name)
+    return Json(sent)
+
+
+def _triggers(services: Services) -> LocalTriggers:
+    tasks = services.runtime.tasking.tasks
+    return LocalTriggers(services.database, services.resources, lambda: nullcontext(tasks))
+
+
+def _spaces(caller: Caller, namespace: str | None) -> list[str | None]:
+    chosen = (namespace or "").strip()
+    if chosen:
+        return [chosen] if caller.sees(chosen) else []
+    return [None] if caller.namespaces is None else [*caller.namespaces]
+
+
+async def _record(
+    services: Services, caller: Caller, request: Request, verb: str, kind: str, namespace: str, name: str
+) -> None:
+    await record(services.runtime, caller, verb, kind, namespace, name, request=request.scope[REQUEST_ID])
