@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 
@@ -175,3 +176,18 @@ async def test_a_worker_whose_name_another_process_took_ends(
     assert "took the name w1" in caplog.text
     (info,) = await list_workers(db)
     assert (info.identity, info.phase) == ("another", "ready")
+
+
+async def test_what_a_look_claimed_without_hearing_of_it_is_begun_by_the_next(
+    db: CountingDatabase, doing: Doing
+) -> None:
+    """Nobody else could take these runs before their leases end: they must not lie about until then."""
+    clock = itertools.count(2_000)
+    for name in ("r1", "r2"):
+        await add(db, name)
+    db.mute = {"queue_claim"}
+    async with working(db, doing, offer(capacity=4), clock=lambda: next(clock) / 1_000 + 2_000.0, lease_seconds=900.0):
+        await doing.until(lambda: sorted(doing.finished) == ["r1", "r2"])
+    assert not db.mute
+    assert sorted(doing.begun) == ["r1", "r2"], "each once"
+    assert db.calls["queue_claim"] == 1, "they were not claimed a second time"

@@ -27,6 +27,7 @@ class CountingDatabase:
         self._inner = inner
         self.calls = Counter[str]()
         self.away = False
+        self.mute: set[str] = set()  # statements whose transactions are stored, and whose next answer is lost
 
     async def read(self, name: str, /, **params: Any) -> Any:
         self.calls[name] += 1
@@ -47,7 +48,12 @@ class CountingDatabase:
                 except StopIteration as end:
                     return end.value
 
-        return await self._inner.write(counted)
+        before = self.calls.copy()
+        result = await self._inner.write(counted)
+        if lost := {name for name in self.mute if self.calls[name] > before[name]}:
+            self.mute -= lost
+            raise Unavailable("the connection was lost during the commit")
+        return result
 
     async def wait_for_change(self, *, timeout: float) -> None:
         await self._inner.wait_for_change(timeout=timeout)

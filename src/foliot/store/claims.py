@@ -134,6 +134,15 @@ async def claim(db: Database, offer: Offer, *, want: int, now: float, until: flo
     )
 
 
+async def recall(db: Database, offer: Offer, *, until: float) -> list[Lease]:
+    """What a claim with this `until` took, when its answer was lost; nothing if it was never stored.
+
+    To be asked before anything of it is renewed. Raises `Unavailable`.
+    """
+    found = await db.read("queue_claimed", identity=offer.identity, until=until)
+    return [Lease(row["run_id"], row["run"], row["epoch"], offer.identity, until, queued=True) for row in found]
+
+
 async def waiting_for_others(db: Database, offer: Offer, run_ids: Sequence[str], *, now: float) -> set[str]:
     """Of these runs those that are due and that nobody holds, but that this worker may not take."""
     if not run_ids:

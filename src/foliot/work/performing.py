@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from foliot.bus.base import Transport
+from foliot.engine.appending import append_again
 from foliot.engine.base import Clock
 from foliot.engine.runs import Runs
+from foliot.engine.tenure import Tenure
 from foliot.errors import FoliotError, NotFound, Unavailable
 from foliot.kernel.codec import encode, type_of
 from foliot.kernel.events import Event, RunClaimed, RunDeadLettered
 from foliot.kernel.loop import apply
 from foliot.kernel.spec import RunSpec
 from foliot.store.base import Database
-from foliot.store.runs import Entry, Lease, LeaseLost
+from foliot.store.runs import Beside, Entry, Lease, LeaseLost, Phase
 from foliot.tools.base import Toolbox
 from foliot.work.advancing import TaskRef
 from foliot.work.base import Command
@@ -79,7 +82,7 @@ class TaskPerformer:
             raise
         except Unavailable as error:
             log.warning("run %s rests for %g s: %s", lease.run_id, REST, error.message)
-            await self._give_back(lease, self._clock() + REST)
+            await self._give_back(lease, self._clock() + REST, patient=True)
         except FoliotError as error:
             await self._give_up(lease, error)
 
@@ -102,10 +105,13 @@ class TaskPerformer:
         )
         return TaskSettlement(task, row["message"], self._transport, clock=self._clock)
 
-    async def _give_back(self, lease: Lease, due: float) -> None:
-        """Let others have the run. Harmless when the driver has done so already, or the lease is lost."""
+    async def _give_back(self, lease: Lease, due: float, *, patient: bool = False) -> None:
+        """Let others have the run. Harmless when the driver has done so already, or the lease is lost.
+
+        `patient`: as soon as the store answers, if that is not later than others would take the run by themselves.
+        """
         try:
-            await self._runs.journal.append(lease, [], phase="pending", due=due)
+            await self._append(lease, [], "pending", due=due, patient=patient)
         except FoliotError as error:
             log.debug("run %s was not given back: %s", lease.run_id, error.message)
 
@@ -126,9 +132,31 @@ class TaskPerformer:
                 apply(state, fact, now)
                 entries.append(Entry(state.seq, now, type_of(fact), encode(fact)))
             settlement = await self.settlement(lease)
-            await self._runs.journal.append(lease, entries, phase="failed", also=settlement.settle(state))
+            await self._append(lease, entries, "failed", also=settlement.settle(state), patient=True)
             await settlement.settled()
         except FoliotError as again:
             log.warning(
                 "run %s could not be given up either, and is tried again later: %s", lease.run_id, again.message
             )
+
+    async def _append(
+        self,
+        lease: Lease,
+        entries: Sequence[Entry],
+        phase: Phase,
+        *,
+        due: float | None = None,
+        also: Beside | None = None,
+        patient: bool,
+    ) -> None:
+        journal = self._runs.journal
+        append = partial(journal.append, lease, entries, phase=phase, due=due, also=also)
+        try:
+            await append()
+        except Unavailable as error:
+            if not patient:
+                raise
+            # Nothing acts any more, and the fence says whose the run is: so much patience is only a bound.
+            seconds = self._runs.lease_seconds
+            tenure = Tenure(self._clock() + seconds, clock=self._clock, seconds=seconds)
+            await append_again(append, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)

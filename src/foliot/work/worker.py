@@ -19,10 +19,10 @@ from typing import TypeAlias
 
 from foliot.bus.base import Delivery, Transport
 from foliot.engine.worker import is_gone
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, Unavailable
 from foliot.stopping import stop_tasks
 from foliot.store.base import Database
-from foliot.store.claims import Claims, claim, waiting_for_others
+from foliot.store.claims import Claims, claim, recall, waiting_for_others
 from foliot.store.placement import Offer
 from foliot.store.runs import Lease
 from foliot.store.workers import HEARTBEAT, Phase
@@ -78,6 +78,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._look_at = 0.0
         self._round = Round()
+        self._unanswered: list[float] = []  # until when the leases are of claims that may have been stored
         self._phase: Phase = "ready"
         self._hurry = asyncio.Event()
         self._complaints = Complaints(offer.name)
@@ -166,12 +167,14 @@ class Worker:
         self._silent = self._again = False
         was_idle = not self._at_work
         now = self._clock()
-        want = self.offer.capacity - len(self._at_work)
+        until = now + self._lease_seconds
         try:
-            claims = await claim(
-                self._db, self.offer, want=want, now=now, until=now + self._lease_seconds, after=self._round.place
-            )
+            await self._take_what_was_given(now)
+            want = self.offer.capacity - len(self._at_work)
+            claims = await claim(self._db, self.offer, want=want, now=now, until=until, after=self._round.place)
         except Exception as error:
+            if isinstance(error, Unavailable):
+                self._unanswered.append(until)
             wait = self._pace.failed()
             self._complaints.trouble("look at the queue", error)
             await _each(delivery.again(delay=wait) for delivery in deliveries)
@@ -184,6 +187,18 @@ class Worker:
                 self.drain()
         # What happened while this look was under way it may not have seen.
         self._look_at = 0.0 if self._again else asyncio.get_running_loop().time() + wait
+
+    async def _take_what_was_given(self, now: float) -> None:
+        """Begin with runs that an earlier look claimed and never heard of: nobody else can before their leases end."""
+        while self._unanswered:
+            until = self._unanswered[0]
+            given = await recall(self._db, self.offer, until=until) if until > now else []
+            del self._unanswered[0]
+            at_work = {task.get_name() for task in self._at_work}
+            for lease in given:
+                if _name(lease) not in at_work:
+                    log.info("run %s was claimed by a look that the store did not answer", lease.run_id)
+                    self._start(lease, None)
 
     def _look_again(self) -> None:
         """As soon as there is a place."""
@@ -223,7 +238,7 @@ class Worker:
             await delivery.again(delay=min(max(self._clock() - ticket.due_at, SOONEST), LATEST))
 
     def _start(self, lease: Lease, delivery: Delivery | None) -> None:
-        task = asyncio.create_task(self._perform(lease, delivery), name=f"run {lease.run_id}")
+        task = asyncio.create_task(self._perform(lease, delivery), name=_name(lease))
         self._at_work[task] = delivery
         task.add_done_callback(self._ended)
 
@@ -307,6 +322,10 @@ class Worker:
         await _each(delivery.again(delay=0.0) for delivery in heard)
         await self._presence.say("stopped")
         log.info("worker %s has stopped", self.offer.name)
+
+
+def _name(lease: Lease) -> str:
+    return f"run {lease.run_id}"
 
 
 async def _each(settling: Iterable[Awaitable[None]]) -> None:

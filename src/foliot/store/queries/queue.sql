@@ -84,6 +84,11 @@ SELECT q.run AS run FROM queue AS q JOIN run AS r ON r.key = q.run
  WHERE q.held = 1 AND r.worker = :identity
    /*skip_locked*/;
 
+-- name: queue_claimed
+-- What one claim of a worker took: no other lease of it ends at the very same moment.
+SELECT q.run AS run, q.run_id AS run_id, r.epoch AS epoch FROM queue AS q JOIN run AS r ON r.key = q.run
+ WHERE q.held = 1 AND q.due_at = :until AND r.worker = :identity AND r.lease_until = :until;
+
 -- name: queue_void
 UPDATE run SET lease_until = 0 WHERE key = :key AND worker = :identity AND phase = 'running';
 
