@@ -149,9 +149,11 @@ async def test_of_a_token_the_store_keeps_only_a_digest_and_its_last_use(
     assert [each.used_at for each in await tokens.list()] == [clock.now]
 
 
-async def test_where_others_can_reach_the_server_nobody_is_let_in_without_a_token(runtime: Runtime) -> None:
+async def test_where_others_can_reach_the_server_nobody_is_let_in_without_a_token(
+    runtime: Runtime, settings: Settings
+) -> None:
     auth = TokenAuth(runtime.tasking.database, local=False)
-    app = create_app(runtime, settings=None, auth=auth)  # pyright: ignore[reportArgumentType]  # not looked at here
+    app = create_app(runtime, settings=settings, auth=auth)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         assert (await http.get("/v1/auth/me")).status_code == 401
     assert "nobody is let in" in await auth.describe()

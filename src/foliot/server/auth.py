@@ -1,7 +1,7 @@
-"""How callers are known: by a token, or while none was ever made, and only on this machine, not at all.
+"""How callers are known: by a token, by a session, or while there is neither, and only on this machine, not at all.
 
-Without tokens everybody at the machine may do everything. A page in a browser on it is not somebody at the machine:
-requests that another site makes a browser send are refused, whatever name they reached the machine by.
+Without tokens and accounts everybody at the machine may do everything. A page in a browser on it is not somebody at the
+machine: requests that another site makes a browser send are refused, whatever name they reached the machine by.
 """
 
 from __future__ import annotations
@@ -9,43 +9,57 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, MutableMapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
+from typing import Any, Final
 
 from foliot.errors import FoliotError
+from foliot.server.believing import MOST_KNOWN, Believed, Holder
+from foliot.server.cookies import SESSION
+from foliot.server.csrf import SAFE, check_origin, check_token, csrf_token
 from foliot.server.errors import Unauthenticated
-from foliot.server.identity import EVERYWHERE, Caller, granted, role_named
+from foliot.server.held import HELD, Held
+from foliot.server.identity import EVERYWHERE, Caller, granted, granted_each, role_named
+from foliot.server.logins import Logins
+from foliot.server.oidc import LEEWAY
+from foliot.server.passwords import Passwords
+from foliot.settings import Settings
 from foliot.store.base import Database
+from foliot.store.login_sessions import LoginSession
 from foliot.store.tokens import SqlTokens, TokenInfo
 
 log = logging.getLogger(__name__)
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 ANONYMOUS: Final = Caller("anonymous", "anonymous", granted([EVERYWHERE], ["admin"]))
-# Where the store cannot tell for nothing whether anything changed, a token is believed for so long without asking.
-BELIEVED: Final = 1.0
-MOST_KNOWN: Final = 4096
-# The time of the last use is for people: it is written at most so often.
+# The time of the last use is written at most so often; of a session that may rest only shortly, more often.
 NOTED_EVERY: Final = 60.0
 _SEND_ONE: Final = "send a token: `Authorization: Bearer fol_…`; `foliot tokens create` makes one"
 
 
-class _Known(NamedTuple):
-    version: object | None
-    at: float
-    caller: Caller
-    info: TokenInfo
-
-
 class TokenAuth:
-    """An `Authenticator` on the tokens of a store. `local` says whether only this machine can reach the server."""
+    """An `Authenticator` on the tokens and accounts of a store. `local`: only this machine can reach the server.
 
-    def __init__(self, database: Database, *, local: bool, clock: Callable[[], float] = time.time) -> None:
-        self._db = database
+    `settings` say how long sessions last, and name an identity provider. Raises `UsageError` when half of that is
+    missing.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        local: bool,
+        settings: Settings | None = None,
+        passwords: Passwords | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.logins = Logins(database, settings, passwords=passwords, clock=clock)
         self._tokens = SqlTokens(database)
         self._local = local
         self._clock = clock
-        self._known: dict[str, _Known] = {}
+        self._by_token = Believed(database, self._ask_token)
+        self._by_cookie = Believed(database, self._ask_session)
+        self._vouched: dict[str, tuple[float, Caller]] = {}
         self._noted: dict[str, float] = {}
         self._notes: set[asyncio.Task[None]] = set()
         self._closed_door = False
@@ -54,15 +68,53 @@ class TokenAuth:
         """See `Authenticator`."""
         given = _bearer(scope)
         if given is not None:
-            return await self._of_token(given)
-        if not self._local or await self._has_tokens() or not _sits_here(scope):
+            return await self._of_bearer(given)
+        held = await self.session(scope)
+        if held is not None:
+            return held.caller
+        if not self._local or await self.configured() or not _sits_here(scope):
             raise Unauthenticated("who are you?", hint=_SEND_ONE)
         return ANONYMOUS
 
+    async def session(self, scope: MutableMapping[str, Any]) -> Held | None:
+        """The session of a request, None without a good one.
+
+        Raises `CrossSite` for a request that writes, when a page of another site may have sent it.
+        """
+        cookie = self.logins.cookies.read(scope, SESSION)
+        if cookie is None:
+            return None
+        now = self._clock()
+        holder = await self._by_cookie.of(cookie, now)
+        if holder is None:
+            return None
+        held = scope[HELD] = Held(holder.caller, holder.by, csrf_token(cookie))
+        if scope["method"] not in SAFE:
+            check_origin(scope, self.logins.public_url)
+            check_token(scope, cookie)
+        idle = self.logins.lifetime.idle
+        seen = partial(self.logins.sessions.seen, holder.by, idle=idle, now=now)
+        self._note(holder.by.digest, now, min(NOTED_EVERY, idle / 10), seen)
+        return held
+
+    async def held(self, cookie: str) -> LoginSession | None:
+        """The good session of a cookie, whoever sends it."""
+        holder = await self._by_cookie.of(cookie, self._clock())
+        return None if holder is None else holder.by
+
+    async def configured(self) -> bool:
+        """Whether anybody can be known: then nobody is let in who is not."""
+        # Once there is a token or an account, there is one for ever: rows are never deleted.
+        if not self._closed_door:
+            self._closed_door = (
+                self.logins.oidc is not None or await self._tokens.any() or await self.logins.users.any()
+            )
+        return self._closed_door
+
     async def describe(self) -> str:
         """See `Authenticator`."""
-        if await self._has_tokens():
-            return "callers need a token"
+        if await self.configured():
+            return "callers need a token, or log in"
         if self._local:
             return "no token exists: everybody on this machine may do everything (`foliot tokens create` ends that)"
         return "no token exists, and nobody is let in: make one with `foliot tokens create --admin`"
@@ -71,40 +123,55 @@ class TokenAuth:
         """Wait for the notes of the last uses."""
         await asyncio.gather(*self._notes)
 
-    async def _of_token(self, text: str) -> Caller:
+    async def _of_bearer(self, text: str) -> Caller:
         now = self._clock()
-        version = self._db.version()
-        known = self._known.get(text)
-        if known is None or not _still(known, version, now):
-            info = await self._tokens.verify(text, now=now)
-            if info is None:
-                self._known.pop(text, None)
-                raise Unauthenticated("this token is not good", hint="it may be wrong, expired or revoked")
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            known = self._known[text] = _Known(version, now, _caller(info), info)
-        self._note(known.info.id, now)
-        return known.caller
+        if text.count(".") == 2 and self.logins.oidc is not None and self.logins.oidc.audience is not None:
+            return await self._of_provider(text, now)
+        holder = await self._by_token.of(text, now)
+        if holder is None:
+            raise Unauthenticated("this token is not good", hint="it may be wrong, expired or revoked")
+        self._note(holder.by.id, now, NOTED_EVERY, partial(self._tokens.used, holder.by.id, now=now))
+        return holder.caller
 
-    async def _has_tokens(self) -> bool:
-        # Once there is one, there is one for ever: rows are never deleted.
-        if not self._closed_door:
-            self._closed_door = await self._tokens.any()
-        return self._closed_door
+    async def _of_provider(self, text: str, now: float) -> Caller:
+        """Who a token of the identity provider is about. It is good until it expires: nobody can take it back."""
+        known = self._vouched.get(text)
+        if known is not None and now < known[0]:
+            return known[1]
+        assert self.logins.oidc is not None, "asked only where there is a provider"
+        claims, name, grants = await self.logins.oidc.bearer(text)
+        caller = Caller(name, "oidc", granted_each(grants))
+        if len(self._vouched) >= MOST_KNOWN:
+            self._vouched.clear()
+        self._vouched[text] = (float(claims["exp"]) + LEEWAY, caller)
+        return caller
 
-    def _note(self, token_id: str, now: float) -> None:
-        if now - self._noted.get(token_id, 0.0) < NOTED_EVERY:
+    async def _ask_token(self, text: str, now: float) -> Holder[TokenInfo] | None:
+        info = await self._tokens.verify(text, now=now)
+        return None if info is None else Holder(_caller(info), info)
+
+    async def _ask_session(self, text: str, now: float) -> Holder[LoginSession] | None:
+        session = await self.logins.sessions.find(text, now=now)
+        if session is None:
+            return None
+        return Holder(Caller(session.name, "session", granted_each(session.grants)), session)
+
+    def _note(self, key: str, now: float, every: float, write: Callable[[], Awaitable[None]]) -> None:
+        if now - self._noted.get(key, 0.0) < every:
             return
-        self._noted[token_id] = now
-        task = asyncio.create_task(self._used(token_id, now))
+        if len(self._noted) >= MOST_KNOWN:
+            self._noted.clear()
+        self._noted[key] = now
+        task = asyncio.create_task(_written(write))
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
 
-    async def _used(self, token_id: str, now: float) -> None:
-        try:
-            await self._tokens.used(token_id, now=now)
-        except FoliotError as error:  # nobody waits for this
-            log.warning("the use of a token was not noted: %s", error.message)
+
+async def _written(write: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await write()
+    except FoliotError as error:  # nobody waits for this
+        log.warning("the use of a token or session was not noted: %s", error.message)
 
 
 class Anonymous:
@@ -132,12 +199,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(bare).is_loopback
     except ValueError:
         return False
-
-
-def _still(known: _Known, version: object | None, now: float) -> bool:
-    if not known.info.good(now):
-        return False
-    return known.version == version if version is not None else now - known.at < BELIEVED
 
 
 def _caller(info: TokenInfo) -> Caller:

@@ -22,7 +22,8 @@ ROLES: Final[Mapping[Role, str]] = {
     "admin": "all of it, and tokens, and what starts programs on the machine",
 }
 EVERYWHERE: Final = "*"
-HowKnown: TypeAlias = Literal["token", "session", "anonymous"]
+# By a token of this server, a session of a browser, a token of the identity provider, or not at all.
+HowKnown: TypeAlias = Literal["token", "session", "oidc", "anonymous"]
 
 
 def role_named(word: str) -> Role:
@@ -85,6 +86,11 @@ def granted(namespaces: Iterable[str], roles: Iterable[Role]) -> dict[str, froze
     """The same roles in each of these namespaces."""
     held = frozenset(roles)
     return dict.fromkeys(namespaces, held)
+
+
+def granted_each(grants: Mapping[str, Iterable[str]]) -> dict[str, frozenset[Role]]:
+    """Roles by namespace, from their names. Raises `UsageError` for a role that there is not."""
+    return {namespace: frozenset(role_named(role) for role in roles) for namespace, roles in grants.items()}
 
 
 def _has(roles: frozenset[Role] | None, role: Role) -> bool:

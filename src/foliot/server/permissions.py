@@ -65,11 +65,23 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/health"): ANYONE,
     ("GET", "/v1/version"): PUBLIC,
     ("GET", "/openapi.json"): ANYONE,
-    ("GET", "/v1/auth/me"): ANYONE,
     ("GET", "/v1/namespaces"): ANYONE,
     ("GET", "/v1/capabilities"): ANYONE,
     ("GET", "/v1/workers"): ANYONE,
     ("GET", "/v1/workers/{name}"): ANYONE,
+    # --- who one is: what is public here is how one comes to be known
+    ("GET", "/v1/auth/me"): ANYONE,
+    ("GET", "/v1/auth/config"): PUBLIC,
+    ("POST", "/v1/auth/setup"): PUBLIC,
+    ("POST", "/v1/auth/login"): PUBLIC,
+    ("POST", "/v1/auth/logout"): PUBLIC,
+    ("GET", "/v1/auth/oidc/login"): PUBLIC,
+    ("GET", "/v1/auth/oidc/callback"): PUBLIC,
+    ("POST", "/v1/auth/change-password"): ANYONE,
+    ("POST", "/v1/auth/admin/reset-password"): Rule("everywhere", "admin"),
+    ("GET", "/v1/tokens"): Rule("listed", "admin"),
+    ("POST", "/v1/tokens"): Rule("inside", "admin"),
+    ("DELETE", "/v1/tokens/{token_id}"): Rule("inside", "admin"),
     # --- tasks
     ("GET", "/v1/tasks"): LISTED,
     ("POST", "/v1/tasks"): LOOK,
@@ -136,18 +148,6 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/work/approvals/{name}/decide"): CONSENT,
     ("POST", "/v1/work/approvals/{name}/revoke"): CONSENT,
     ("GET", "/v1/work/questions"): LISTED,
-    # --- as MCP clients call it; what a tool needs is asked when it is called
-    ("GET", "/mcp"): READ,
-    ("POST", "/mcp"): READ,
-    ("DELETE", "/mcp"): READ,
-    # --- what agents said, and what they keep
-    ("GET", "/v1/agents/{name}/logs"): READ,
-    ("GET", "/v1/memories/{name}/entries"): READ,
-    # --- resources of every kind
-    ("POST", "/v1/apply"): LOOK,
-    ("GET", "/v1/events/watch"): LISTED,
-    ("GET", "/v1/tasks/watch"): LISTED,
-    ("GET", "/v1/{kind}/watch"): LISTED,
     # --- records: of the namespaces that the caller can see; the log as a whole concerns the installation
     ("GET", "/v1/audit"): LISTED,
     ("GET", "/v1/audit/totals"): LISTED,
@@ -178,6 +178,18 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/work/webhooks/{name}/deliveries/{id}"): OPERATE,
     ("POST", "/v1/work/webhooks/{name}/deliveries/{id}/replay"): OPERATE,
     ("POST", "/v1/work/webhooks/{name}/send-test"): OPERATE,
+    # --- as MCP clients call it; what a tool needs is asked when it is called
+    ("GET", "/mcp"): READ,
+    ("POST", "/mcp"): READ,
+    ("DELETE", "/mcp"): READ,
+    # --- what agents said, and what they keep
+    ("GET", "/v1/agents/{name}/logs"): READ,
+    ("GET", "/v1/memories/{name}/entries"): READ,
+    # --- resources of every kind
+    ("POST", "/v1/apply"): LOOK,
+    ("GET", "/v1/events/watch"): LISTED,
+    ("GET", "/v1/tasks/watch"): LISTED,
+    ("GET", "/v1/{kind}/watch"): LISTED,
     ("GET", "/v1/{kind}"): LISTED,
     ("POST", "/v1/{kind}"): DECLARE,
     ("GET", "/v1/{kind}/{name}"): READ,

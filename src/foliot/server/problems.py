@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import FoliotError, SecretError, Unavailable
+from foliot.errors import Denied, FoliotError, SecretError, Unavailable
 from foliot.resources.problems import ManifestError
 from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
 
@@ -103,8 +103,12 @@ def findings_of(error: ManifestError) -> list[dict[str, Any]]:
 def report_errors(app: FastAPI) -> None:
     """Have the application answer every error with a problem."""
 
-    async def of_foliot(_: Request, error: Exception) -> Response:
+    async def of_foliot(request: Request, error: Exception) -> Response:
         assert isinstance(error, FoliotError)
+        if isinstance(error, Denied):
+            from foliot.server.login_acts import tell_denied  # which needs to know what a request is
+
+            await tell_denied(request, error)
         if error.http >= 500 and not isinstance(error, Unavailable):
             log.error("a request failed: %s", error.message, exc_info=error)
         return problem_of(error)

@@ -103,6 +103,11 @@ class SqlTokens:
         """All of them, oldest first, also those that are revoked."""
         return [_info(row) for row in await self._db.read("token_list")]
 
+    async def find(self, word: str) -> TokenInfo | None:
+        """The token of this name or id; a good one before those that are revoked."""
+        found = await self._db.read("token_find", word=word)
+        return _info(found[0]) if found else None
+
     async def revoke(self, word: str, *, now: float) -> TokenInfo:
         """Make the token of this name or id worthless. Raises `NotFound`, also when it was revoked before."""
         found = await self._db.read("token_find", word=word)

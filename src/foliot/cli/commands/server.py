@@ -123,16 +123,15 @@ async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = Fa
     from foliot.server.starting import settle
     from foliot.server.taking_up import taking_up
     from foliot.settings import mask_password
-    from foliot.store.tokens import SqlTokens
 
     settings = current().store_settings()
     listen = listen_of(settings)
     database = runtime.tasking.database
     local = is_loopback(listen.host)
-    check_reach(listen, local=local, known=local or await SqlTokens(database).any(), insecure=insecure)
+    auth = TokenAuth(database, local=local, settings=settings)
+    check_reach(listen, local=local, known=local or await auth.configured(), insecure=insecure)
     if settings.max_connections:
         allow_open_files(settings.max_connections)
-    auth = TokenAuth(database, local=local)
     app = create_app(runtime, settings=settings, auth=auth, limits=limits_of(settings))
     try:
         bounds = Bounds(connections=settings.max_connections)

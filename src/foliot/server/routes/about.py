@@ -1,4 +1,4 @@
-"""What this server is, and who it takes the caller for."""
+"""What this server is."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ CAPABILITIES: Final = {
     "core.governance.agent_roles": "rules for every tool call",
     "core.governance.approvals": "calls that wait for consent, bound to their arguments",
     "core.auth.tokens": "tokens with roles by namespace",
+    "core.auth.sessions": "accounts with passwords, sessions of browsers, identity providers",
     "core.self_host": "one process, one file",
 }
 # Clients ask for these too, and are told that they are not here.
@@ -34,19 +35,6 @@ MISSING: Final = {"core.ui.baseline": "a console in the browser"}
 async def version() -> Response:
     """The version of this server."""
     return Json({"version": __version__})
-
-
-@router.get("/v1/auth/me")
-async def me(caller: CallerDep) -> Response:
-    """Who the caller is, and the roles by namespace."""
-    return Json(
-        {
-            "authenticated": caller.known_by != "anonymous",
-            "username": caller.name,
-            "method": {"token": "bearer", "session": "session", "anonymous": "none"}[caller.known_by],
-            "roles": {namespace: sorted(roles) for namespace, roles in caller.grants.items()},
-        }
-    )
 
 
 @router.get("/v1/namespaces")

@@ -1,0 +1,129 @@
+"""Tokens over HTTP: made, listed and revoked by admins, each within the namespaces where they are one.
+
+Nobody gives more than they hold. What an admin of some namespaces makes is named `<admin>/<name>`: such a token cannot
+pass for another caller in the audit log, and its name says nothing about names elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated, Any, Final
+
+from fastapi import Path
+from msgspec import Struct, field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from foliot.errors import InvalidInput, NotFound
+from foliot.resources.durations import seconds
+from foliot.server.bodies import form
+from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.guard import new_router
+from foliot.server.identity import EVERYWHERE, Caller, role_named
+from foliot.server.login_acts import tell
+from foliot.server.responses import Json
+from foliot.setting_values import NAME
+from foliot.store.tokens import SqlTokens, TokenInfo
+from foliot.work.story.happenings import iso
+
+router = new_router("tokens")
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+LONGEST: Final = 100 * 366 * 86400.0
+
+
+class NewToken(Struct):
+    """`expires` is a length of time such as `90d`; without it the token is good until it is revoked."""
+
+    name: str
+    roles: list[str] = field(default_factory=lambda: ["reader"])
+    namespaces: list[str] = field(default_factory=lambda: ["default"])
+    expires: str | None = None
+
+
+@router.get("/v1/tokens")
+async def list_tokens(services: ServicesDep, caller: CallerDep) -> Response:
+    """Tokens, oldest first, also those that are revoked: all whose namespaces the caller is an admin of."""
+    found = await SqlTokens(services.database).list()
+    return Json({"items": [as_data(info) for info in found if _is_theirs(caller, info)]})
+
+
+@router.post("/v1/tokens")
+async def create_token(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Make a token. Its text is in this answer, and nowhere else ever after."""
+    body = await form(request, NewToken)
+    if not _NAME.fullmatch(body.name):
+        raise InvalidInput("name: this cannot be the name of a token", hint="letters, digits, dots, dashes, @ and _")
+    roles = [*dict.fromkeys(_role(role) for role in body.roles)]
+    spaces = [*dict.fromkeys(_space(space) for space in body.namespaces)]
+    if not roles or not spaces:
+        raise InvalidInput("a token needs at least one role and one namespace")
+    for space in spaces:
+        caller.require("admin", space, missing="there is no such namespace, or you are no admin there")
+    now = time.time()
+    ends = None if body.expires is None else now + _length(body.expires)
+    name = body.name if caller.may("admin", EVERYWHERE) else f"{caller.name}/{body.name}"
+    info, text = await SqlTokens(services.database).create(
+        name, namespaces=spaces, roles=roles, now=now, by=caller.name, expires_at=ends
+    )
+    await tell(request, "token_created", "Token", info.name, caller=caller, id=info.id, roles=roles, where=spaces)
+    return Json({**as_data(info), "token": text}, 201)
+
+
+@router.delete("/v1/tokens/{token_id}")
+async def revoke_token(
+    token_id: Annotated[str, Path(max_length=253, description="The id of a token, or its name.")],
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+) -> Response:
+    """Make a token worthless, for ever."""
+    tokens = SqlTokens(services.database)
+    info = await tokens.find(token_id) if "\x00" not in token_id else None
+    if info is None or not _is_theirs(caller, info):
+        raise NotFound(f"there is no good token {token_id!r}", hint="GET /v1/tokens shows them")
+    info = await tokens.revoke(info.id, now=time.time())
+    where = [*info.namespaces]
+    await tell(request, "token_revoked", "Token", info.name, caller=caller, id=info.id, where=where)
+    return Json(as_data(info))
+
+
+def as_data(info: TokenInfo) -> dict[str, Any]:
+    """A token as it is shown: everything but what lets one in."""
+    times = {name: getattr(info, f"{name}_at") for name in ("created", "expires", "revoked", "used")}
+    return {
+        "id": info.id,
+        "name": info.name,
+        "roles": [*info.roles],
+        "namespaces": [*info.namespaces],
+        "createdBy": info.created_by,
+        **{f"{name}At": iso(at) for name, at in times.items() if at is not None},
+    }
+
+
+def _is_theirs(caller: Caller, info: TokenInfo) -> bool:
+    return all(caller.may("admin", space) for space in info.namespaces)
+
+
+def _role(text: str) -> str:
+    try:
+        return role_named(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"roles: {error.message}", hint=error.hint) from None
+
+
+def _space(text: str) -> str:
+    if text == EVERYWHERE or (len(text) <= 253 and NAME.fullmatch(text)):
+        return text
+    raise InvalidInput(f"namespaces: {text!r} cannot be a namespace", hint="a name, or * for all")
+
+
+def _length(text: str) -> float:
+    try:
+        length = seconds(text)
+    except ValueError:
+        length = 0.0
+    if not 0 < length <= LONGEST:
+        raise InvalidInput(f"expires: {text!r} is not a length of time", hint="such as 12h or 90d")
+    return length
