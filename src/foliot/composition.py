@@ -19,13 +19,14 @@ from foliot.engine.budgets.opening import RunBudgets, open_budgets
 from foliot.engine.endpoints import RunModels, stored_secrets
 from foliot.engine.governance import governed
 from foliot.engine.limiting.opening import Limiting, open_limiting
+from foliot.engine.live import Hub
 from foliot.engine.records.opening import open_audit
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.runs import Runs
 from foliot.engine.task_memory import TaskMemory
 from foliot.errors import UsageError
 from foliot.settings import Settings, load_settings
-from foliot.store.base import Database, ResourceStore
+from foliot.store.base import Database, Notices, ResourceStore
 from foliot.store.journal import SqlJournal
 from foliot.store.keyring import load_keyring
 from foliot.store.memory import MemoryJournal
@@ -36,6 +37,7 @@ from foliot.tools.base import Tool
 from foliot.tools.pipeline import Pipeline
 
 if TYPE_CHECKING:
+    from foliot.engine.relay import Relay
     from foliot.tasking import Tasking
 
 MEMORY = "memory:"
@@ -67,7 +69,22 @@ class Parts:
         if self.database is None or self.resources is None or self.settings is None:
             raise UsageError("a runtime in memory keeps no tasks", hint="give the runtime a store, such as a path")
         transport = OpenedLater(partial(open_transport, self.settings, self.database, clock=self.clock))
-        return Tasking(self.database, self.resources, self.runs, self.assembly, transport, clock=self.clock)
+        return Tasking(
+            self.database, self.resources, self.runs, self.assembly, transport, clock=self.clock, relay=self.relay
+        )
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        """What shows runs to other processes; None where there are no others, or no way to them."""
+        hub = self.runs.watcher
+        if self.settings is None or self.database is None or not isinstance(hub, Hub):
+            return None
+        if self.settings.nats is None and not isinstance(self.database, Notices):
+            return None
+        from foliot.bus.open import open_live
+        from foliot.engine.relay import Relay
+
+        return Relay(hub, partial(open_live, self.settings, self.database))
 
     async def settlement(self, lease: Lease) -> Settlement:
         """The task that a queued run belongs to."""
@@ -79,6 +96,8 @@ class Parts:
             await self.tasking.close()
         await self.assembly.leave_children()
         await self.runs.close()
+        if (relay := self.__dict__.get("relay")) is not None:
+            await relay.close()
         await self.assembly.close()
         if self.budgets is not None:
             await self.budgets.close()

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,6 +47,7 @@ from foliot.store.runs import TASK_LABEL, Held, RunInfo, Signal
 from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
+    from foliot.engine.relay import Relay
     from foliot.offering import Offering
     from foliot.tasking import Tasking
     from foliot.tools.backends.callbacks import Callbacks
@@ -284,12 +285,20 @@ class Runtime:
         history = await self.runs.history(facts[0][1]) if facts and isinstance(facts[0][1], RunCreated) else ()
         return replay(spec, run_id, entries, history)
 
-    def watch(self, run_id: str) -> AbstractContextManager[Reader]:
+    def watch(self, run_id: str, *, elsewhere: bool = False) -> AbstractContextManager[Reader]:
         """Read along from now on what happens to a run while this runtime drives it: `with rt.watch(id) as reader`.
 
         Pieces of answers come when whoever drives it asked for a stream. Nothing ends the reader but its `close`.
+        With `elsewhere` they come from other processes too, where PostgreSQL or NATS connects them, from the next step
+        on; events are then read from the journal.
         """
-        return self._hub.read(run_id)
+        relay = self._open().relay if elsewhere else None
+        return self._hub.read(run_id) if relay is None else _from_elsewhere(relay, self._hub, run_id)
+
+    def share(self) -> None:
+        """Let other processes read along what this runtime drives. Workers do so by themselves."""
+        if (relay := self._open().relay) is not None:
+            relay.start()
 
     # --- from outside --------------------------------------------------------------------------------------------
 
@@ -466,6 +475,12 @@ class Runtime:
             await self._pause()
         _, state = await self.runs.load(run_id)
         return state
+
+
+@contextlib.contextmanager
+def _from_elsewhere(relay: Relay, hub: Hub, run_id: str) -> Generator[Reader]:
+    with hub.read(run_id) as reader, relay.reading(run_id):
+        yield reader
 
 
 def _asks(state: State) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from foliot.assembly import Assembly
 from foliot.bus.base import Ticket, Transport
@@ -19,6 +19,9 @@ from foliot.work.performing import TaskPerformer
 from foliot.work.story.reading import Stories
 from foliot.work.tasks import TaskService
 from foliot.work.worker import Worker
+
+if TYPE_CHECKING:
+    from foliot.engine.relay import Relay
 
 GRACE: Final = 30.0
 
@@ -62,8 +65,10 @@ class Tasking:
         *,
         clock: Clock,
         stream: bool = False,
+        relay: Relay | None = None,
     ) -> None:
         self.transport = transport
+        self._relay = relay
         self.database = database
         bundles = Bundles(runs.journal)
         self.performer = TaskPerformer(
@@ -82,7 +87,12 @@ class Tasking:
         self._clock = clock
 
     def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:
-        """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`."""
+        """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`.
+
+        Its runs can be read along from other processes.
+        """
+        if self._relay is not None:
+            self._relay.start()
         return Worker(
             self.database,
             self.transport,

@@ -38,6 +38,10 @@ class Watcher(Protocol):
         """A piece of what a tool prints. Never stored."""
         ...
 
+    def wanted(self, run_id: str) -> bool:
+        """Whether somebody in another process reads along, so that pieces should come although nobody here asked."""
+        ...
+
 
 class Approvals(Protocol):
     """What the engine needs of the stored approvals; see approvals.py."""
@@ -82,3 +86,6 @@ class Silence:
 
     def output(self, run_id: str, call_id: str, text: str) -> None:
         pass
+
+    def wanted(self, run_id: str) -> bool:
+        return False

@@ -299,7 +299,9 @@ class Driver:
     async def _ask(self, action: AskModel) -> None:
         if not self._holds() and not await self._may_act():
             return
-        heard = partial(self._watcher.streamed, self.lease.run_id, action.step) if self._stream else None
+        run_id = self.lease.run_id
+        shown = self._stream or self._watcher.wanted(run_id)
+        heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
         models, spec, clock = self._models, self.state.spec, self._clock
         if self._purse is None:
             fact = await ask_model(models, spec, action, on_delta=heard, clock=clock)
@@ -333,7 +335,9 @@ class Driver:
     async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
         if not self._holds() and not await self._may_act():
             return
-        heard = partial(self._watcher.output, self.lease.run_id, intent.call_id) if self._stream else None
+        run_id = self.lease.run_id
+        shown = self._stream or self._watcher.wanted(run_id)
+        heard = partial(self._watcher.output, run_id, intent.call_id) if shown else None
         definition = self._tools.definition(intent.name)
         ends_run = definition is not None and definition.ends_run
         fact = await call_tool(

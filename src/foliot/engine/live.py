@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Container, Generator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -86,12 +86,44 @@ class Reader:
             await self._alarm.wait()
 
 
+class Carrier(Protocol):
+    """Brings pieces to readers in other processes; see relay.py. Must return at once and must not raise."""
+
+    def streamed(self, run_id: str, step: int, delta: Delta) -> None: ...
+
+    def output(self, run_id: str, call_id: str, text: str) -> None: ...
+
+    def flush(self, run_id: str) -> None:
+        """An event comes: what was gathered before it goes first."""
+        ...
+
+
 class Hub:
     """The engine's `Watcher`: hands what happens to whoever reads that run. Costs next to nothing without readers."""
 
     def __init__(self) -> None:
         self._readers: dict[str, list[Reader]] = {}
         self._observers: tuple[Observer, ...] = ()
+        self._carrier: Carrier | None = None
+        self._wanted: Container[str] = frozenset[str]()
+
+    def carry_to(self, carrier: Carrier | None, wanted: Container[str]) -> None:
+        """Give this one the pieces of runs that are in `wanted`, which may change at any time."""
+        self._carrier, self._wanted = carrier, wanted
+
+    def wanted(self, run_id: str) -> bool:
+        """See `Watcher`."""
+        return run_id in self._wanted
+
+    def show(self, piece: Streamed | Output) -> None:
+        """A piece from elsewhere, for who reads that run here."""
+        for reader in self._readers.get(piece.run_id, ()):
+            reader.put(piece)
+
+    def missed(self, run_id: str, pieces: int) -> None:
+        """So many pieces from elsewhere were lost on the way."""
+        for reader in self._readers.get(run_id, ()):
+            reader.missed += pieces
 
     @contextmanager
     def read(self, run_id: str) -> Generator[Reader]:
@@ -120,13 +152,19 @@ class Hub:
     def recorded(self, run_id: str, seq: int, at: float, event: Event) -> None:
         for heard in self._observers:
             heard(run_id, seq, at, event)
+        if self._carrier is not None and run_id in self._wanted:
+            self._carrier.flush(run_id)
         for reader in self._readers.get(run_id, ()):
             reader.put(Recorded(run_id, seq, at, event))
 
     def streamed(self, run_id: str, step: int, delta: Delta) -> None:
         for reader in self._readers.get(run_id, ()):
             reader.put(Streamed(run_id, step, delta))
+        if self._carrier is not None and run_id in self._wanted:
+            self._carrier.streamed(run_id, step, delta)
 
     def output(self, run_id: str, call_id: str, text: str) -> None:
         for reader in self._readers.get(run_id, ()):
             reader.put(Output(run_id, call_id, text))
+        if self._carrier is not None and run_id in self._wanted:
+            self._carrier.output(run_id, call_id, text)
