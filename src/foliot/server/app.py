@@ -80,6 +80,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
         addresses = WebhookEndpoints(services.database, services.resources)
         attending = asyncio.create_task(addresses.run())
         counting = ExitStack()
+        runtime.share()
         if find_spec("prometheus_client") is not None:
             services.metrics = counting.enter_context(measured(runtime))
         try:
