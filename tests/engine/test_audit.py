@@ -8,10 +8,11 @@ import re
 import sqlite3
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.records.entry import entry_of
+from foliot.engine.records.entry import CallEntry, entry_of
 from foliot.engine.records.metering import totals
 from foliot.engine.records.trail import AuditTrail
 from foliot.errors import InvalidInput, Unavailable
@@ -19,7 +20,7 @@ from foliot.kernel.messages import Usage
 from foliot.resources.validate import validate_document
 from foliot.store import queries
 from foliot.store.audit import AuditFilter, SqlAuditLog
-from foliot.store.audit_chain import Head
+from foliot.store.audit_chain import Head, linked
 from foliot.store.base import Put
 from foliot.store.open import open_database
 from foliot.store.sqlite import SqliteDatabase
@@ -28,6 +29,7 @@ from foliot.tools.function import tool as function_tool
 from foliot.tools.masking import MASK, Masker
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
+from foliot.tools.result import success_result
 from foliot.tools.rules import FixedRules
 from foliot.tools.spending import Spending, counted, spend
 from foliot.tools.stages.record import CallRecord, snapshot
@@ -39,7 +41,7 @@ def record(number: int = 1, moment: str = "admitted", arguments: dict | None = N
     return CallRecord(moment, made, ToolDefinition("refund"), float(number), **fields)
 
 
-def entry(number: int) -> dict:
+def entry(number: int) -> CallEntry:
     made = record(number)
     return entry_of(made, snapshot(made.call.arguments))
 
@@ -210,24 +212,42 @@ class TestWhatIsWritten:
         given = {"api_key": "k", "note": "it is hunter2hunter2", "door": {"code": 42, "floor": 3}, "n": "x"}
         made = CallRecord("admitted", call(arguments=given), ToolDefinition("refund", schema=schema), 1.0)
 
-        kept = entry_of(made, snapshot(given), masker)["arguments"]
+        kept = entry_of(made, snapshot(given), masker).arguments
         assert kept == {"api_key": MASK, "note": f"it is {MASK}", "door": {"code": MASK, "floor": 3}, "n": MASK}
+
+    def test_a_record_is_written_as_if_its_names_had_been_sorted(self) -> None:
+        """The chain is one of canonical JSON, whether an entry is a mapping or of a fixed shape."""
+        made = call(arguments={"z": 1, "a": {"y": 2, "b": 3}}, caller=Caller(roles=("r2", "r1"), user="ada"))
+        ended = success_result(made, "fine")
+        spent = Usage(3, 4, cost_usd=0.25)
+        for moment, result, usage in (("finished", ended, spent), ("finished", ended, None), ("admitted", None, None)):
+            kept = entry_of(
+                CallRecord(moment, made, ToolDefinition("refund"), 1.5, result=result, attempts=1),
+                snapshot(made.arguments),
+                usage=usage,
+            )
+            ((_, _, text, _),) = linked([kept], Head(6, "before"))
+            body = json.loads(text)
+            assert text == json.dumps(body, sort_keys=True, separators=(",", ":"))
+            assert (body["seq"], body["previous"]) == (7, "before")
+            assert ("metering" in body, "result" in body, "approval" in body) == (bool(result), bool(result), False)
+            assert ("cost_usd" in body.get("metering", {})) == (usage is not None)
 
     def test_large_arguments_are_left_out_with_their_size(self) -> None:
         given = {"text": ["x" * 1000] * 100}
         kept = entry_of(record(arguments=given), snapshot(given))
-        assert "bytes" in kept["arguments"]["(left out)"]
+        assert "bytes" in kept.arguments["(left out)"]
 
     def test_a_name_that_a_database_would_refuse_is_made_fit(self) -> None:
         made = CallRecord("refused", call("a\0b\ud800" + "c" * 1000, {}, caller=Caller(agent="é")), None, 1.0)
         kept = entry_of(made, snapshot({}))
-        assert kept["tool"].startswith("a\\0b\\ud800ccc")
-        assert len(kept["tool"]) < 600
-        json.dumps(kept).encode()
+        assert kept.tool.startswith("a\\0b\\ud800ccc")
+        assert len(kept.tool) < 600
+        msgspec.json.encode(kept)
 
     @pytest.mark.parametrize("value", ["\ud800", 2**200, {1, 2}, float("nan")], ids=repr)
     def test_arguments_that_are_no_json_do_not_stop_the_record(self, value) -> None:
-        assert entry_of(record(arguments={"x": value}), snapshot({"x": value}))["arguments"]
+        assert entry_of(record(arguments={"x": value}), snapshot({"x": value})).arguments
 
     def test_arguments_nested_without_end_do_not_stop_the_record(self) -> None:
         schema: dict = {}
@@ -237,7 +257,7 @@ class TestWhatIsWritten:
             for _ in range(depth):
                 given = {"x": given}
             made = CallRecord("admitted", call(arguments=given), ToolDefinition("refund", schema=schema), 1.0)
-            json.dumps(entry_of(made, snapshot(given)))
+            msgspec.json.encode(entry_of(made, snapshot(given)))
 
 
 @pytest.fixture
@@ -253,7 +273,7 @@ class NoLog:
     def __init__(self) -> None:
         self.tries = 0
 
-    async def append(self, entries):
+    async def append(self, entries, *, told=True):
         self.tries += 1
         raise Unavailable("the disk is full", retryable=False)
 
@@ -421,10 +441,10 @@ class TestTheTrail:
 
     async def test_a_required_record_of_a_result_that_cannot_be_written_withholds_the_result(self, log) -> None:
         class FailsAtTheEnd:
-            async def append(self, entries):
-                if any(each["moment"] == "finished" for each in entries):
+            async def append(self, entries, *, told=True):
+                if any(each.moment == "finished" for each in entries):
                     raise InvalidInput("the log is full")
-                return await log.append(entries)
+                return await log.append(entries, told=told)
 
         trail = AuditTrail(FailsAtTheEnd())
         tools, acted = pipeline(trail, record="required")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from opentelemetry import trace
@@ -44,7 +45,7 @@ def record(seq: int, moment: str = "finished", result: ToolResult | None = None)
     made = CallRecord(
         moment, call(call_id=f"c{seq}"), ToolDefinition("refund"), 100.0, result=result, attempts=1, seconds=0.5
     )
-    return AuditRecord(seq, f"hash-{seq}", {**entry_of(made, snapshot({})), "seq": seq, "previous": ""})
+    return AuditRecord(seq, f"hash-{seq}", {**msgspec.to_builtins(entry_of(made, snapshot({}))), "seq": seq})
 
 
 def ok(seq: int) -> AuditRecord:

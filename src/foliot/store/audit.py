@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from foliot.errors import InvalidInput, NotFound
-from foliot.store.audit_chain import COLUMNS, Break, Check, Head, Link, linked
+from foliot.store.audit_chain import COLUMNS, Break, Check, Entry, Head, Link, linked
 from foliot.store.base import Database
 from foliot.store.transaction import Tx, many, one, run
 
 PAGE: Final = 1000
 _columns: Final = itemgetter(*COLUMNS)
+_members: Final = attrgetter(*COLUMNS)
 NEWEST: Final = 2**62
 
 
@@ -66,12 +67,13 @@ class SqlAuditLog:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def append(self, entries: Sequence[Mapping[str, Any]]) -> list[AuditRecord]:
+    async def append(self, entries: Sequence[Entry], *, told: bool = True) -> list[AuditRecord]:
         """Write all of them behind the newest record, or none; return when they are durable.
 
-        Each has the members of `COLUMNS`. Raises `InvalidInput` when the log has lost its head: see `verify`.
+        Each has the members of `COLUMNS`. The records are handed back when somebody wants to be `told`, otherwise
+        none. Raises `InvalidInput` when the log has lost its head: see `verify`.
         """
-        return await self._db.write(append_records, entries)
+        return await self._db.write(append_records, entries, told)
 
     async def get(self, seq: int) -> AuditRecord:
         """Raises `NotFound`."""
@@ -159,21 +161,19 @@ class SqlAuditLog:
         return [Link(row["seq"], row["data"], row["hash"], {name: row[name] for name in COLUMNS}) for row in found]
 
 
-def append_records(entries: Sequence[Mapping[str, Any]]) -> Tx[list[AuditRecord]]:
+def append_records(entries: Sequence[Entry], told: bool = False) -> Tx[list[AuditRecord]]:
     """See `SqlAuditLog.append`, as a part of a transaction."""
     row = yield from one("audit_turn")
     if row is None:
         raise InvalidInput("the audit log has lost its head", hint="`foliot audit verify` says more")
-    written: list[AuditRecord] = []
-    rows: list[tuple[Any, ...]] = []
-    head = Head(row["seq"], row["hash"])
-    for seq, digest, data, body in linked(entries, head):
-        rows.append((seq, *_columns(body), data, digest))
-        written.append(AuditRecord(seq, digest, body))
-    yield from many("audit_add", rows)
-    if written:
-        yield from run("audit_advance", seq=written[-1].seq, hash=written[-1].hash)
-    return written
+    added: list[tuple[Any, ...]] = []
+    for seq, digest, data, entry in linked(entries, Head(row["seq"], row["hash"])):
+        columns = _columns(entry) if isinstance(entry, dict) else _members(entry)
+        added.append((seq, *columns, data, digest))
+    yield from many("audit_add", added)
+    if added:
+        yield from run("audit_advance", seq=added[-1][0], hash=added[-1][-1])
+    return [AuditRecord(seq, digest, msgspec.json.decode(data)) for seq, *_, data, digest in added] if told else []
 
 
 def _record(row: Mapping[str, Any]) -> AuditRecord:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -56,15 +56,29 @@ class Break:
     message: str
 
 
-def linked(entries: Sequence[Mapping[str, Any]], head: Head) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
-    """Each entry as a record behind `head`: its number, its hash, its text, and what the text says."""
+class Shaped(Protocol):
+    """An entry of a fixed shape: a struct whose members stand in the order of their names, these two among them."""
+
+    seq: int
+    previous: str
+
+
+Entry: TypeAlias = dict[str, Any] | Shaped
+
+
+def linked(entries: Sequence[Entry], head: Head) -> Iterator[tuple[int, str, str, Entry]]:
+    """Each entry as a record behind `head`: its number, its hash, its text, and the entry."""
     seq, digest = head.seq, head.hash
     for entry in entries:
         seq += 1
-        body = {**entry, "seq": seq, "previous": digest}
-        data = _canonical(body)
+        if isinstance(entry, dict):
+            data = _canonical({**entry, "seq": seq, "previous": digest})
+        else:
+            # Nobody reads these before they are written here, so writing them twice (a body is run again) is harmless.
+            entry.seq, entry.previous = seq, digest
+            data = _canonical(entry)
         digest = sha256(data).hexdigest()
-        yield seq, digest, data.decode(), body
+        yield seq, digest, data.decode(), entry
 
 
 class Check:

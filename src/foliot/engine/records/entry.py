@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from foliot.engine.approval.redaction import shown
 from foliot.engine.budgets.declared import Payer
@@ -22,17 +23,75 @@ from foliot.tools.stages.record import CallRecord
 LONGEST_NAME: Final = 500
 LONGEST_MESSAGE: Final = 2000
 LARGEST_ARGUMENTS: Final = 64 * 1024
+SCHEMAS_KEPT: Final = 1024
 DENIED: Final = "permission_denied"
 
+_NOBODY_ASKED: Final[dict[str, Any]] = {"asks": []}
+_OK: Final[dict[str, Any]] = {"status": "ok"}
+# By the identity of a schema, which is kept with it: so that its number means nothing else.
+_marked: Final[dict[int, tuple[Any, bool]]] = {}
+_encode: Final = msgspec.json.Encoder(enc_hook=dict).encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class CallEntry(Struct, gc=False):
+    """The record of one moment of one call. Its members stand in the order of their names: so it is canonical JSON.
+
+    `seq` and `previous` are set when the record finds its place in the log.
+    """
+
+    agent: str
+    approval: dict[str, Any] | UnsetType
+    arguments: dict[str, Any]
+    at: float
+    attempt: int
+    call_id: str
+    caller: CallerEntry
+    decision: dict[str, Any]
+    effect: str
+    idempotency_key: str
+    metering: Metering | UnsetType
+    moment: str
+    namespace: str
+    outcome: str
+    previous: str
+    result: dict[str, Any] | UnsetType
+    run_id: str
+    schema_digest: str
+    seq: int
+    step: int
+    tool: str
+    trace_id: str
+    version: str
+
+
+class CallerEntry(Struct, frozen=True, gc=False):
+    depth: int
+    model: str
+    roles: list[str]
+    system: str
+    task: str
+    user: str
+
+
+class Metering(Struct, frozen=True, gc=False):
+    """What a call took. Tokens and money are of runs that it delegated; there is none for other tools."""
+
+    attempts: int
+    bytes_in: int
+    bytes_out: int
+    cost_usd: float | UnsetType
+    input_tokens: int | UnsetType
+    output_tokens: int | UnsetType
+    seconds: float
 
 
 def entry_of(
     record: CallRecord, arguments: bytes, masker: Masker | None = None, usage: Usage | None = None
-) -> dict[str, Any]:
-    """The members of an audit record, plain JSON that any database can hold. `arguments` are from `snapshot`.
+) -> CallEntry:
+    """What any database can hold of the record. `arguments` are from `snapshot`.
 
-    `usage` is what runs took that the call delegated; there is none for other tools.
+    `usage` is what runs took that the call delegated.
     """
     call, definition, caller = record.call, record.definition, record.call.caller
     version = call.version or (definition.version if definition else "")
@@ -42,45 +101,32 @@ def entry_of(
     namespace, agent, user, model, task, system, *roles = _texts(
         caller.namespace, caller.agent, caller.user, caller.model, caller.task, caller.system, *caller.roles
     )
-    entry: dict[str, Any] = {
-        "at": record.at,
-        "moment": record.moment,
-        "outcome": outcome_of(record),
-        "namespace": namespace,
-        "agent": agent,
-        "tool": tool,
-        "run_id": run_id,
-        "call_id": call_id,
-        "step": call.step,
-        "attempt": call.attempt,
-        "idempotency_key": key,
-        "trace_id": trace_id,
-        "caller": {
-            "user": user,
-            "roles": roles,
-            "model": model,
-            "task": task,
-            "system": system,
-            "depth": caller.depth,
-        },
-        "version": version,
-        "schema_digest": digest,
-        "effect": definition.effect if definition else "",
-        "arguments": _arguments(arguments, definition, masker),
-        "decision": _decision(record, masker),
-    }
-    if record.parked is not None or call.grant:
-        entry["approval"] = _approval(record)
-    if record.result is not None and record.moment == "finished":
-        entry["result"] = _result(record.result, masker)
-        entry["metering"] = {
-            "seconds": round(record.seconds, 6),
-            "attempts": record.attempts,
-            "bytes_in": len(arguments),
-            "bytes_out": size_of(record.result),
-            **(_spent(usage) if usage is not None else {}),
-        }
-    return entry
+    ended = record.result if record.moment == "finished" else None
+    return CallEntry(
+        agent,
+        _approval(record) if record.parked is not None or call.grant else UNSET,
+        _arguments(arguments, definition, masker),
+        record.at,
+        call.attempt,
+        call_id,
+        CallerEntry(caller.depth, model, roles, system, task, user),
+        _decision(record, masker) if record.asks or record.moment == "refused" else _NOBODY_ASKED,
+        definition.effect if definition else "",
+        key,
+        _metering(record, ended, len(arguments), usage) if ended is not None else UNSET,
+        record.moment,
+        namespace,
+        outcome_of(record),
+        "",
+        _result(ended, masker) if ended is not None else UNSET,
+        run_id,
+        digest,
+        0,
+        call.step,
+        tool,
+        trace_id,
+        version,
+    )
 
 
 def decision_entry(document: Document, outcome: str, by: str, at: float) -> dict[str, Any]:
@@ -148,18 +194,22 @@ def outcome_of(record: CallRecord) -> str:
 
 def size_of(result: ToolResult) -> int:
     """Bytes of the content as it goes to the model."""
-    parts = ((part.data or "") if isinstance(part, Media) else part.text for part in result.content)
-    return sum(len(part) if part.isascii() else len(part.encode("utf-8", "replace")) for part in parts)
+    size = 0
+    for part in result.content:
+        text = (part.data or "") if isinstance(part, Media) else part.text
+        size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    return size
 
 
-def _spent(usage: Usage) -> dict[str, Any]:
-    cost = {} if usage.cost_usd is None else {"cost_usd": float(usage.cost_usd)}
-    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, **cost}
+def _metering(record: CallRecord, result: ToolResult, bytes_in: int, usage: Usage | None) -> Metering:
+    seconds, bytes_out = round(record.seconds, 6), size_of(result)
+    if usage is None:
+        return Metering(record.attempts, bytes_in, bytes_out, UNSET, UNSET, UNSET, seconds)
+    cost = UNSET if usage.cost_usd is None else float(usage.cost_usd)
+    return Metering(record.attempts, bytes_in, bytes_out, cost, usage.input_tokens, usage.output_tokens, seconds)
 
 
 def _decision(record: CallRecord, masker: Masker | None) -> dict[str, Any]:
-    if not record.asks and record.moment != "refused":
-        return {"asks": []}
     decision: dict[str, Any] = {
         "asks": [
             {"layer": ask.layer, "rule": _text(ask.rule), "reason": _said(ask.reason, None)} for ask in record.asks
@@ -192,7 +242,7 @@ def _approval(record: CallRecord) -> dict[str, Any]:
 def _result(result: ToolResult, masker: Masker | None) -> dict[str, Any]:
     failure = result.error
     if failure is None:
-        return {"status": "ok"}
+        return _OK
     return {
         "status": "error",
         "code": _text(failure.code),
@@ -208,11 +258,28 @@ def _arguments(data: bytes, definition: ToolDefinition | None, masker: Masker | 
         return {"(left out)": f"{len(data):,} bytes"}
     try:
         arguments = _decode(data)
-        if definition is not None and definition.schema is not None:
-            arguments = _without_secrets(arguments, definition.schema)
+        schema = definition.schema if definition is not None else None
+        if schema is not None and _marks_secrets(schema):
+            arguments = _without_secrets(arguments, schema)
         return shown(arguments, masker)
     except (RecursionError, msgspec.DecodeError):
         return {"(left out)": "nested too deeply"}
+
+
+def _marks_secrets(schema: Any) -> bool:
+    """Whether a mark may be anywhere in the schema; in the text of a description too, which costs nothing but time."""
+    known = _marked.get(id(schema))
+    if known is not None and known[0] is schema:
+        return known[1]
+    try:
+        text = _encode(schema)
+        marked = b'"writeOnly"' in text or b'"password"' in text
+    except Exception:  # one that refers to itself, or is no JSON: then it is walked with the arguments
+        marked = True
+    if len(_marked) >= SCHEMAS_KEPT:
+        _marked.clear()
+    _marked[id(schema)] = schema, marked
+    return marked
 
 
 def _without_secrets(value: Any, schema: Any) -> Any:

@@ -22,6 +22,7 @@ from foliot.engine.budgets.declared import Payer
 from foliot.engine.records.entry import budget_entry, decision_entry, entry_of
 from foliot.errors import FoliotError, Unavailable
 from foliot.store.audit import AuditRecord
+from foliot.store.audit_chain import Entry
 from foliot.store.base import Document
 from foliot.store.budgets import Act
 from foliot.tools.masking import Masker
@@ -42,7 +43,9 @@ PAUSE_SECONDS: Final = 0.1
 
 
 class AuditLog(Protocol):
-    async def append(self, entries: Sequence[Mapping[str, Any]]) -> list[AuditRecord]: ...
+    async def append(self, entries: Sequence[Entry], *, told: bool = True) -> list[AuditRecord]:
+        """As `SqlAuditLog.append`."""
+        ...
 
 
 class Feed(Protocol):
@@ -56,7 +59,7 @@ class Feed(Protocol):
 class _Pending(Struct, frozen=True, gc=False):
     """What is to be written: `make(*given)` makes it when its turn comes, so that calls do not pay for it."""
 
-    make: Callable[..., dict[str, Any]]
+    make: Callable[..., Entry]
     given: tuple[Any, ...] = ()
     kept: asyncio.Future[None] | None = None
 
@@ -168,9 +171,9 @@ class AuditTrail:
         finally:
             self._writer = None
 
-    def _entries(self, batch: list[_Pending]) -> list[dict[str, Any]]:
+    def _entries(self, batch: list[_Pending]) -> list[Entry]:
         """One record that cannot be made does not take the others with it; it is taken out of the batch."""
-        entries: list[dict[str, Any]] = []
+        entries: list[Entry] = []
         for each in list(batch):
             try:
                 entries.append(each.make(*each.given))
@@ -179,15 +182,16 @@ class AuditTrail:
                 self._give_up([each], error)
         return entries
 
-    async def _append(self, entries: list[dict[str, Any]]) -> list[AuditRecord]:
+    async def _append(self, entries: list[Entry]) -> list[AuditRecord]:
+        told = bool(self._feeds)
         for number in range(1, TRIES):
             try:
-                return await self._log.append(entries)
+                return await self._log.append(entries, told=told)
             except FoliotError as error:
                 if not error.retryable:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS * number)
-        return await self._log.append(entries)
+        return await self._log.append(entries, told=told)
 
     def _give_up(self, batch: Sequence[_Pending], error: Exception) -> None:
         self._drop(len(batch), str(error))
