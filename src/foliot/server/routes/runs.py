@@ -23,7 +23,6 @@ from foliot.server.guard import HIDDEN, ROLE, new_router
 from foliot.server.identity import Caller
 from foliot.server.naming import Limit, Namespace, last_event
 from foliot.server.responses import Json
-from foliot.server.sse import EventStream
 from foliot.store.journal import ALL_PHASES
 from foliot.store.runs import Phase, RunInfo
 
@@ -101,7 +100,7 @@ async def follow(run_id: str, request: Request, services: ServicesDep, caller: C
     position = last_event(request, str(after)) or "0"
     if not position.isascii() or not position.isdigit() or len(position) > 18:
         raise BadParameter(f"{position[:40]!r} is no event", hint="the id of an event is its number")
-    return EventStream(run_frames(services, run_id, int(position)), closing=services.closing)
+    return services.streams.respond(caller, run_frames(services, run_id, int(position)))
 
 
 @router.get("/v1/runs/{run_id}/trace")

@@ -42,7 +42,6 @@ from foliot.server.naming import (
 )
 from foliot.server.responses import Json, resource
 from foliot.server.routes.resources import listed
-from foliot.server.sse import EventStream
 from foliot.server.tasklist import FURTHEST, Wanted, list_tasks, place_of
 from foliot.store.base import Document, Key, Page
 from foliot.work.base import TaskInfo
@@ -244,7 +243,12 @@ async def archive(
 
 @router.get("/v1/tasks/{name}/events")
 async def follow(
-    name: Name, request: Request, services: ServicesDep, namespace: Namespace = None, cursor: Cursor = None
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    cursor: Cursor = None,
 ) -> Response:
     """What happens to the task and to its runs, as server-sent events, until it has ended (event `end`).
 
@@ -254,7 +258,7 @@ async def follow(
     await services.runtime.tasking.tasks.get(where, name)
     position = last_event(request, cursor)
     decode_cursor(position)
-    return EventStream(task_frames(services, where, name, position), closing=services.closing)
+    return services.streams.respond(caller, task_frames(services, where, name, position))
 
 
 async def _shown(services: Services, namespace: str, name: str) -> Document:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from foliot.server.acts import record
 from foliot.server.bodies import form, manifests
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.envelope import REQUEST_ID
+from foliot.server.following import task_batches
 from foliot.server.guard import HIDDEN, ROLE, new_router
 from foliot.server.identity import Caller
 from foliot.server.naming import (
@@ -42,7 +44,7 @@ from foliot.server.naming import (
 )
 from foliot.server.responses import Json
 from foliot.server.routes.resources import listed
-from foliot.server.sse import EventStream, frame
+from foliot.server.sse import frame
 from foliot.store.base import Page
 from foliot.work.base import Command
 from foliot.work.listing import cursor_of
@@ -254,19 +256,25 @@ async def happenings(
 
 @router.get("/v1/work/tasks/{name}/watch")
 async def watch(
-    name: Name, request: Request, services: ServicesDep, namespace: Namespace = None, cursor: str | None = None
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    cursor: str | None = None,
 ) -> Response:
     """Events `happenings` as they come, each with the cursor as its id; `end` when the task has ended."""
     work, where = LocalWork(services.runtime), space(namespace)
     position = last_event(request, cursor)
     await work.happenings(where, (await work.task(where, name)).name, cursor=position)  # refused now, if at all
-    return EventStream(_frames(work, where, name, position), closing=services.closing)
+    return services.streams.respond(caller, _frames(services, where, name, position))
 
 
-async def _frames(work: LocalWork, namespace: str, name: str, position: str | None) -> AsyncGenerator[bytes]:
-    async for batch in work.follow(namespace, name, cursor=position):
-        if batch.happenings:
-            yield frame("happenings", wire.batch_to_wire(batch), batch.cursor)
+async def _frames(services: Services, namespace: str, name: str, position: str | None) -> AsyncGenerator[bytes]:
+    async with aclosing(task_batches(services, namespace, name, position)) as batches:
+        async for _, batch in batches:
+            if batch.happenings:
+                yield frame("happenings", wire.batch_to_wire(batch), batch.cursor)
     yield frame("end", {})
 
 
