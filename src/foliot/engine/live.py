@@ -58,6 +58,17 @@ class Reader:
         self._pieces = 0
         self._closed = False
         self._alarm = asyncio.Event()
+        self._heard: Callable[[], None] | None = None
+
+    def call(self, heard: Callable[[], None]) -> None:
+        """Call this whenever something came, for who looks with `taken` and does not iterate. It must not raise."""
+        self._heard = heard
+
+    def taken(self) -> list[Live]:
+        """All that is there, without waiting."""
+        items, self._items = list(self._items), deque()
+        self._pieces = 0
+        return items
 
     def put(self, item: Live) -> None:
         if not isinstance(item, Recorded):
@@ -67,6 +78,8 @@ class Reader:
             self._pieces += 1
         self._items.append(item)
         self._alarm.set()
+        if self._heard is not None:
+            self._heard()
 
     def close(self) -> None:
         """Nothing more will come; what is there can still be read."""

@@ -8,24 +8,26 @@ is away for a while is waited for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import ExitStack
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from foliot.engine.live import Output, Reader, Recorded, Streamed
+from foliot.engine.live import Output, Reader, Streamed
 from foliot.errors import Unavailable
 from foliot.kernel.codec import decode, encode, type_of
 from foliot.server.context import Services
 from foliot.server.identity import Caller
 from foliot.server.sse import frame
 from foliot.server.tasklist import Wanted, list_tasks
-from foliot.stopping import stop_tasks
 from foliot.store.base import Document
 from foliot.store.runs import TERMINAL, Entry
 from foliot.store.tasks import ENDED
-from foliot.work.story.happenings import Happening, Place, TaskHappening, as_data, decode_cursor, encode_cursor
+from foliot.work.base import TaskInfo
+from foliot.work.story.happenings import Batch, Happening, Place, TaskHappening, as_data, decode_cursor, encode_cursor
+
+T = TypeVar("T")
 
 LOOK_EVERY: Final = 1.0
 PACE: Final = 0.25
@@ -36,25 +38,48 @@ PAGE: Final = 500
 
 async def task_frames(services: Services, namespace: str, name: str, cursor: str | None) -> AsyncGenerator[bytes]:
     """Everything that happens to a task and its runs, then an event `end` when it has ended."""
+    async with aclosing(task_batches(services, namespace, name, cursor)) as batches:
+        async for info, batch in batches:
+            place = decode_cursor(cursor)
+            told: list[bytes] = []
+            for number, happening in enumerate(batch.happenings, start=1):
+                place = _behind(place, happening)
+                mark = batch.cursor if number == len(batch.happenings) else encode_cursor(place)
+                told.append(frame("event", as_data(info.id, happening), mark if len(mark) <= LONGEST_CURSOR else None))
+            if told:
+                yield b"".join(told)
+            cursor = batch.cursor
+            if info.phase in ENDED:
+                yield frame("end", {"type": "end", "task": info.id, "phase": info.phase})
+
+
+async def task_batches(
+    services: Services, namespace: str, name: str, cursor: str | None
+) -> AsyncGenerator[tuple[TaskInfo, Batch]]:
+    """How a task stands and what happened to it behind the cursor, again whenever something has, until it ended."""
     tasking = services.runtime.tasking
+    stir = asyncio.Event()
+    key = (await patiently(lambda: tasking.tasks.get(namespace, name))).key
+    async with services.streams.signs.of_task(key, stir.set):
+        while True:
+            stir.clear()
+            # In this order: what ended it is among what is read afterwards.
+            info = await patiently(lambda: tasking.tasks.get(namespace, name))
+            batch = await patiently(lambda at=cursor: tasking.stories.happenings(namespace, name, cursor=at))
+            cursor = batch.cursor
+            yield info, batch
+            if info.phase in ENDED:
+                return
+            await stir.wait()
+
+
+async def patiently(read: Callable[[], Awaitable[T]]) -> T:
+    """What it reads; a store that is away for a while is waited for."""
     while True:
-        place = decode_cursor(cursor)
         try:
-            info = await tasking.tasks.get(namespace, name)
-            batch = await tasking.stories.happenings(namespace, name, cursor=cursor)
+            return await read()
         except Unavailable:
             await asyncio.sleep(LOOK_EVERY)
-            continue
-        for number, happening in enumerate(batch.happenings, start=1):
-            place = _behind(place, happening)
-            mark = batch.cursor if number == len(batch.happenings) else encode_cursor(place)
-            data = as_data(info.id, happening)
-            yield frame("event", data, mark if len(mark) <= LONGEST_CURSOR else None)
-        cursor = batch.cursor
-        if info.phase in ENDED:
-            yield frame("end", {"type": "end", "task": info.id, "phase": info.phase})
-            return
-        await tasking.database.wait_for_change(timeout=LOOK_EVERY)
 
 
 async def all_tasks_frames(services: Services, caller: Caller, wanted: Wanted) -> AsyncGenerator[bytes]:
@@ -95,30 +120,31 @@ def _behind(place: Place, happening: Happening) -> Place:
 
 
 async def run_frames(services: Services, run_id: str, after: int) -> AsyncGenerator[bytes]:
-    """The journal of a run behind `after`, with pieces of answers in between while it is driven in this process."""
+    """The journal of a run behind `after`, with pieces of answers in between, wherever it is driven."""
     journal = services.runtime.runs.journal
-    with ExitStack() as stack:
-        reader = stack.enter_context(services.runtime.watch(run_id))
+    stir = asyncio.Event()
+    with services.runtime.watch(run_id, elsewhere=True) as reader:
+        reader.call(stir.set)
         pieces = _Pieces(reader)
-        stack.callback(pieces.stop)
-        while True:
-            try:
-                info = await journal.get(run_id)
-                entries = await journal.read(run_id, after=after, limit=PAGE)
-            except Unavailable:
-                await asyncio.sleep(LOOK_EVERY)
-                continue
-            ended = info.phase in TERMINAL
-            for entry in entries:
-                yield frame("event", event_data(run_id, entry), entry.seq)
-                after = entry.seq
-                ended = False  # perhaps there are more
-            if ended:
-                yield frame("end", {"type": "end", "run": run_id, "phase": info.phase})
-                return
-            for piece in pieces.taken():
-                yield piece
-            await pieces.wait(services.database.wait_for_change(timeout=LOOK_EVERY))
+        async with services.streams.signs.of_run(run_id, stir.set) as sign:
+            seen: Hashable = None
+            more = True
+            while True:
+                stir.clear()
+                entries: list[Entry] = []
+                if more or sign.mark != seen:
+                    seen = sign.mark
+                    info = await patiently(lambda: journal.get(run_id))
+                    entries = await patiently(lambda at=after: journal.read(run_id, after=at, limit=PAGE))
+                    more = bool(entries)
+                    if not entries and info.phase in TERMINAL:
+                        yield frame("end", {"type": "end", "run": run_id, "phase": info.phase})
+                        return
+                if told := pieces.told(run_id, entries):
+                    yield told
+                after = entries[-1].seq if entries else after
+                if not more:
+                    await stir.wait()
 
 
 def event_data(run_id: str, entry: Entry) -> dict[str, Any]:
@@ -130,43 +156,32 @@ def event_data(run_id: str, entry: Entry) -> dict[str, Any]:
 
 
 class _Pieces:
-    """What a run writes while it is driven here. Pieces are for show: they carry no id, and a slow reader is told
-    how many it missed."""
+    """What a run writes, between its events. Pieces are for show: they carry no id, and a slow reader is told how many
+    it missed. What was written of a step comes before the answer that was recorded of it, or not at all."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._waiting: list[bytes] = []
-        self._came = asyncio.Event()
         self._missed = 0
-        self._task = asyncio.create_task(self._gather())
+        self._recorded = 0
 
-    def taken(self) -> list[bytes]:
-        taken, self._waiting = self._waiting, []
-        self._came.clear()
-        if self._reader.missed > self._missed:
-            taken.append(frame("missed", {"type": "missed", "pieces": self._reader.missed - self._missed}))
-            self._missed = self._reader.missed
-        return taken
-
-    async def wait(self, change: Any) -> None:
-        """Until there is a piece, or something changed in the store."""
-        tasks = {asyncio.ensure_future(change), asyncio.create_task(self._came.wait())}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await stop_tasks(*tasks)
-
-    def stop(self) -> None:
-        self._task.cancel()
-
-    async def _gather(self) -> None:
-        async for item in self._reader:
+    def told(self, run_id: str, entries: Sequence[Entry]) -> bytes:
+        """The frames of these entries, and of the pieces that came meanwhile."""
+        records = [event_data(run_id, entry) for entry in entries]
+        steps = [record["data"].get("step", 0) for record in records if record["type"] == "model.responded"]
+        recorded = max(steps, default=self._recorded)
+        before: list[bytes] = []
+        after: list[bytes] = []
+        for item in self._reader.taken():
             match item:
-                case Streamed(step=step, delta=delta):
+                case Streamed(step=step, delta=delta) if step > self._recorded:
                     data = {"type": "delta", "step": step, "delta": msgspec.to_builtins(delta)}
-                    self._waiting.append(frame("delta", data))
+                    (before if step <= recorded else after).append(frame("delta", data))
                 case Output(call_id=call_id, text=text):
-                    self._waiting.append(frame("output", {"type": "output", "call": call_id, "text": text}))
-                case Recorded():
-                    pass  # read from the journal, where it has its number
-            self._came.set()
+                    before.append(frame("output", {"type": "output", "call": call_id, "text": text}))
+                case _:
+                    pass  # too late, or read from the journal, where it has its number
+        if self._reader.missed > self._missed:
+            before.append(frame("missed", {"type": "missed", "pieces": self._reader.missed - self._missed}))
+            self._missed = self._reader.missed
+        self._recorded = recorded
+        return b"".join([*before, *(frame("event", record, record["seq"]) for record in records), *after])

@@ -1,4 +1,4 @@
-"""What the streams of one server share: the feed that they read, and how many each caller may have open."""
+"""What the streams of one server share: what they read, and how many each caller may have open."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from foliot.server.feed import Feed
+from foliot.server.signs import Signs
 from foliot.server.sse import EventStream, Slots
 from foliot.store.base import Database
 
@@ -19,6 +20,7 @@ class Streams:
 
     def __init__(self, database: Database, closing: asyncio.Event, *, most: int) -> None:
         self.feed = Feed(database)
+        self.signs = Signs(database)
         self.slots = Slots(most)
         self._closing = closing
 

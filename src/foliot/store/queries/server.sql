@@ -2,3 +2,16 @@
 
 -- name: namespace_list
 SELECT namespace FROM resource UNION SELECT namespace FROM task ORDER BY 1;
+
+-- name: marks
+-- Of these runs and tasks (JSON arrays of ids, and of keys as text): what differs when something happened to one. A run
+-- that ends changes the revision of its task, so of a task only those under way are looked at.
+SELECT 'run' AS kind, r.id AS name, r.last_seq AS seq, r.phase AS phase, 0 AS revision, 0 AS live
+  FROM json_each(:runs) AS wanted JOIN run AS r ON r.id = wanted.value
+UNION ALL
+SELECT 'task', CAST(t.key AS TEXT), COALESCE(SUM(r.last_seq), 0), CASE WHEN t.archived_at IS NULL THEN '' ELSE 'archived' END,
+       t.revision, COUNT(q.run)
+  FROM json_each(:tasks) AS wanted JOIN task AS t ON t.key = CAST(wanted.value AS BIGINT)
+  LEFT JOIN queue AS q ON q.task = t.key
+  LEFT JOIN run AS r ON r.key = q.run
+ GROUP BY t.key, t.revision, t.archived_at;
