@@ -100,6 +100,8 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Runs are traced by what their journals say; and what a request failed with is for our log alone.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.state.services = services
     app.state.mcp = door = Door(runtime, services.drives, services.closing)

@@ -16,6 +16,8 @@ from typing import Any
 from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 
+from foliot.server.quick import shortcut
+
 
 class LateRoute(APIRoute):
     """As its base, later."""
@@ -55,4 +57,7 @@ class LateRoute(APIRoute):
         except BaseException:
             self._options = options  # so that the next request hears of the same mistake
             raise
+        # One that handles requests in a way of its own, for instance their errors, goes the long way.
+        if type(self).get_route_handler is APIRoute.get_route_handler and (app := shortcut(self)) is not None:
+            self.app = app
         return getattr(self, name)
