@@ -1,0 +1,165 @@
+"""Requests a second of `foliot server`, and how long they take, against a bare FastAPI endpoint.
+
+    python benchmarks/bench_server.py [--seconds 3] [--rounds 3] [--connections 16]
+
+Both servers are processes of their own with the same settings of uvicorn. The bare one returns a dict that never
+changes: no token, no database. Rounds take turns, and the medians are compared, so that a machine that is busy with
+something else is busy for both. The aim: a read by name with a token at half the rate of the bare endpoint, and 99 of
+100 answered within five times its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from statistics import median
+from types import SimpleNamespace
+
+from http_load import Load, Order, generator, put_load
+
+from foliot.server.serving import HttpServer, Listen
+
+ENDPOINTS = 100
+MANY = "10000000"  # a second: counted as ever, and never too many
+RATE_AIM, P99_AIM = 0.5, 5.0
+SYSTEM = {
+    "Agent": ("agents", {"metadata": {"name": "writer"}, "spec": {"model_ref": "e-0", "prompt": "You write."}}),
+    "AgentSystem": ("agent-systems", {"metadata": {"name": "desk"}, "spec": {"agents": ["writer"]}}),
+}
+READ, BARE = "read by name", "bare FastAPI, a dict"
+
+
+def endpoint(name: str, weight: str = "1") -> dict[str, object]:
+    labels = {"team": "desk", "weight": weight}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"provider": "mock", "default_model": "mock"}}
+
+
+@contextmanager
+def running(words: list[str], environ: dict[str, str]) -> Generator[str]:
+    """The address of a server, while the block runs."""
+    process = subprocess.Popen(words, env=environ, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        while (found := re.search(r"http://[\d.]+:\d+", line := process.stderr.readline())) is None:
+            assert line, f"{words} ended before it listened"
+        yield found[0]
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def foliot(environ: dict[str, str], *words: str) -> str:
+    command = [sys.executable, "-m", "foliot.cli", *words]
+    return subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout
+
+
+def send(url: str, token: str, path: str, document: object) -> None:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url + path, json.dumps(document).encode(), headers, method="POST")
+    urllib.request.urlopen(request).read()
+
+
+def prepare(url: str, token: str) -> None:
+    for number in range(ENDPOINTS):
+        send(url, token, "/v1/model-endpoints", endpoint(f"e-{number}"))
+    for path, document in SYSTEM.values():
+        send(url, token, f"/v1/{path}", document)
+
+
+def orders(bare: str, url: str, token: str) -> dict[str, Order]:
+    """What is asked, by name."""
+    known = {"Authorization": f"Bearer {token}"}
+    typed = {**known, "Content-Type": "application/json"}
+    task = {"metadata": {"name": "t-@"}, "spec": {"system": "desk", "input": {"topic": "a number"}}}
+    changed = json.dumps(endpoint("changing", "@"))
+    return {
+        BARE: Order(f"{bare}/v1/model-endpoints/e-7", headers=known),
+        READ: Order(f"{url}/v1/model-endpoints/e-7", headers=known),
+        "list of 50": Order(f"{url}/v1/model-endpoints?limit=50", headers=known),
+        "change of one": Order(f"{url}/v1/model-endpoints", "POST", typed, changed),
+        "new task": Order(f"{url}/v1/tasks", "POST", typed, json.dumps(task)),
+    }
+
+
+def measure(asked: dict[str, Order], rounds: int, connections: int, seconds: float) -> dict[str, list[Load]]:
+    """Some of each in turn; the first of each, for which everything is still to be loaded, does not count."""
+    for order in asked.values():
+        put_load(order, connections=connections, seconds=1)
+    loads: dict[str, list[Load]] = {name: [] for name in asked}
+    for _ in range(rounds):
+        for name, order in asked.items():
+            loads[name].append(put_load(order, connections=connections, seconds=seconds))
+    return loads
+
+
+def show(loads: dict[str, list[Load]]) -> bool:
+    """Print the table; whether the aims are met."""
+    print(f"{'':<22} {'per second':>10} {'× bare':>7} {'p50 ms':>8} {'p99 ms':>8} {'× bare':>7}")
+    bare_rate, bare_p99 = median(each.rate for each in loads[BARE]), median(each.p99 for each in loads[BARE])
+    ratios: dict[str, tuple[float, float]] = {}
+    for name, rounds in loads.items():
+        rate, p50, p99 = (median(getattr(each, part) for each in rounds) for part in ("rate", "p50", "p99"))
+        ratios[name] = by_rate, by_p99 = rate / bare_rate, p99 / bare_p99
+        refused = sum(each.refused for each in rounds)
+        remark = f"  {refused} REFUSED" if refused else ""
+        print(f"{name:<22} {rate:>10,.0f} {by_rate:>7.2f} {p50 * 1e3:>8.2f} {p99 * 1e3:>8.2f} {by_p99:>7.1f}{remark}")
+    met = ratios[READ][0] >= RATE_AIM and ratios[READ][1] <= P99_AIM
+    met &= not any(each.refused for rounds in loads.values() for each in rounds)
+    aim = f"aim: read by name at {RATE_AIM:g} × bare, p99 within {P99_AIM:g} ×, nothing refused"
+    print(f"{aim}: {'met' if met else 'MISSED'}")
+    return met
+
+
+async def serve_bare() -> None:
+    from fastapi import FastAPI
+
+    app = FastAPI(openapi_url=None)
+    app.state.services = SimpleNamespace(closing=asyncio.Event())
+    document = {"apiVersion": "foliot.dev/v1", "kind": "ModelEndpoint", **endpoint("e-7")}
+
+    @app.get("/v1/model-endpoints/{name}")
+    async def get_endpoint(name: str) -> dict[str, object]:
+        return document
+
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with HttpServer(app, Listen("127.0.0.1", 0)) as http:
+        print(http.url, file=sys.stderr, flush=True)
+        await stop.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.bare:
+        asyncio.run(serve_bare())
+        return 0
+    with tempfile.TemporaryDirectory() as home:
+        environ = {**os.environ, "FOLIOT_HOME": home, "FOLIOT_LOG_LEVEL": "warning", "FOLIOT_REQUEST_RATE": MANY}
+        token = json.loads(foliot(environ, "tokens", "create", "bench", "--admin", "-o", "json"))["token"]
+        with (
+            running([sys.executable, __file__, "--bare"], environ) as bare,
+            running([sys.executable, "-m", "foliot.cli", "server", "--port", "0"], environ) as url,
+        ):
+            prepare(url, token)
+            print(f"{options.connections} connections, load by {generator()}")
+            loads = measure(orders(bare, url, token), options.rounds, options.connections, options.seconds)
+    return int(not show(loads))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

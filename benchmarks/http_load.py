@@ -1,0 +1,140 @@
+"""Load on an HTTP server: as many requests as its connections can carry, for some seconds.
+
+`wrk` when it is installed, otherwise a simple loop of our own in a process of its own. The second is slower than what
+it measures: good for comparing two servers, not for saying how fast one is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+
+
+@dataclass(frozen=True)
+class Order:
+    """A request that is sent again and again. In the body `@` becomes a number that no other request has."""
+
+    url: str
+    method: str = "GET"
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    body: str = ""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What came of it: requests a second, seconds until half and until 99 of 100 were answered, and refusals."""
+
+    rate: float
+    p50: float
+    p99: float
+    refused: int = 0
+
+
+def put_load(order: Order, *, connections: int, seconds: float) -> Load:
+    """Raises `RuntimeError` when nobody answers."""
+    return _by_wrk(order, connections, seconds) if shutil.which("wrk") else _by_ourselves(order, connections, seconds)
+
+
+def generator() -> str:
+    return "wrk" if shutil.which("wrk") else "a loop in Python, because wrk is not installed"
+
+
+def _by_wrk(order: Order, connections: int, seconds: float) -> Load:
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(_lua(order))
+        script.flush()
+        # A whole number of seconds: wrk takes no other.
+        words = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency", "-s", script.name]
+        said = subprocess.run([*words, order.url], capture_output=True, text=True, check=True).stdout
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", said)
+    if rate is None or float(rate[1]) == 0:
+        raise RuntimeError(f"{order.url} does not answer: {said}")
+    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", said)
+    return Load(float(rate[1]), _time(said, "50%"), _time(said, "99%"), int(refused[1]) if refused else 0)
+
+
+def _time(said: str, share: str) -> float:
+    found = re.search(rf"{share}\s+([\d.]+)(us|ms|s|m)", said)
+    return float(found[1]) * _UNITS[found[2]] if found else float("nan")
+
+
+def _lua(order: Order) -> str:
+    lines = [f"wrk.method = {json.dumps(order.method)}", "local n = 0"]
+    lines += [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in order.headers.items()]
+    if order.body:
+        before, _, behind = order.body.partition("@")
+        number = 'string.format("%.0f", began + n)'  # after the time of day: a second round says something else
+        text = f"[==[{before}]==] .. {number} .. [==[{behind}]==]"
+        lines += [
+            "local began = os.time() * 1000000",
+            "function request()",
+            "  n = n + 1",
+            f"  return wrk.format(nil, nil, nil, {text})",
+            "end",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _by_ourselves(order: Order, connections: int, seconds: float) -> Load:
+    words = [sys.executable, str(Path(__file__)), json.dumps(asdict(order)), str(connections), str(seconds)]
+    return Load(**json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout))
+
+
+class _Loop:
+    """The load of this process."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._host, self._port, self._path = _parts(order.url)
+        self._number = time.time_ns()
+        self.taken: list[float] = []
+        self.refused = 0
+
+    async def run(self, connections: int, seconds: float) -> Load:
+        begun = time.perf_counter()
+        await asyncio.gather(*(self._talk(begun + seconds) for _ in range(connections)))
+        taken = sorted(self.taken)
+        rate = len(taken) / (time.perf_counter() - begun)
+        return Load(rate, taken[len(taken) // 2], taken[len(taken) * 99 // 100], self.refused)
+
+    async def _talk(self, until: float) -> None:
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        while (begun := time.perf_counter()) < until:
+            writer.write(self._request())
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: (\d+)", head)
+            await reader.readexactly(int(length[1]) if length else 0)
+            self.taken.append(time.perf_counter() - begun)
+            self.refused += head[9:10] not in (b"2", b"3")
+        writer.close()
+        await writer.wait_closed()
+
+    def _request(self) -> bytes:
+        self._number += 1
+        body = self._order.body.replace("@", str(self._number), 1).encode()
+        headers = {"Host": f"{self._host}:{self._port}", **self._order.headers}
+        if body:
+            headers["Content-Length"] = str(len(body))
+        lines = [f"{self._order.method} {self._path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _parts(url: str) -> tuple[str, int, str]:
+    found = re.fullmatch(r"http://([^:/]+):(\d+)(/.*)", url)
+    assert found is not None, url
+    return found[1], int(found[2]), found[3]
+
+
+if __name__ == "__main__":
+    told, places, long = sys.argv[1:]
+    print(json.dumps(asdict(asyncio.run(_Loop(Order(**json.loads(told))).run(int(places), float(long))))))
