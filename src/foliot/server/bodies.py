@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 FILE: Final = "request body"
 DEEPEST: Final = 64
+# A megabyte of manifests takes a second or two to read, in which others want to be answered.
+LARGE: Final = 32 * 1024
 T = TypeVar("T")
 
 
@@ -31,7 +34,7 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
 
     Raises `ManifestError` with every problem, `UsageError` when body and path do not agree.
     """
-    bundle = _parsed(_completed(await request.body(), kind, name), namespace)
+    bundle = await _read(_completed(await request.body(), kind, name), namespace)
     if len(bundle.items) != 1:
         raise UsageError(f"one resource was expected, and {len(bundle.items)} came", hint="POST /v1/apply takes many")
     document = bundle.items[0].document
@@ -48,7 +51,7 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
 
 async def manifests(request: Request, namespace: str | None) -> Bundle:
     """Every resource of a body. Raises `ManifestError`."""
-    return _parsed(await request.body(), namespace)
+    return await _read(await request.body(), namespace)
 
 
 async def form(request: Request, shape: type[T]) -> T:
@@ -89,6 +92,12 @@ def deeper_than(value: Any, levels: int) -> bool:
             return False
         layer = below
     return True
+
+
+async def _read(body: bytes, namespace: str | None) -> Bundle:
+    if len(body) < LARGE:
+        return _parsed(body, namespace)
+    return await asyncio.to_thread(_parsed, body, namespace)
 
 
 def _parsed(body: bytes, namespace: str | None) -> Bundle:

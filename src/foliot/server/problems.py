@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE: Final = "application/problem+json"
 TYPES: Final = "https://foliot.dev/problems/"
 RETRY_AFTER: Final = "2"
+# An answer is for people: it is never a second copy of what they sent.
+MOST_ERRORS: Final = 200
+LONGEST: Final = 2000
 # Codes of what the framework itself refuses.
 _CODES: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed", 400: "invalid", 413: "too_large"}
 
@@ -47,12 +50,12 @@ def problem(
         "title": _title(status),
         "status": status,
         "code": code,
-        "detail": detail,
+        "detail": _short(detail),
     }
     if hint:
-        document["hint"] = hint
+        document["hint"] = _short(hint)
     if errors:
-        document["errors"] = list(errors)
+        document["errors"] = [{key: _short(value) for key, value in each.items()} for each in errors[:MOST_ERRORS]]
     document.update((key, value) for key, value in more.items() if value not in (None, ""))
     return Response(msgspec.json.encode(document), status, headers, MEDIA_TYPE)
 
@@ -131,6 +134,13 @@ def report_errors(app: FastAPI) -> None:
     app.add_exception_handler(FoliotError, of_foliot)
     app.add_exception_handler(HTTPException, of_framework)
     app.add_exception_handler(RequestValidationError, of_parameters)
+
+
+def _short(value: Any) -> Any:
+    """A text that is too long loses its middle."""
+    if not isinstance(value, str) or len(value) <= LONGEST:
+        return value
+    return f"{value[: LONGEST // 2]} … {value[-LONGEST // 2 :]}"
 
 
 def _title(status: int) -> str:
