@@ -77,7 +77,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """The call took effect in the world."""
+    """The call took effect in the world. `held`: in the hands of whoever had the lease of the run at that moment."""
 
     at: float
     worker: str
@@ -86,6 +86,7 @@ class Acted:
     tool: str
     key: str
     attempt: int
+    held: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,8 @@ def _what(item: Item) -> str:
         case Begun():
             return f"begun    {item.tool} {item.call_id} attempt {item.attempt}"
         case Acted():
-            return f"ACTED    {item.tool} {item.call_id} attempt {item.attempt} key {item.key}"
+            late = "" if item.held else " without a lease"
+            return f"ACTED    {item.tool} {item.call_id} attempt {item.attempt} key {item.key}{late}"
         case Noted():
             return item.text
 

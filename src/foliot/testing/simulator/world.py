@@ -46,7 +46,9 @@ class World:
         self.alive: set[str] = set()  # names of processes; membership only, never walked
         self.over = False
         self.outside = context_of(None)
+        self.lease_of: Callable[[str], tuple[str | None, float | None]] = self._lease_in_memory
         self._faults_left = profile.faults
+        self._away_until = 0.0
         self._occasions = 0
 
     @property
@@ -100,10 +102,19 @@ class World:
         return self._occasions
 
     def disk_fails(self) -> bool:
-        if self.faulty and self.maybe(self.profile.disk):
-            self._faults_left -= 1
+        """Whether the store does not answer this time."""
+        if self.loop.time() < self._away_until:
             return True
-        return False
+        if not self.faulty:
+            return False
+        if self.maybe(self.profile.outage):
+            seconds = self.profile.lease_seconds * self.chance.choice(self.profile.outages)
+            self.note("store", "", f"OUTAGE   for {seconds:g} s")
+            self._away_until = self.loop.time() + seconds
+        elif not self.maybe(self.profile.disk):
+            return False
+        self._faults_left -= 1
+        return True
 
     # --- the ledger
 
@@ -119,11 +130,16 @@ class World:
         """The effect itself: in one instant, and for ever."""
         if not self.over:
             self.acts[call.idempotency_key] += 1
+            holder, until = self.lease_of(call.run_id)
+            held = holder == worker and until is not None and self.now <= until
+            key = call.idempotency_key
             self.history.items.append(
-                Acted(
-                    self.loop.time(), worker, call.run_id, call.call_id, call.tool, call.idempotency_key, call.attempt
-                )
+                Acted(self.loop.time(), worker, call.run_id, call.call_id, call.tool, key, call.attempt, held)
             )
+
+    def _lease_in_memory(self, run_id: str) -> tuple[str | None, float | None]:
+        row = at_once(self.journal.get(run_id))
+        return row.worker, row.lease_until
 
     def note(self, worker: str, run_id: str, text: str) -> None:
         if not self.over:

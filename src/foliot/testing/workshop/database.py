@@ -50,6 +50,11 @@ class Truth:
         self._executor.commit()
         return result
 
+    def lease_of(self, run_id: str) -> tuple[str | None, float | None]:
+        """Who holds a run, and until when."""
+        (row,) = self.read("run_get", {"id": run_id})
+        return row["worker"], row["lease_until"]
+
     def close(self) -> None:
         self._connection.close()
 

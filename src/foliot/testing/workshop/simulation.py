@@ -93,6 +93,7 @@ def simulate(seed: int, profile: ShopProfile | str = ANY) -> Report:
     world = World(loop, chance, chosen, {}, MemoryJournal(), Runs)
     commands = {f"t{n}": _command(f"t{n}", chance) for n in range(1, chance.randint(1, chosen.tasks) + 1)}
     shop = Shop(world, chosen, Truth(), Broker(world, lost=chosen.lost, doubled=chosen.doubled), commands)
+    world.lease_of = shop.truth.lease_of
     quiet = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     found: list[str] = []
