@@ -322,6 +322,8 @@ def test_errors_of_the_file_system_and_the_driver_have_words() -> None:
     assert "may not be written" in sqlite_file.explain(PermissionError(13, "no"), path).message
     assert "may not be written" in sqlite_file.explain(apsw.ReadOnlyError("ro"), path).message
     assert "cannot be opened" in sqlite_file.explain(apsw.IOError("disk"), path).message
+    assert sqlite_file.explain(apsw.IOError("disk"), path).retryable
+    assert not sqlite_file.explain(apsw.CantOpenError("no"), path).retryable
     assert "could not run a query" in sqlite_file.explain(apsw.SQLError("syntax"), path).message
 
 

@@ -211,5 +211,5 @@ def _explain_unopened(error: Exception, path: Path) -> FoliotError:
     return Unavailable(
         f"the store {path} cannot be opened: {error}",
         hint="see that the disk is well and that this user may write in the folder",
-        retryable=False,
+        retryable=isinstance(error, apsw.IOError),  # a quota, a network disk: it may pass
     )
