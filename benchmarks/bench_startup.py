@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import NamedTuple
+
+from processes import cpu_seconds, resident
 
 ROUNDS = 15
 STARTS = 7
@@ -73,24 +74,6 @@ def get(connection: http.client.HTTPConnection, path: str) -> int:
     response = connection.getresponse()
     response.read()
     return response.status
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far; nan where there is no /proc."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return float("nan")
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident(pid: int) -> float:
-    """MiB in memory; nan where there is no /proc."""
-    try:
-        found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    except OSError:
-        return float("nan")
-    return int(found[1]) / 1024 if found else float("nan")
 
 
 def commands(environ: dict[str, str]) -> bool:

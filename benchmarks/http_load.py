@@ -32,8 +32,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Load:
-    """What came of it: requests a second, seconds until half and until 99 of 100 were answered, and refusals."""
+    """What came of it: requests, those a second, seconds until half and until 99 of 100 had an answer, refusals."""
 
+    requests: int
     rate: float
     p50: float
     p99: float
@@ -59,8 +60,11 @@ def _by_wrk(order: Order, connections: int, seconds: float) -> Load:
     rate = re.search(r"Requests/sec:\s+([\d.]+)", said)
     if rate is None or float(rate[1]) == 0:
         raise RuntimeError(f"{order.url} does not answer: {said}")
+    requests = re.search(r"(\d+) requests in", said)
+    assert requests is not None, said
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", said)
-    return Load(float(rate[1]), _time(said, "50%"), _time(said, "99%"), int(refused[1]) if refused else 0)
+    p50, p99 = _time(said, "50%"), _time(said, "99%")
+    return Load(int(requests[1]), float(rate[1]), p50, p99, int(refused[1]) if refused else 0)
 
 
 def _time(said: str, share: str) -> float:
@@ -105,7 +109,7 @@ class _Loop:
         await asyncio.gather(*(self._talk(begun + seconds) for _ in range(connections)))
         taken = sorted(self.taken)
         rate = len(taken) / (time.perf_counter() - begun)
-        return Load(rate, taken[len(taken) // 2], taken[len(taken) * 99 // 100], self.refused)
+        return Load(len(taken), rate, taken[len(taken) // 2], taken[len(taken) * 99 // 100], self.refused)
 
     async def _talk(self, until: float) -> None:
         reader, writer = await asyncio.open_connection(self._host, self._port)
