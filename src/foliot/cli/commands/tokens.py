@@ -1,54 +1,34 @@
-"""`foliot tokens`: who may call the server. On the store itself, so the first one needs no server and no token."""
+"""`foliot tokens`: who may call the server. On the store itself, so the first one needs no server and no token; with
+`--server` those that the caller is an admin of."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from foliot.cli.access import EVERYWHERE, granted, granting, length, shown_time
 from foliot.cli.connect import run
-from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
-from foliot.errors import UsageError
 
 if TYPE_CHECKING:
-    from foliot.store.base import Database
-    from foliot.store.tokens import TokenInfo
-
-EVERYWHERE: Final = "*"
+    from foliot.cli.commands.tokens_places import TokenData
 
 
 @click.group()
 def tokens() -> None:
     """Who may call the server, and what they may do there.
 
-    A token is shown once, when it is made; the store keeps only a digest of it. While there is none, a server answers
-    only this machine, and everybody on it.
+    A token is shown once, when it is made; the store keeps only a digest of it. While there is none, and no account, a
+    server answers only this machine, and everybody on it.
     """
 
 
 @tokens.command()
 @click.argument("name", required=False)
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    metavar="ROLE",
-    help="reader, operator, approver, author or admin; may be given several times.  [default: reader]",
-)
-@click.option(
-    "--in",
-    "spaces",
-    multiple=True,
-    metavar="NAMESPACE",
-    help="Where it holds; may be given several times, `*` for all.  [default: the namespace of -n]",
-)
-@click.option("--admin", is_flag=True, help="All rights in all namespaces.")
+@granting
 @click.option("--expires", metavar="TIME", help="After so long it is worthless, such as 12h or 90d.")
 @output_option("text", "json", default="text", help="text or json.")
 def create(
@@ -59,13 +39,10 @@ def create(
     Every role includes reading. Roles hold in the namespaces of --in.
     """
     from foliot.cli.runtimes import whoami
-    from foliot.server.identity import role_named
 
-    if admin and (roles or spaces):
-        raise UsageError("--admin is all rights everywhere", hint="leave out --role and --in, or --admin")
-    held = ["admin"] if admin else [role_named(role) for role in roles] or ["reader"]
-    where = [EVERYWHERE] if admin else [_namespace(space) for space in spaces] or [current().settings().namespace]
-    return run(_create(name or f"{whoami() or 'token'}-{held[0]}", held, where, _seconds(expires), whoami(), output))
+    held, where = granted(roles, spaces, admin=admin)
+    length(expires, "--expires")
+    return run(_create(name or f"{whoami() or 'token'}-{held[0]}", held, where, expires, output))
 
 
 @tokens.command("list")
@@ -83,43 +60,29 @@ def revoke(token: str) -> int:
     return run(_revoke(token))
 
 
-@asynccontextmanager
-async def _opened() -> AsyncGenerator[Database]:
-    from foliot.store.open import open_database
+async def _create(name: str, roles: list[str], spaces: list[str], expires: str | None, output: str) -> int:
+    from foliot.cli.commands.tokens_places import token_place
 
-    database = await open_database(current().store_settings().store)
-    try:
-        yield database
-    finally:
-        await database.close()
-
-
-async def _create(name: str, roles: list[str], spaces: list[str], seconds: float | None, by: str, output: str) -> int:
-    from foliot.store.tokens import SqlTokens
-
-    now = time.time()
-    async with _opened() as database:
-        info, text = await SqlTokens(database).create(
-            name, namespaces=spaces, roles=roles, now=now, by=by, expires_at=now + seconds if seconds else None
-        )
-        await _record(database, "token_created", info, by)
+    async with token_place() as place:
+        made, text = await place.create(name, roles, spaces, expires)
     if output == "json":
-        click.echo(as_json({**_as_data(info), "token": text}))
+        click.echo(as_json({**made, "token": text}))
         return 0
-    until = f" until {_time(info.expires_at)}" if info.expires_at else ""
-    click.echo(f"Token {info.name}: {', '.join(info.roles)} in {_places(info)}{until}. It is shown only now:", err=True)
+    until = f" until {made['expiresAt']}" if "expiresAt" in made else ""
+    told = f"Token {made['name']}: {', '.join(made['roles'])} in {_places(made)}{until}."
+    click.echo(f"{told} It is shown only now:", err=True)
     click.echo(text)
     return 0
 
 
 async def _list(everything: bool, output: str) -> int:
-    from foliot.store.tokens import SqlTokens
+    from foliot.cli.commands.tokens_places import token_place
 
-    now = time.time()
-    async with _opened() as database:
-        found = [each for each in await SqlTokens(database).list() if everything or each.good(now)]
+    now = shown_time(time.time())
+    async with token_place() as place:
+        found = [each for each in await place.list() if everything or _state(each, now) == "good"]
     if output == "json":
-        click.echo(as_json([_as_data(each) for each in found]))
+        click.echo(as_json(found))
     elif found:
         headings = ("NAME", "ID", "ROLES", "NAMESPACES", "CREATED", "EXPIRES", "LAST USED", "STATE")
         click.echo(table(headings, [_row(each, now) for each in found]))
@@ -129,79 +92,32 @@ async def _list(everything: bool, output: str) -> int:
 
 
 async def _revoke(word: str) -> int:
-    from foliot.cli.runtimes import whoami
-    from foliot.store.tokens import SqlTokens
+    from foliot.cli.commands.tokens_places import token_place
 
-    async with _opened() as database:
-        info = await SqlTokens(database).revoke(word, now=time.time())
-        await _record(database, "token_revoked", info, whoami())
-    click.echo(f"Token {info.name} is revoked.", err=True)
+    async with token_place() as place:
+        name = await place.revoke(word)
+    click.echo(f"Token {name} is revoked.", err=True)
     return 0
 
 
-async def _record(database: Database, verb: str, info: TokenInfo, by: str) -> None:
-    from foliot.server.acts import entry_of
-    from foliot.store.audit import SqlAuditLog
-
-    entry = entry_of(None, verb, "Token", "", info.name, id=info.id, roles=[*info.roles], where=[*info.namespaces])
-    await SqlAuditLog(database).append(
-        [{**entry, "caller": {"user": by, "known_by": "store"}, "decision": {"asks": [], "by": by}}]
-    )
-
-
-def _namespace(text: str) -> str:
-    from foliot.settings import Given, as_namespace
-
-    if text == EVERYWHERE:
-        return text
-    from pathlib import Path
-
-    return as_namespace(Given(text, "flag --in", Path.cwd()))
-
-
-def _seconds(text: str | None) -> float | None:
-    from foliot.resources.durations import seconds
-
-    if text is None:
-        return None
-    try:
-        length = seconds(text)
-    except ValueError:
-        length = 0.0
-    if length <= 0:
-        raise UsageError(f"--expires: {text!r} is not a length of time", hint="such as 12h or 90d")
-    return length
-
-
-def _as_data(info: TokenInfo) -> dict[str, Any]:
-    times = {name: _time(getattr(info, f"{name}_at")) for name in ("created", "expires", "revoked", "used")}
-    return {
-        "id": info.id,
-        "name": info.name,
-        "roles": [*info.roles],
-        "namespaces": [*info.namespaces],
-        "createdBy": info.created_by,
-        **{f"{name}At": value for name, value in times.items() if value},
-    }
-
-
-def _row(info: TokenInfo, now: float) -> tuple[str, ...]:
-    state = "good" if info.good(now) else "revoked" if info.revoked_at is not None else "expired"
+def _row(data: TokenData, now: str) -> tuple[str, ...]:
     return (
-        info.name,
-        info.id,
-        ",".join(info.roles),
-        _places(info),
-        _time(info.created_at),
-        _time(info.expires_at) or "never",
-        _time(info.used_at) or "never",
-        state,
+        data["name"],
+        data["id"],
+        ",".join(data["roles"]),
+        _places(data),
+        data["createdAt"],
+        data.get("expiresAt", "never"),
+        data.get("usedAt", "never"),
+        _state(data, now),
     )
 
 
-def _places(info: TokenInfo) -> str:
-    return "all namespaces" if EVERYWHERE in info.namespaces else ",".join(info.namespaces)
+def _state(data: TokenData, now: str) -> str:
+    if "revokedAt" in data:
+        return "revoked"
+    return "expired" if data.get("expiresAt", "9") <= now else "good"  # times are written so that they sort
 
 
-def _time(at: float | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _places(data: dict[str, Any]) -> str:
+    return "all namespaces" if EVERYWHERE in data["namespaces"] else ",".join(data["namespaces"])
