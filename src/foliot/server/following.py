@@ -18,10 +18,7 @@ from foliot.engine.live import Output, Reader, Streamed
 from foliot.errors import Unavailable
 from foliot.kernel.codec import decode, encode, type_of
 from foliot.server.context import Services
-from foliot.server.identity import Caller
 from foliot.server.sse import frame
-from foliot.server.tasklist import Wanted, list_tasks
-from foliot.store.base import Document
 from foliot.store.runs import TERMINAL, Entry
 from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo
@@ -30,9 +27,7 @@ from foliot.work.story.happenings import Batch, Happening, Place, TaskHappening,
 T = TypeVar("T")
 
 LOOK_EVERY: Final = 1.0
-PACE: Final = 0.25
 LONGEST_CURSOR: Final = 2000
-MOST_TASKS: Final = 1000
 PAGE: Final = 500
 
 
@@ -80,37 +75,6 @@ async def patiently(read: Callable[[], Awaitable[T]]) -> T:
             return await read()
         except Unavailable:
             await asyncio.sleep(LOOK_EVERY)
-
-
-async def all_tasks_frames(services: Services, caller: Caller, wanted: Wanted) -> AsyncGenerator[bytes]:
-    """The newest tasks and how they stand, then each that comes, changes or goes.
-
-    How a task stands is read off its runs and has no number of its own, so there are no cursors: whoever reconnects
-    gets all of them again.
-    """
-    known: dict[str, Document] = {}
-    while True:
-        try:
-            items, _ = await list_tasks(services, caller, wanted, limit=MOST_TASKS, cursor=None)
-        except Unavailable:
-            await asyncio.sleep(LOOK_EVERY)
-            continue
-        now = {_identity(item): item for item in items}
-        for identity, item in now.items():
-            if item != known.get(identity):
-                kind = "updated" if identity in known else "added"
-                yield frame("resource", {"type": kind, "resource": item})
-        for identity in known.keys() - now.keys():
-            gone = {"kind": "Task", "metadata": known[identity]["metadata"]}
-            yield frame("resource", {"type": "deleted", "resource": gone})
-        known = now
-        await services.database.wait_for_change(timeout=LOOK_EVERY)
-        await asyncio.sleep(PACE)  # a busy store wakes everybody with each commit
-
-
-def _identity(task: Document) -> str:
-    metadata = task["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}"
 
 
 def _behind(place: Place, happening: Happening) -> Place:

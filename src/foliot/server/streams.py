@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from foliot.server.feed import Feed
 from foliot.server.signs import Signs
 from foliot.server.sse import EventStream, Slots
+from foliot.server.task_feed import TaskFeed
 from foliot.store.base import Database
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Streams:
     def __init__(self, database: Database, closing: asyncio.Event, *, most: int) -> None:
         self.feed = Feed(database)
         self.signs = Signs(database)
+        self.tasks = TaskFeed(database)
         self.slots = Slots(most)
         self._closing = closing
 

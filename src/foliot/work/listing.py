@@ -96,6 +96,10 @@ class TaskList:
                 return shown, None
             before = found[-1]["key"]
 
+    async def many(self, keys: Sequence[int]) -> list[TaskInfo]:
+        """Those of these keys that there are, archived or not."""
+        return await self._shown(await self._db.read("task_feed_tasks", keys=_array([str(key) for key in keys])))
+
     async def runs(self, namespace: str, name: str) -> list[dict[str, Any]]:
         """The runs of a task, oldest first: message, run, agent, phase, who has it, when it is due."""
         found = await self._db.read("task_runs", namespace=namespace, name=name)

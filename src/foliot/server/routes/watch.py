@@ -16,11 +16,11 @@ from starlette.responses import Response
 
 from foliot.errors import Gone, InvalidInput
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.following import all_tasks_frames
 from foliot.server.guard import new_router
 from foliot.server.identity import Caller
 from foliot.server.naming import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
 from foliot.server.sse import frame
+from foliot.server.task_watch import all_tasks_frames, place_named
 from foliot.server.tasklist import Wanted
 from foliot.store.base import Filter, Requirement
 
@@ -28,6 +28,9 @@ router = new_router("streams")
 
 Position = Annotated[
     str | None, Query(description="Go on behind this revision; without one, begin with what there is.")
+]
+Place = Annotated[
+    str | None, Query(description="Go on behind this id of an event; without one, begin with what there is.")
 ]
 OneName = Annotated[str | None, Query(alias="name", description="Only the resource of this name.")]
 
@@ -51,19 +54,24 @@ async def watch_all(
 
 @router.get("/v1/tasks/watch")
 async def watch_tasks(
+    request: Request,
     services: ServicesDep,
     caller: CallerDep,
     namespace: Namespace = None,
+    resourceVersion: Place = None,
     name: OneName = None,
     labelSelector: Labels = None,
     fieldSelector: Fields = None,
 ) -> Response:
-    """How the newest tasks stand, and each change of it: events `resource`, as for other kinds, but without ids.
+    """How the newest tasks stand, and each change of it: events `resource`, as for other kinds.
 
-    Whoever reconnects gets all of them again. Follow `/v1/tasks/{name}/events` for everything that happens to one.
+    A `bookmark` says from which place on changes follow. `410` means that it is too long ago: watch again, without an
+    id. Follow `/v1/tasks/{name}/events` for everything that happens to one task.
     """
     filter = _named(wanted("Task", namespace, labelSelector, fieldSelector), name)
-    return services.streams.respond(caller, all_tasks_frames(services, caller, Wanted(filter)))
+    position = last_event(request, resourceVersion)
+    place = None if position is None else await place_named(services, position)
+    return services.streams.respond(caller, all_tasks_frames(services, caller, Wanted(filter), place))
 
 
 @router.get("/v1/{kind}/watch")

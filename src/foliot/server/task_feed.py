@@ -1,0 +1,166 @@
+"""How tasks stand, as a feed with numbers: compared once in this process for all who watch tasks.
+
+How a task stands is read off its runs, and nothing is written when it changes. So while anybody watches, one task
+compares what there is with what was told last, and stores the differences under new numbers. Other processes do the
+same with the same rows: a difference is told once, whoever finds it, and a watch goes on from its number anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from foliot.errors import Unavailable
+from foliot.stopping import stop_tasks
+from foliot.store.base import Database, Document
+from foliot.store.task_feed import DROPPED_AT, Difference, Told, drop, tell, told_behind, told_of
+from foliot.store.tasks import ENDED
+from foliot.work.base import TaskInfo
+from foliot.work.listing import TaskList
+from foliot.work.story.document import outline
+
+# Tasks that have ended are followed for as long as they are among the newest.
+FOLLOWED: Final = 2000
+KEPT: Final = 2000
+LOOK_EVERY: Final = 1.0
+# Between two looks at least so long, and some times as long as the last one took.
+SHORTEST_ROUND: Final = 0.1
+SHARE: Final = 4
+_AT_ONCE: Final = 200
+
+Mark = tuple[int, ...]
+
+
+def as_text(document: Document) -> str:
+    """A document as it is told and compared."""
+    return msgspec.json.encode(document).decode()
+
+
+class TaskFeed:
+    """The changes of tasks, for the streams of this process."""
+
+    def __init__(self, database: Database) -> None:
+        self.number = 0
+        """The newest that was told."""
+        self.revision = 0
+        """The newest of the changes to resources, templates of tasks among them."""
+        self._database = database
+        self._tasks = TaskList(database)
+        self._marks: dict[int, Mark] = {}
+        self._recent: list[Told] = []
+        self._floor = 0
+        self._stirs: list[Callable[[], None]] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._since_drop = 0
+
+    @asynccontextmanager
+    async def joined(self, stir: Callable[[], None]) -> AsyncGenerator[None]:
+        """Call `stir` whenever there is something new. Everything that there was has its number when this begins."""
+        self._stirs.append(stir)
+        if self._looking is None:
+            self._ready.clear()
+            self._looking = asyncio.create_task(self._look())
+        try:
+            await self._ready.wait()
+            yield
+        finally:
+            self._stirs.remove(stir)
+            if not self._stirs:
+                looking, self._looking = self._looking, None
+                await stop_tasks(looking)
+
+    async def behind(self, number: int) -> tuple[int, Sequence[Told]]:
+        """What was told behind a number, in order, and up to which this is all. Raises `Unavailable`."""
+        newest = max(number, self.number)
+        if number < self._floor:
+            found = await told_behind(self._database, number, _AT_ONCE)
+            return (found[-1].number if len(found) == _AT_ONCE else newest), found
+        return newest, self._recent[bisect_right(self._recent, number, key=lambda each: each.number) :]
+
+    # --- comparing -------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        begins = True
+        while True:
+            began = time.perf_counter()
+            try:
+                version = self._database.version()
+                if begins:
+                    self._marks, self._recent = {}, []
+                    self.number = self._floor = (await self._database.read("task_feed_bounds"))[0]["told"]
+                await self._compare()
+                begins = False
+                self._ready.set()
+                if version is None or self._database.version() == version:
+                    # Otherwise something was committed between the reads, and may have been seen by one of them only.
+                    took = time.perf_counter() - began
+                    await self._database.wait_for_change(timeout=LOOK_EVERY)
+                    began = time.perf_counter() - took
+            except Unavailable:
+                await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(max(SHORTEST_ROUND, SHARE * (time.perf_counter() - began)))
+
+    async def _compare(self) -> None:
+        floor = (await self._database.read("task_feed_newest"))[0]["key"] - FOLLOWED
+        rows = await self._database.read("task_feed_marks", floor=floor)
+        marks = {
+            int(row["key"]): (row["revision"], row["archived"], row["live"], int(row["seq"]), int(row["epochs"]))
+            for row in rows
+        }
+        changed = [key for key, mark in marks.items() if self._marks.get(key) != mark]
+        deleted = [row["task"] for row in await self._database.read("task_feed_deleted")]
+        self._marks = {key: mark for key, mark in self._marks.items() if key in marks}
+        for keys in (deleted, sorted(changed)):  # a name may be free again, and used
+            for start in range(0, len(keys), _AT_ONCE):
+                await self._tell(keys[start : start + _AT_ONCE], marks)
+                await asyncio.sleep(0)
+        await self._catch_up()
+        if self._since_drop >= DROPPED_AT:
+            await self._database.write(drop, floor)
+            self._since_drop = 0
+
+    async def _tell(self, keys: Sequence[int], marks: dict[int, Mark]) -> None:
+        """Store how these stand, as far as it is another way than was told."""
+        infos = {info.key: info for info in await self._tasks.many(keys)}
+        known = await told_of(self._database, keys)
+        differences = [each for key in keys if (each := _difference(key, infos.get(key), known.get(key))) is not None]
+        told = {each.task for each in await self._database.write(tell, differences)} if differences else set[int]()
+        self._since_drop += len(told)
+        contested = {each.task for each in differences} - told
+        # Those of which somebody else told meanwhile are looked at again.
+        self._marks |= {key: marks[key] for key in keys if key in marks and key not in contested}
+
+    async def _catch_up(self) -> None:
+        """Take over what was told since, by this process or another one."""
+        stirred = False
+        while found := await told_behind(self._database, self.number, _AT_ONCE):
+            self._recent += found
+            self.number = found[-1].number
+            stirred = True
+        if len(self._recent) > KEPT:
+            self._floor = self._recent[-KEPT - 1].number
+            del self._recent[:-KEPT]
+        revision = (await self._database.read("task_feed_bounds"))[0]["revision"]
+        if revision != self.revision or stirred:
+            self.revision = revision
+            for stir in self._stirs:
+                stir()
+
+
+def _difference(key: int, info: TaskInfo | None, told: Told | None) -> Difference | None:
+    if info is None or info.archived_at is not None:
+        if told is None or told.gone:
+            return None
+        return Difference(key, told.number, live=False, gone=True, document=told.document)
+    document = as_text(outline(info))
+    live = info.phase not in ENDED
+    if told is not None and (told.document, told.live, told.gone) == (document, live, False):
+        return None
+    return Difference(key, told.number if told else 0, live=live, gone=False, document=document)
