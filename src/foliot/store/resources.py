@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from foliot.errors import InvalidInput, NotFound, SecretError
 from foliot.store import cursors, secrets
 from foliot.store.base import Change, Database, Delete, Document, Filter, Key, Page, Put, Rotation, Written
-from foliot.store.documents import check_labels, decode, key_of, key_range, key_text, plain, stamp
+from foliot.store.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain, stamp
 from foliot.store.planning import Keyed, apply_changes, keyed
 from foliot.store.selectors import matches
 from foliot.store.transaction import Row, Tx, one, run
@@ -62,8 +62,8 @@ class SqlResourceStore:
         count = min(ROUND, limit + 1)  # one more than the page tells whether it is the last one
         while True:
             found = await self._candidates(filter, after, before, count)
-            for row in found:
-                document = secrets.masked(decode(row["document"]))
+            for row, stored in zip(found, decode_all([row["document"] for row in found]), strict=True):
+                document = secrets.masked(stored)
                 if not matches(document, filter):
                     continue
                 if len(items) == limit:
