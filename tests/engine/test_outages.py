@@ -14,6 +14,7 @@ from foliot.engine.runs import user_message
 from foliot.engine.tenure import Tenure
 from foliot.errors import Unavailable
 from foliot.kernel.events import RunSucceeded, RunWaiting, ToolStarted
+from foliot.kernel.spec import Effect
 from foliot.store.memory import MemoryJournal
 from foliot.store.runs import LeaseLost
 from foliot.testing.simulator.history import Acted, Stored
@@ -126,14 +127,14 @@ class Away(MemoryJournal):
 class Shop:
     """An engine in virtual time, with a tool that pays and takes ten minutes over it."""
 
-    def __init__(self) -> None:
+    def __init__(self, effect: Effect = "once") -> None:
         self.loop = VirtualLoop(Random(1), latest=10_000.0)
         self.journal = Away()
         self.begun: asyncio.Future[None] = self.loop.create_future()
         self.paid: list[float] = []
         self.stopped: list[float] = []
 
-        @tool(effect="once", timeout=None)
+        @tool(effect=effect, timeout=None)
         async def pay() -> str:
             self.begun.set_result(None)
             try:
@@ -220,6 +221,30 @@ def test_an_append_that_is_never_answered_does_not_let_other_calls_go_on() -> No
 
     shop.loop.run(scene())
     assert shop.paid == []
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+@pytest.mark.parametrize("effect", ["once", "idempotent"])
+def test_who_slept_through_the_end_of_its_lease_asks_unless_a_call_must_not_happen_twice(
+    effect: Effect, taken_over: bool
+) -> None:
+    shop = Shop(effect)
+
+    async def scene() -> None:
+        task = await shop.begin()
+        driver = shop.engine.runs.local("r1")
+        driver._tenure._ends = 0.0  # the process was stopped for a long while,
+        if taken_over:
+            await shop.journal.claim("r1", worker="w2", now=2000.0, until=2900.0)
+        driver._lapsed(True)  # and that is what it notices first
+        if effect == "once" or taken_over:
+            with pytest.raises(LeaseLost, match="while this process slept" if effect == "once" else "no longer held"):
+                await shop.end(task)
+        else:
+            assert isinstance((await shop.end(task)).ended, RunSucceeded)
+
+    shop.loop.run(scene())
+    assert len(shop.paid) == (effect == "idempotent" and not taken_over)
 
 
 # --- the clocks of a lease -------------------------------------------------------------------------------------------

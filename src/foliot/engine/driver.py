@@ -153,11 +153,16 @@ class Driver:
         self._wake()
 
     def _lapsed(self, slept: bool) -> None:
-        """The lease is over and was not renewed. Who was awake has tried to; who slept can still ask."""
-        if slept:
-            self._inquiry = begin(self._ask_again())
-        else:
+        """The lease is over and was not renewed. Who was awake has tried to; who slept can still ask.
+
+        But not with a call under way that must not happen twice: it would go on meanwhile, beside whoever took over.
+        """
+        if not slept:
             self.lose(f"the lease of run {self.lease.run_id} ended, and the store did not answer in time to renew it")
+        elif any(call.phase == "running" and call.effect == "once" for call in self.state.calls):
+            self.lose(f"the lease of run {self.lease.run_id} ended while this process slept")
+        else:
+            self._inquiry = begin(self._ask_again())
 
     async def _ask_again(self) -> None:
         try:

@@ -30,7 +30,7 @@ class Keeper:
         self._lease_seconds = lease_seconds
         self._drivers: dict[str, Driver] = {}
         self._task: asyncio.Task[None] | None = None
-        self._renewed_at = 0.0
+        self._renewed_at = self._until = 0.0
         self._troubled = False
 
     @contextmanager
@@ -40,7 +40,7 @@ class Keeper:
         self._drivers[run_id] = driver
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
-            self._renewed_at = loop.time()
+            self._renewed_at, self._until = loop.time(), self._clock() + self._lease_seconds
             self._task = loop.create_task(self._watch())
         try:
             yield
@@ -61,7 +61,8 @@ class Keeper:
             await asyncio.sleep(min(LOOK_EVERY, self._lease_seconds / 3))
             if not self._drivers:
                 continue
-            if loop.time() - self._renewed_at >= self._lease_seconds / 3:  # not by a clock that somebody may set
+            # By a clock that nobody sets; and by the other one, which goes on while the machine is suspended.
+            if loop.time() - self._renewed_at >= self._lease_seconds / 3 or self._clock() >= self._until:
                 await self._try("renew leases", self._renew)
             await self._try("look for signals", self._deliver_signals)
 
@@ -80,7 +81,7 @@ class Keeper:
         began = asyncio.get_running_loop().time()
         drivers = dict(self._drivers)
         lost = await self._journal.renew([driver.lease for driver in drivers.values()], until=until)
-        self._renewed_at = began
+        self._renewed_at, self._until = began, until
         for run_id, driver in drivers.items():
             if run_id not in lost:
                 driver.renewed(until, began + self._lease_seconds)
