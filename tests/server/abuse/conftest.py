@@ -106,7 +106,13 @@ class Wire:
     services: Services
     loop: asyncio.AbstractEventLoop
     tokens: dict[str, str]
+    server: HttpServer
+    stop: asyncio.Event
     errors: list[str] = field(default_factory=list[str])
+
+    @property
+    def connections(self) -> int:
+        return len(self.server._server.server_state.connections)
 
     def call(self) -> Caller:
         return Caller(self.port)
@@ -137,6 +143,13 @@ class Wire:
             assert time.monotonic() < end
             time.sleep(0.01)
 
+    def serves(self) -> bool:
+        """Whether a good request is answered with what it asks for."""
+        try:
+            return self.ask("GET", "/v1/agents").status == 200
+        except ConnectionError:
+            return False
+
     def still_serves(self) -> None:
         """Live, ready, letting in whom it should and nobody else, and without a mistake in its log."""
         assert self.ask("GET", "/readyz", token=None).status == 200
@@ -163,9 +176,7 @@ def _standing(home: Path, *, limits: Limits = ROOMY, bounds: Bounds | None = Non
             async with HttpServer(app, Listen("127.0.0.1", 0), bounds=bounds) as server:
                 stop = asyncio.Event()
                 port = int(server.url.rpartition(":")[2])
-                wire = Wire(port, app.state.services, asyncio.get_running_loop(), tokens)
-                wire.stop = stop  # type: ignore[attr-defined]
-                ready.append(wire)
+                ready.append(Wire(port, app.state.services, asyncio.get_running_loop(), tokens, server, stop))
                 up.set()
                 await stop.wait()
             await auth.close()
@@ -187,7 +198,7 @@ def _standing(home: Path, *, limits: Limits = ROOMY, bounds: Bounds | None = Non
             yield ready[0]
     finally:
         if ready:
-            ready[0].loop.call_soon_threadsafe(ready[0].stop.set)  # type: ignore[attr-defined]
+            ready[0].loop.call_soon_threadsafe(ready[0].stop.set)
         thread.join(PATIENCE)
     assert not failures, failures
     assert not thread.is_alive()
@@ -230,6 +241,12 @@ def standing(tmp_path: Path) -> Standing:
         return _standing(tmp_path, **given)
 
     return standing
+
+
+@pytest.fixture(scope="module")
+def open_server() -> Standing:
+    """`with open_server(home, limits=…, bounds=…) as wire`, for fixtures of a module."""
+    return _standing
 
 
 @pytest.fixture(scope="module")
