@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from foliot.server.access_log import tell_refused
 from foliot.server.envelope import CAREFUL
-from foliot.server.heads import new_id
+from foliot.server.heads import HEALTH, new_id
 from foliot.server.problems import RETRY_AFTER, problem
 
 # What others send is no news, however often uvicorn warns of it; the access log has it.
@@ -30,8 +30,7 @@ MOST_AHEAD: Final = 16
 LARGEST_HEAD: Final = 64 * 1024
 # Connections beyond the limit that are still told why; what comes on top is cut off without a word.
 TOLD: Final = 128
-# Somebody has to be able to ask a full server whether it lives.
-_HEALTH: Final = (b"GET /livez ", b"GET /readyz ", b"GET /healthz ")
+_HEALTH: Final = tuple(f"GET {path} ".encode() for path in HEALTH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from starlette.types import Scope
 
 from foliot.server.errors import HeadersTooLarge, Malformed, TooLarge
 
+# Whoever watches over this server is answered, also when nobody else is.
+HEALTH: Final = ("/livez", "/readyz", "/healthz")
 _LOOKED_AT: Final = frozenset(
     (b"host", b"content-length", b"transfer-encoding", b"x-request-id", b"traceparent", b"origin")
 )

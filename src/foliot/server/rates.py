@@ -17,6 +17,7 @@ from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foliot.server.errors import TooMany, Unauthenticated
+from foliot.server.heads import HEALTH
 from foliot.server.identity import Caller
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Rates:
 
     def count_peer(self, scope: _Scope) -> None:
         """One request of somebody who is not asked for their name. Raises `TooMany`."""
-        if self._limited:
+        if self._limited and scope["path"] not in HEALTH:
             self.count(peer_of(scope))
 
     def check_peer(self, scope: _Scope) -> None:

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foliot.errors import FoliotError
+from foliot.runtime import Runtime
+from foliot.server.app import create_app
+from foliot.server.auth import TokenAuth
+from foliot.server.envelope import Limits
+from foliot.server.errors import TooMany
+from foliot.server.rates import Buckets, Rates, peer_of
+from foliot.settings import Settings
+from foliot.store.tokens import SqlTokens
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestBuckets:
+    def test_a_burst_passes_and_then_one_for_each_tick(self) -> None:
+        buckets = Buckets(rate=10, burst=3)
+
+        assert [buckets.take("a", 0.0) == 0 for _ in range(5)] == [True, True, True, False, False]
+        assert buckets.take("a", 0.0) == pytest.approx(0.1)
+        assert buckets.take("a", 0.1) == 0
+        assert buckets.take("a", 0.1) > 0
+        assert buckets.take("b", 0.1) == 0
+
+    def test_what_was_refused_is_not_counted(self) -> None:
+        buckets = Buckets(rate=1, burst=1)
+        assert buckets.take("a", 0.0) == 0
+
+        for _ in range(100):
+            assert buckets.take("a", 0.5) == pytest.approx(0.5)
+
+        assert buckets.take("a", 1.0) == 0
+
+    def test_strangers_without_number_take_no_memory_without_end(self) -> None:
+        buckets = Buckets(rate=1, burst=2, most=100)
+        for _ in range(2):
+            buckets.take("busy", 0.0)
+
+        for number in range(10_000):
+            buckets.take(f"n{number}", 0.0)
+
+        assert len(buckets) <= 100
+        assert buckets.take("busy", 0.0) > 0, "whoever has taken most is remembered longest"
+
+    @given(
+        st.lists(st.tuples(st.floats(0, 2), st.sampled_from("ab")), max_size=200),
+        st.floats(0.5, 50),
+        st.integers(1, 20),
+    )
+    def test_nobody_ever_gets_more_than_rate_and_burst_allow(
+        self, steps: list[tuple[float, str]], rate: float, burst: int
+    ) -> None:
+        buckets, now = Buckets(rate, burst), 0.0
+        taken: dict[str, int] = {"a": 0, "b": 0}
+        for pause, name in steps:
+            now += pause
+            wait = buckets.take(name, now)
+            if wait == 0:
+                taken[name] += 1
+            else:
+                assert buckets.wait(name, now + wait) == pytest.approx(0, abs=1e-6)
+            assert all(count <= burst + rate * now + 1e-3 for count in taken.values())
+
+
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        (("203.0.113.7", 1), "203.0.113.7"),
+        (("2001:db8:1:2:3:4:5:6", 1), "2001:db8:1:2::"),
+        (("2001:db8:1:2:ffff::1", 1), "2001:db8:1:2::"),
+        (("fe80::1%eth0", 1), "fe80::"),
+        (("::ffff:203.0.113.7", 1), "203.0.113.7"),
+        (("not:an:address", 1), "not:an:address"),
+        (None, ""),
+    ],
+)
+def test_a_peer_is_an_address_or_what_a_household_is_given(client: Any, name: str) -> None:
+    assert peer_of({"client": client, "headers": [(b"x-forwarded-for", b"198.51.100.1")]}) == name
+
+
+def scope(token: str, *, peer: str = "203.0.113.7", **more: str) -> dict[str, Any]:
+    headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+    headers += [(name.encode(), value.encode()) for name, value in more.items()]
+    return {"client": (peer, 1), "headers": headers}
+
+
+class TestGuessing:
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def rates(self, clock: Clock) -> Rates:
+        rates = Rates(failures=3, clock=clock)
+        rates.succeeded(scope("good"))
+        for number in range(3):
+            rates.check_peer(scope(f"wrong{number}"))
+            rates.failed(scope(f"wrong{number}"))
+        return rates
+
+    def test_after_some_wrong_ones_no_other_is_looked_at_for_a_while(self, rates: Rates, clock: Clock) -> None:
+        with pytest.raises(TooMany) as refused:
+            rates.check_peer(scope("perhaps-right"))
+        assert 1 <= refused.value.details["retry_after"] <= 21
+
+        clock.now += 21
+        rates.check_peer(scope("perhaps-right"))
+
+    def test_who_was_let_in_before_does_not_suffer(self, rates: Rates) -> None:
+        rates.check_peer(scope("good"))
+
+    def test_a_guess_cannot_hide_behind_something_good(self, rates: Rates) -> None:
+        for guess in (scope("guess", cookie="foliot=good"), scope("good", cookie="foliot_session=guess")):
+            with pytest.raises(TooMany):
+                rates.check_peer(guess)
+
+    def test_other_places_are_not_meant(self, rates: Rates) -> None:
+        rates.check_peer(scope("new", peer="198.51.100.1"))
+
+    def test_to_send_nothing_is_no_guess(self, rates: Rates) -> None:
+        for _ in range(10):
+            rates.failed(scope("", peer="198.51.100.1"))
+            rates.failed(scope("", peer="198.51.100.1", cookie="theme=dark"))
+        rates.check_peer(scope("new", peer="198.51.100.1"))
+        rates.check_peer(scope(""))
+
+
+class TestOverHttp:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(rate=0.01, burst=3, auth_failures=2)
+
+    @pytest.fixture
+    async def auth(self, runtime: Runtime) -> AsyncIterator[TokenAuth]:
+        auth = TokenAuth(runtime.tasking.database, local=True)
+        yield auth
+        await auth.close()
+
+    @pytest.fixture
+    async def app(self, runtime: Runtime, settings: Settings, auth: TokenAuth, limits: Limits) -> FastAPI:
+        return create_app(runtime, settings=settings, auth=auth, limits=limits)
+
+    @pytest.fixture
+    async def tokens(self, runtime: Runtime) -> list[dict[str, str]]:
+        store = SqlTokens(runtime.tasking.database)
+        made = [await store.create(name, namespaces=["*"], roles=["reader"], now=0.0) for name in ("a", "b")]
+        return [{"Authorization": f"Bearer {text}"} for _, text in made]
+
+    async def test_who_asks_too_often_is_told_when_to_come_back(
+        self, http: httpx.AsyncClient, tokens: list[dict[str, str]]
+    ) -> None:
+        first, second = tokens
+        answers = [await http.get("/v1/auth/me", headers=first) for _ in range(4)]
+
+        assert [each.status_code for each in answers] == [200, 200, 200, 429]
+        assert answers[3].json()["code"] == "too_many_requests"
+        assert 1 <= int(answers[3].headers["retry-after"]) <= 101
+        assert (await http.get("/v1/auth/me", headers=second)).status_code == 200
+        # What somebody says about where they come from changes nothing.
+        spoofed = {**first, "X-Forwarded-For": "198.51.100.1", "X-Real-IP": "198.51.100.1"}
+        assert (await http.get("/v1/auth/me", headers=spoofed)).status_code == 429
+
+    async def test_who_is_not_asked_for_a_name_is_counted_by_address(self, http: httpx.AsyncClient) -> None:
+        statuses = [(await http.get("/v1/version")).status_code for _ in range(4)]
+
+        assert statuses == [200, 200, 200, 429]
+
+    async def test_health_is_told_as_often_as_somebody_asks(self, http: httpx.AsyncClient) -> None:
+        statuses = {(await http.get(path)).status_code for _ in range(5) for path in ("/livez", "/readyz", "/healthz")}
+
+        assert statuses == {200}
+
+    async def test_whoever_sits_at_the_machine_is_not_counted(self, http: httpx.AsyncClient) -> None:
+        assert {(await http.get("/v1/auth/me")).status_code for _ in range(6)} == {200}
+
+    async def test_guessing_is_stopped_and_those_who_are_known_go_on(
+        self, http: httpx.AsyncClient, tokens: list[dict[str, str]]
+    ) -> None:
+        known, late = tokens
+        assert (await http.get("/v1/auth/me", headers=known)).status_code == 200
+        guesses = [await http.get("/v1/auth/me", headers={"Authorization": f"Bearer fol_{n}"}) for n in range(3)]
+
+        assert [each.status_code for each in guesses] == [401, 401, 429]
+        assert guesses[2].headers["retry-after"]
+        assert (await http.get("/v1/auth/me", headers=late)).status_code == 429, "even the right one is not looked at"
+        assert (await http.get("/v1/auth/me", headers=known)).status_code == 200
+        assert (await http.get("/livez")).status_code == 200
+
+
+def test_no_limit_is_no_limit() -> None:
+    rates = Rates()
+    for _ in range(10_000):
+        rates.count("a")
+        rates.failed(scope("x"))
+        rates.check_peer(scope("y"))
+
+
+def test_too_many_is_a_problem_that_passes() -> None:
+    error = TooMany("too many", retry_after=3)
+
+    assert isinstance(error, FoliotError)
+    assert error.retryable
