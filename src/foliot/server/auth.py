@@ -102,6 +102,11 @@ class TokenAuth:
         holder = await self._by_cookie.of(cookie, self._clock())
         return None if holder is None else holder.by
 
+    def forget(self) -> None:
+        """A token or session was taken back through this server: it holds here at once, elsewhere within a second."""
+        self._by_token.forget()
+        self._by_cookie.forget()
+
     async def configured(self) -> bool:
         """Whether anybody can be known: then nobody is let in who is not."""
         # Once there is a token or an account, there is one for ever: rows are never deleted.

@@ -47,6 +47,10 @@ class Believed(Generic[C]):
         self._ask = ask
         self._known: dict[str, _Known[C]] = {}
 
+    def forget(self) -> None:
+        """Something was taken back here: ask again about all of them, also where the store does not tell at once."""
+        self._known.clear()
+
     async def of(self, text: str, now: float) -> Holder[C] | None:
         """Who holds the credential with this text, if it is good now."""
         version = self._db.version()

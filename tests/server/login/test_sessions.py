@@ -105,6 +105,27 @@ async def test_unknown_wrong_and_disabled_are_told_the_same(site: Site, http: ht
     assert "set-cookie" not in answers[0].headers
 
 
+@pytest.mark.parametrize(("name", "password"), [("ada", "wrong"), ("nobody", PASSWORD), ("bob", PASSWORD), ("", "")])
+async def test_unknown_wrong_and_disabled_take_the_same_work(
+    site: Site, http: httpx.AsyncClient, passwords: Passwords, name: str, password: str
+) -> None:
+    await site.user("ada")
+    await site.user("bob")
+    await site.users.disable("bob", now=site.clock.now)
+    engine = passwords._engine()
+    compared: list[str] = []
+
+    class Watching:
+        def verify(self, kept: str, given: str) -> bool:
+            compared.append(kept.split("$")[3])
+            return engine.verify(kept, given)
+
+    passwords._hasher = Watching()  # pyright: ignore[reportAttributeAccessIssue]
+
+    assert (await http.post("/v1/auth/login", json=login(name, password))).status_code == 401
+    assert compared == ["m=8,t=1,p=1"]
+
+
 async def test_a_session_ends_when_it_rests_too_long_or_lasts_too_long(
     site: Site, http: httpx.AsyncClient, log_in: LogIn
 ) -> None:

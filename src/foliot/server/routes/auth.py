@@ -119,6 +119,7 @@ async def log_out(request: Request, services: ServicesDep) -> Response:
         held = await services.auth.session(request.scope)
         if held is not None:
             await services.auth.logins.sessions.end(held.session)
+            services.auth.forget()
             await tell(request, "logged_out", "User", held.caller.name, caller=held.caller)
         services.auth.logins.cookies.clear(response, request.scope, SESSION)
     return response
@@ -139,6 +140,7 @@ async def change_password(request: Request, services: ServicesDep, caller: Calle
     except WrongLogin:
         await tell(request, "password_change_failed", "User", caller.name, caller=caller)
         raise
+    auth.forget()
     await tell(request, "password_changed", "User", caller.name, caller=caller)
     response = Json({"username": caller.name, "sessions_ended": ended})
     auth.logins.cookies.clear(response, request.scope, SESSION)
@@ -149,7 +151,8 @@ async def change_password(request: Request, services: ServicesDep, caller: Calle
 async def reset_password(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Another password for somebody else. All their sessions end."""
     body = await form(request, ResetPassword)
-    logins = _logins(services).logins
+    auth = _logins(services)
+    logins = auth.logins
     name = user_name(body.username) if body.username is not None else ""
     if not name:
         known = await logins.users.list()
@@ -157,6 +160,7 @@ async def reset_password(request: Request, services: ServicesDep, caller: Caller
             raise InvalidInput("username: whose password?", hint="there are several accounts, or none")
         name = known[0].name
     ended = await logins.reset_password(name, body.new_password)
+    auth.forget()
     await tell(request, "password_reset", "User", name, caller=caller)
     return Json({"username": name, "sessions_ended": ended})
 
@@ -221,6 +225,7 @@ async def _leave_old(request: Request, auth: TokenAuth) -> None:
     cookie = auth.logins.cookies.read(request.scope, SESSION)
     if cookie is not None and (old := await auth.held(cookie)) is not None:
         await auth.logins.sessions.end(old)
+        auth.forget()
 
 
 def _here(request: Request) -> str | None:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.durations import seconds
+from foliot.server.auth import TokenAuth
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.guard import new_router
@@ -84,6 +85,8 @@ async def revoke_token(
     if info is None or not _is_theirs(caller, info):
         raise NotFound(f"there is no good token {token_id!r}", hint="GET /v1/tokens shows them")
     info = await tokens.revoke(info.id, now=time.time())
+    if isinstance(services.auth, TokenAuth):
+        services.auth.forget()
     where = [*info.namespaces]
     await tell(request, "token_revoked", "Token", info.name, caller=caller, id=info.id, where=where)
     return Json(as_data(info))
