@@ -11,8 +11,10 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.tools.base import Invocation, Tool
@@ -31,7 +33,10 @@ CHARGES, SAVES = 5, 2
 chance = Random()
 
 
-def tools(effects: Path) -> list[Tool]:
+Act: TypeAlias = Callable[[str, Invocation], None]
+
+
+def writing_to(effects: Path) -> Act:
     def act(kind: str, call: Invocation) -> None:
         line = f"{kind} {call.idempotency_key}\n".encode()
         file = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -40,6 +45,12 @@ def tools(effects: Path) -> list[Tool]:
             os.fsync(file)
         finally:
             os.close(file)
+
+    return act
+
+
+def tools(act: Act) -> list[Tool]:
+    """`act` is what they do to the world: it writes down that they did."""
 
     async def a_moment() -> None:
         await asyncio.sleep(chance.expovariate(200.0))
@@ -68,7 +79,9 @@ def tools(effects: Path) -> list[Tool]:
 
 def clerk(effects: Path) -> Agent:
     script = {"turns": STEPS, "after": "3ms"}
-    return Agent("clerk", model=ScriptedModel(script), tools=tools(effects), prompt="You charge cards, once.")
+    return Agent(
+        "clerk", model=ScriptedModel(script), tools=tools(writing_to(effects)), prompt="You charge cards, once."
+    )
 
 
 async def work(store: str, effects: Path, run_ids: list[str]) -> None:

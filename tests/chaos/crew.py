@@ -1,6 +1,6 @@
 """A worker that is killed: does tasks on a shared store, with tools that leave traces on disk.
 
-    python crew.py <store> <nats url or -> <effects file> <name> [<seconds its clock is off>] [<its largest file>]
+    python crew.py <store> <nats url or -> <effects folder> <name> [<seconds its clock is off>] [<its largest file>]
 
 Prints `ready` when it is about to work.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from foliot import Runtime
 from foliot.settings import Settings, load_settings
 from foliot.store.placement import Offer
+from tests.chaos.book import Pen
 from tests.chaos.child import tools
 
 LEASE_SECONDS = 3.0
@@ -43,9 +44,13 @@ def settings_for(store: str, nats: str) -> Settings:
 
 
 async def work(store: str, nats: str, effects: Path, name: str, skew: float) -> None:
+    def epoch_of(run_id: str) -> int:
+        driver = runtime.runs.local(run_id)
+        return -1 if driver is None else driver.lease.epoch
+
     runtime = Runtime(
         settings=settings_for(store, nats),
-        tools=tools(effects),
+        tools=tools(Pen(effects, name, epoch_of)),
         lease_seconds=LEASE_SECONDS,
         clock=lambda: time.time() + skew,
     )
