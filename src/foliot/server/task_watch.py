@@ -44,8 +44,11 @@ class Place(NamedTuple):
         return f"{self.revision}.{self.number}"
 
 
-async def place_named(services: Services, position: str) -> Place:
-    """Where a client wants to go on. Raises `BadParameter`, and `Gone` now, while there can still be a status."""
+async def place_named(services: Services, position: str | None) -> Place | None:
+    """Where a client wants to go on; None is from the beginning, and so is the revision of a list, which says nothing
+    of work. Raises `BadParameter`, and `Gone` now, while there can still be a status."""
+    if position is None or (position.isascii() and position.isdigit()):
+        return None
     found = _PLACE.fullmatch(position)
     if found is None:
         raise BadParameter(f"{position[:40]!r} is no place in the changes of tasks", hint="the id of an event is one")

@@ -69,8 +69,7 @@ async def watch_tasks(
     id. Follow `/v1/tasks/{name}/events` for everything that happens to one task.
     """
     filter = _named(wanted("Task", namespace, labelSelector, fieldSelector), name)
-    position = last_event(request, resourceVersion)
-    place = None if position is None else await place_named(services, position)
+    place = await place_named(services, last_event(request, resourceVersion))
     return services.streams.respond(caller, all_tasks_frames(services, caller, Wanted(filter), place))
 
 
