@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import partial
 from typing import Any, Final
 
 from foliot.errors import FoliotError
@@ -93,8 +92,8 @@ class TokenAuth:
             check_origin(scope, self.logins.public_url)
             check_token(scope, cookie)
         idle = self.logins.lifetime.idle
-        seen = partial(self.logins.sessions.seen, holder.by, idle=idle, now=now)
-        self._note(holder.by.digest, now, min(NOTED_EVERY, idle / 10), seen)
+        if self._is_due(holder.by.digest, now, min(NOTED_EVERY, idle / 10)):
+            self._note(self.logins.sessions.seen(holder.by, idle=idle, now=now))
         return held
 
     async def held(self, cookie: str) -> LoginSession | None:
@@ -135,7 +134,8 @@ class TokenAuth:
         holder = await self._by_token.of(text, now)
         if holder is None:
             raise Unauthenticated("this token is not good", hint="it may be wrong, expired or revoked")
-        self._note(holder.by.id, now, NOTED_EVERY, partial(self._tokens.used, holder.by.id, now=now))
+        if self._is_due(holder.by.id, now, NOTED_EVERY):
+            self._note(self._tokens.used(holder.by.id, now=now))
         return holder.caller
 
     async def _of_provider(self, text: str, now: float) -> Caller:
@@ -161,20 +161,24 @@ class TokenAuth:
             return None
         return Holder(Caller(session.name, "session", granted_each(session.grants)), session)
 
-    def _note(self, key: str, now: float, every: float, write: Callable[[], Awaitable[None]]) -> None:
+    def _is_due(self, key: str, now: float, every: float) -> bool:
+        """Whether the last use of something was noted so long ago that it is worth a write."""
         if now - self._noted.get(key, 0.0) < every:
-            return
+            return False
         if len(self._noted) >= MOST_KNOWN:
             self._noted.clear()
         self._noted[key] = now
+        return True
+
+    def _note(self, write: Awaitable[None]) -> None:
         task = asyncio.create_task(_written(write))
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
 
 
-async def _written(write: Callable[[], Awaitable[None]]) -> None:
+async def _written(write: Awaitable[None]) -> None:
     try:
-        await write()
+        await write
     except FoliotError as error:  # nobody waits for this
         log.warning("the use of a token or session was not noted: %s", error.message)
 
