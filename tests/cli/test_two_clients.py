@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -80,72 +76,9 @@ async def pay(amount: int) -> str:
 """
 
 
-@dataclass
-class Up:
-    """`foliot up` in a process of its own."""
-
-    process: subprocess.Popen[str]
-    url: str
-
-
-@dataclass
-class Far:
-    """The command line with the options that name a server."""
-
-    foliot: Callable[..., object]
-    where: tuple[str | Path, ...]
-
-    def __call__(self, *words: str | Path, **more: object) -> object:
-        return self.foliot(*self.where, *words, **more)
-
-
-@pytest.fixture
-def place(tmp_path: Path, home: Path) -> Path:
-    (tmp_path / "team.yaml").write_text(MANIFEST)
-    (tmp_path / "gated_tools.py").write_text(TOOLS)
-    return tmp_path
-
-
-def started(folder: Path, home: Path) -> Up:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "foliot.cli", "up", "--port", "0", "--home", str(home)],
-        cwd=folder,
-        env=environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    timer = threading.Timer(40, process.kill)
-    timer.start()
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if found := re.search(r"http://[0-9.]+:\d+", line):
-                return Up(process, found[0])
-    finally:
-        timer.cancel()
-    process.kill()
-    process.wait()
-    raise AssertionError("foliot up did not start")
-
-
-@pytest.fixture(params=["store", "server"])
-def ask(request: pytest.FixtureRequest, foliot, place: Path, home: Path) -> Iterator[Callable[..., object]]:
-    """The command line on the store, or on a server that it has a token for."""
-    if request.param == "store":
-        yield foliot
-        return
-    far = place / "far"
-    made = foliot("tokens", "create", "ann", "--admin", "--home", far, "-o", "json")
-    assert made.code == 0, made.err
-    (place / "token").write_text(json.loads(made.out)["token"])
-    up = started(place, far)
-    try:
-        yield Far(foliot, ("--server", up.url, "--token-file", place / "token"))
-    finally:
-        up.process.terminate()
-        up.process.communicate(timeout=40)
+def furnish(folder: Path) -> None:
+    (folder / "team.yaml").write_text(MANIFEST)
+    (folder / "gated_tools.py").write_text(TOOLS)
 
 
 @pytest.fixture
@@ -262,13 +195,13 @@ def test_what_is_not_there_is_told_in_the_same_way(ask, words, code):
 
 def _here(team) -> list[str]:
     """On the store nobody else does the work."""
-    return [] if isinstance(team, Far) else ["--here"]
+    return [] if team.far else ["--here"]
 
 
-def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(team, place):
-    words = [*getattr(team, "where", ()), "get", "agents", "-w", "-o", "name"]
+def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(team, tmp_path):
+    words = [*team.where, "get", "agents", "-w", "-o", "name"]
     command = [sys.executable, "-u", "-m", "foliot.cli", *map(str, words)]
-    watch = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watch = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     guard = threading.Timer(60, watch.kill)
     guard.start()
     try:

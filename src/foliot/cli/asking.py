@@ -10,20 +10,21 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 
 from foliot.cli.errors import tell
 from foliot.cli.invocation import is_terminal
 from foliot.cli.runtimes import whoami
-from foliot.engine.approval.questions import OpenQuestion, check_answer, questions_of
+from foliot.client.work import Work
+from foliot.engine.approval.questions import OpenQuestion, check_answer
 from foliot.engine.story.amounts import safe
 from foliot.errors import Conflict, InvalidInput
 from foliot.results import RunResult
-from foliot.runtime import Runtime
 
 LOOK_EVERY: Final = 0.5
+Told: TypeAlias = Callable[[str], Awaitable[bool]]
 
 
 def can_ask() -> bool:
@@ -31,25 +32,26 @@ def can_ask() -> bool:
     return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
-async def answered_here(runtime: Runtime, result: RunResult | None) -> bool:
+async def answered_here(work: Work, result: RunResult | None, *, told: Told) -> bool:
     """Ask the person at the terminal what the run asks. True when the run can go on, whoever answered.
 
-    False for a run that asks nothing, and when the person ends the input (Ctrl-D).
+    False for a run that asks nothing, and when the person ends the input (Ctrl-D). `told` says whether somebody has
+    told a run something that it has not heard yet.
     """
     if result is None or result.waiting is None or result.waiting.reason != "input":
         return False
-    _, state = await runtime.runs.load(result.run_id)
-    for asked in questions_of(state):
-        if not await _ask(runtime, asked):
+    space = (await work.find_run(result.run_id)).namespace
+    for asked in [each for each in await work.questions(space) if each.run_id == result.run_id]:
+        if not await _ask(work, asked, told):
             return False
     return True
 
 
-async def _ask(runtime: Runtime, asked: OpenQuestion) -> bool:
+async def _ask(work: Work, asked: OpenQuestion, told: Told) -> bool:
     print_question(asked)
     while True:
         click.echo("Answer: ", nl=False, err=True)
-        line = await _line_unless(lambda: _is_over(runtime, asked))
+        line = await _line_unless(lambda: _is_over(work, asked, told))
         if line is None:
             click.echo("\nIt was answered elsewhere.", err=True)
             return True
@@ -58,7 +60,7 @@ async def _ask(runtime: Runtime, asked: OpenQuestion) -> bool:
             return False
         try:
             check_answer(asked, line.rstrip("\n"))
-            await runtime.questions.answer(asked.run_id, asked.call_id, line.rstrip("\n"), by=whoami())
+            await work.answer(asked.run_id, asked.call_id, line.rstrip("\n"), by=whoami())
         except InvalidInput as error:
             tell(error)
         except Conflict as error:
@@ -74,13 +76,11 @@ def print_question(asked: OpenQuestion) -> None:
         click.echo(f"  {number}  {safe(choice)}", err=True)
 
 
-async def _is_over(runtime: Runtime, asked: OpenQuestion) -> bool:
+async def _is_over(work: Work, asked: OpenQuestion, told: Told) -> bool:
     """Whether nothing has to be answered here any more."""
     if asked.expires_at is not None and asked.expires_at <= time.time():
         return True
-    if (await runtime.runs.journal.get(asked.run_id)).phase != "waiting":
-        return True
-    return bool(await runtime.runs.journal.signals([asked.run_id]))
+    return (await work.find_run(asked.run_id)).phase != "waiting" or await told(asked.run_id)
 
 
 async def _line_unless(over: Callable[[], Awaitable[bool]]) -> str | None:

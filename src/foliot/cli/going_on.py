@@ -11,6 +11,7 @@ import click
 from foliot.cli.commands.run import going_on
 from foliot.cli.errors import warn
 from foliot.cli.live import WAITS, choose_view, finish, watch_run
+from foliot.client.local_work import LocalWork
 from foliot.engine.worker import is_gone
 from foliot.errors import InvalidInput, NotFound
 from foliot.runtime import Runtime
@@ -31,7 +32,7 @@ async def go_on_elsewhere_or_here(runtime: Runtime, run_id: str, *, attended_by:
         return 0
     view = choose_view(json=False, quiet=quiet)
     try:
-        opening = await going_on(runtime, run_id)
+        opening = await going_on(LocalWork(runtime), run_id)
         watched = await watch_run(runtime, view, opening, lambda: runtime.resume(run_id, stream=not quiet, check=False))
     except Held:
         click.echo(f"Run {run_id} goes on where it is driven.", err=True)
@@ -40,7 +41,7 @@ async def go_on_elsewhere_or_here(runtime: Runtime, run_id: str, *, attended_by:
         # Decided is decided. Only the rest of the run needs what is not here: its tools, for example.
         warn(f"The run cannot go on from here: {error.message}\n`foliot resume {run_id}` where its tools are goes on.")
         return WAITS
-    return await finish(runtime, view, watched)
+    return await finish(LocalWork(runtime), view, watched)
 
 
 async def _goes_on_elsewhere(runtime: Runtime, run_id: str, patience: float) -> bool:

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -24,10 +24,9 @@ from foliot.cli.errors import INTERRUPTED
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.runtimes import whoami
 from foliot.cli.runview.base import Opening, View
-from foliot.engine.live import Live, Reader
+from foliot.client.work import Work
+from foliot.engine.live import Live
 from foliot.engine.story.amounts import safe
-from foliot.engine.story.explain import Standing, explain
-from foliot.engine.story.tracing import trace_of
 from foliot.errors import Conflict, NotFound
 from foliot.results import RunResult
 from foliot.runtime import Runtime
@@ -46,6 +45,19 @@ class Watched:
     result: RunResult | None
     interrupted: bool = False
     answer_shown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How somebody wants to watch a run: `wait` is to stay while people are asked, `ask_here` to be asked oneself."""
+
+    as_json: bool = False
+    quiet: bool = False
+    wait: bool = False
+    ask_here: bool = False
+
+    def view(self) -> View:
+        return choose_view(json=self.as_json, quiet=self.quiet)
 
 
 def choose_view(*, json: bool, quiet: bool) -> View:
@@ -80,7 +92,7 @@ async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive
             task.add_done_callback(lambda _: reader.close())
             with on_ctrl_c(lambda times: _interrupt(runtime, view, opening.run_id, task, watched, times)):
                 try:
-                    async for item in _with_ticks(reader, view):
+                    async for item in with_ticks(reader, view):
                         if not shown:  # not earlier: what fails before anything happened is no run
                             view.begin(opening)
                             shown = True
@@ -101,7 +113,7 @@ async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive
     return watched
 
 
-async def _with_ticks(reader: Reader, view: View) -> AsyncIterator[Live]:
+async def with_ticks(reader: AsyncIterable[Live], view: View) -> AsyncIterator[Live]:
     """What the reader gives, with the view kept moving meanwhile."""
     ticking: asyncio.Task[None] | None = None
     try:
@@ -113,7 +125,7 @@ async def _with_ticks(reader: Reader, view: View) -> AsyncIterator[Live]:
             await stop_tasks(ticking)
 
 
-async def finish(runtime: Runtime, view: View, watched: Watched) -> int:
+async def finish(work: Work, view: View, watched: Watched) -> int:
     """Print the answer where it belongs, and say what to do next. The exit code of the command.
 
     Raises `RunFailedError` for a run that failed: it is told as every error is.
@@ -127,7 +139,7 @@ async def finish(runtime: Runtime, view: View, watched: Watched) -> int:
             click.echo(safe(result.output) if is_terminal(sys.stdout) else result.output)
         return 0
     if result.phase == "waiting":
-        await _tell_wait(runtime, result.run_id)
+        await _tell_wait(work, result.run_id)
         return WAITS
     if watched.interrupted and result.phase == "cancelled":
         return INTERRUPTED
@@ -153,11 +165,9 @@ def _threads() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
-async def _tell_wait(runtime: Runtime, run_id: str) -> None:
+async def _tell_wait(work: Work, run_id: str) -> None:
     """For whom it waits and what to type, on stderr."""
-    _, state = await runtime.runs.load(run_id)
-    trace = trace_of(run_id, await runtime.runs.facts(run_id))
-    told = explain(trace, Standing("waiting"), state.spec, time.time())
+    told = await work.why_run(run_id)
     click.echo(f"\n{told.headline}", err=True)
     for line in told.chain:
         click.echo(f"  {safe(line)}", err=True)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,6 +22,9 @@ from foliot.errors import NotFound, UsageError
 from foliot.runtime import Runtime
 from foliot.settings import Settings
 from foliot.store.runs import TASK_LABEL, TERMINAL, RunInfo
+
+if TYPE_CHECKING:
+    from foliot.client.remote import RemoteClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,10 +64,16 @@ async def _traced(runtime: Runtime, settings: Settings) -> AsyncGenerator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where the work is: the verbs on it, and the runtime when it is done in this process."""
+    """Where the work is: the verbs on it, and the runtime when it is done in this process, else the server's client."""
 
     work: Work
     runtime: Runtime | None
+    remote: RemoteClient | None = None
+
+    def here(self) -> Runtime:
+        """The runtime of this process. Only where there is no server."""
+        assert self.runtime is not None, "the work is on a server"
+        return self.runtime
 
 
 @asynccontextmanager
@@ -81,7 +90,7 @@ async def reached(*folders: str) -> AsyncGenerator[Reach]:
         warn(warning)
     client = open_remote(settings)
     try:
-        yield Reach(client, None)
+        yield Reach(client, None, client)
     finally:
         await client.close()
 

@@ -10,7 +10,8 @@ import click
 
 from foliot.cli.invocation import is_terminal
 from foliot.cli.runview.base import View
-from foliot.engine.approval.questions import questions_of
+from foliot.client.local_work import LocalWork
+from foliot.client.work import Work
 from foliot.results import RunResult
 from foliot.runtime import Runtime
 
@@ -43,16 +44,21 @@ async def stay(runtime: Runtime, view: View, result: RunResult, *, stream: bool,
         if result.waiting.reason == "budget" and result.waiting.message not in told:
             told.add(result.waiting.message)
             view.note(result.waiting.message)
-        _, state = await runtime.runs.load(result.run_id)
-        for asked in questions_of(state):
-            if asked.call_id not in told:
-                told.add(asked.call_id)
-                view.note(f'waiting for an answer: foliot answer {asked.run_id} {asked.call_id} "…"')
-        async for document in runtime.approvals.list(run=result.run_id):
-            name, space = document["metadata"]["name"], document["metadata"]["namespace"]
-            if document["status"]["phase"] == "Pending" and name not in told:
-                told.add(name)
-                where = "" if space == "default" else f" -n {space}"
-                view.note(f"waiting for approval: foliot approvals approve {name}{where}   (or show, deny, edit)")
+        await note_what_is_asked(LocalWork(runtime), view, result.run_id, told)
         result = await runtime.attend(result.run_id, stream=stream, check=False)
     return result
+
+
+async def note_what_is_asked(work: Work, view: View, run_id: str, told: set[str]) -> None:
+    """What to type for a run that waits for people, each once: what was `told` is added to the set."""
+    space = (await work.find_run(run_id)).namespace
+    for asked in await work.questions(space):
+        if asked.run_id == run_id and asked.call_id not in told:
+            told.add(asked.call_id)
+            view.note(f'waiting for an answer: foliot answer {asked.run_id} {asked.call_id} "…"')
+    where = "" if space == "default" else f" -n {space}"
+    for document in await work.approvals(space, run=run_id):
+        name = document["metadata"]["name"]
+        if document["status"]["phase"] == "Pending" and name not in told:
+            told.add(name)
+            view.note(f"waiting for approval: foliot approvals approve {name}{where}   (or show, deny, edit)")

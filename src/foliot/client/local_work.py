@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 from msgspec.structs import replace
 
+from foliot.client.run_standing import RunStanding, standing_of
 from foliot.client.work import Answered
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
+from foliot.engine.signals import signal
 from foliot.engine.story.explain import Explanation, Holder, Standing, explain
 from foliot.engine.story.tracing import trace_of
 from foliot.engine.summary import summary_of
 from foliot.engine.worker import is_gone
 from foliot.errors import Conflict, NotFound
-from foliot.kernel.events import Event
+from foliot.kernel.events import Event, UnknownDecided
+from foliot.kernel.messages import Text, ToolResult
+from foliot.kernel.state import Call, State
 from foliot.runtime import Runtime
 from foliot.store.base import Document
-from foliot.store.runs import Phase, RunInfo
+from foliot.store.runs import TASK_LABEL, Phase, RunInfo
 from foliot.store.tasks import ENDED
 from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.story.happenings import Batch
@@ -29,6 +33,7 @@ from foliot.work.story.why import TaskExplanation
 LOOK_EVERY: Final = 1.0
 NEAR: Final = 5
 LOOKED_AT: Final = 500
+MOST_LEFT: Final = 1000
 
 
 class LocalWork:
@@ -131,6 +136,41 @@ class LocalWork:
         trace = trace_of(run_id, await self._runtime.runs.facts(run_id))
         return explain(trace, Standing(info.phase, _holder(info, now)), state.spec, now)
 
+    async def standing(self, run_id: str) -> RunStanding:
+        return await standing_of(self._runtime, run_id)
+
+    async def interrupted(self, namespace: str | None = None) -> list[RunInfo]:
+        """See `Work`. Also those whose timer has gone off, or who were signalled, unheard."""
+        now = time.time()
+        journal = self._runtime.runs.journal
+        found = await journal.list(namespace=namespace, phases=("pending", "running", "waiting"), limit=MOST_LEFT)
+        live = [info for info in found if TASK_LABEL not in info.labels]  # workers see to the others
+        told = {signal.run_id for signal in await journal.signals([i.id for i in live if i.phase == "waiting"])}
+        due = [
+            info
+            for info in live
+            if self._runtime.runs.is_left_alone(info) or info.id in told or _timer_is_over(info, now)
+        ]
+        return sorted(due, key=lambda info: info.created_at)
+
+    async def settle_call(
+        self,
+        run_id: str,
+        call: str,
+        decision: Literal["happened", "run", "fail"],
+        *,
+        result: str | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> RunInfo:
+        """See `Work`. The run hears of it when it is taken up."""
+        info, state = await self._runtime.runs.load(run_id)
+        found = _undecided(info, state, call)
+        given = ToolResult(found.id, found.name, (Text(result),)) if result is not None else None
+        event = UnknownDecided(found.id, decision, by, reason, given)
+        await self._runtime.runs.journal.signal(signal(info.id, event, time.time()))
+        return info
+
     async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
         return await self._runtime.cancel(run_id, by=by, reason=reason)
 
@@ -183,6 +223,34 @@ def several(word: str, alike: Sequence[RunInfo]) -> Conflict:
     """What is said when a text begins the ids of several runs."""
     listed = "\n".join(f"{info.id}  {info.agent}  {info.phase}" for info in alike)
     return Conflict(f"Several runs begin with {word!r}:\n{listed}", hint="Give more of the id.")
+
+
+def _timer_is_over(info: RunInfo, now: float) -> bool:
+    waiting = cast("dict[str, object]", info.summary.get("waiting") or {})
+    until = waiting.get("until")
+    return info.phase == "waiting" and isinstance(until, int | float) and until <= now
+
+
+def _undecided(info: RunInfo, state: State, word: str) -> Call:
+    """The call that is meant: by id, or by its tool's name. Raises `NotFound`, `Conflict`."""
+    open_calls = [call for call in state.calls if _is_unknown(info, call)]
+    if not open_calls:
+        raise Conflict(f"Run {info.id} ({info.phase}) waits for no decision.", hint=f"`foliot why {info.id}`")
+    found = [call for call in open_calls if word in (call.id, call.name)]
+    if len(found) == 1:
+        return found[0]
+    listed = "\n".join(f"{call.id}  {call.name}" for call in open_calls)
+    if found:
+        raise Conflict(f"Several calls of {word} wait for a decision:\n{listed}", hint="Give the id of one.")
+    raise NotFound(f"No call {word!r} waits for a decision. These do:\n{listed}")
+
+
+def _is_unknown(info: RunInfo, call: Call) -> bool:
+    """Also a call whose worker is gone without anybody having noticed yet: taking the run up will say the same."""
+    if call.phase == "unknown":
+        return True
+    asked = call.rule is not None and call.rule.effect == "once" and call.rule.on_unknown == "ask"
+    return call.phase == "running" and asked and info.phase == "running" and is_gone(info.worker)
 
 
 def _holder(info: RunInfo, now: float) -> Holder:

@@ -14,6 +14,7 @@ from foliot.client.base import Applied, Outcome
 from foliot.client.declared_work import Taken
 from foliot.client.missing import not_found
 from foliot.client.remote_operations import RemoteOperations
+from foliot.client.remote_runs import RemoteRuns
 from foliot.client.remote_tooling import RemoteTooling
 from foliot.client.remote_triggers import RemoteTriggers
 from foliot.client.remote_work import RemoteWork
@@ -57,7 +58,7 @@ class _Changed(msgspec.Struct, frozen=True):
     resource: Document
 
 
-class RemoteClient(RemoteWork, RemoteOperations, RemoteTriggers, RemoteTooling):
+class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, RemoteTooling):
     """Implements `Client`, `Work`, `Operations`, `Triggers` and `Tooling` over one connection. `close()` closes it."""
 
     async def close(self) -> None:

@@ -7,10 +7,11 @@ where the store is: a run that an answer lets go on is taken up by the workers t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from foliot.client.run_standing import RunStanding
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.story.explain import Explanation
@@ -115,6 +116,30 @@ class Work(Protocol):
         ...
 
     async def why_run(self, run_id: str) -> Explanation: ...
+
+    async def standing(self, run_id: str) -> RunStanding:
+        """How a run stands, and what it has done so far. Raises `NotFound`."""
+        ...
+
+    async def interrupted(self, namespace: str | None = None) -> list[RunInfo]:
+        """Runs outside of tasks that could go on and that nobody drives, oldest first."""
+        ...
+
+    async def settle_call(
+        self,
+        run_id: str,
+        call: str,
+        decision: Literal["happened", "run", "fail"],
+        *,
+        result: str | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> RunInfo:
+        """Say what became of a call that a crash cut off, by its id or the name of its tool.
+
+        Raises `NotFound`, `Conflict` when there is none such, or several.
+        """
+        ...
 
     async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo: ...
 

@@ -10,6 +10,7 @@ from foliot.cli.connect import connected, run
 from foliot.cli.live import choose_view, finish, leave, watch_run
 from foliot.cli.runtimes import find_run, opened, run_argument
 from foliot.cli.runview.base import Opening
+from foliot.client.local_work import LocalWork
 from foliot.engine.story.amounts import counted, money, one_line, safe
 from foliot.errors import InvalidInput, UsageError
 from foliot.results import RunFailedError, RunResult
@@ -75,7 +76,7 @@ async def _fork(
         )
         failed: RunFailedError | None = None
         try:
-            code = await finish(runtime, view, watched)
+            code = await finish(LocalWork(runtime), view, watched)
         except RunFailedError as error:
             code, failed = error.exit_code, error
         if watched.result is not None and not as_json and not quiet:

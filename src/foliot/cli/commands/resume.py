@@ -11,21 +11,14 @@ import click
 from foliot.cli.commands.run import going_on
 from foliot.cli.connect import namespace, run
 from foliot.cli.errors import tell
-from foliot.cli.live import WAITS, choose_view, finish, leave, watch_run
-from foliot.cli.runtimes import find_run, interrupted, is_undriven, opened, reached, run_argument, run_of, whoami
+from foliot.cli.far_runs import rest_there, resume_there
+from foliot.cli.live import WAITS, Look, finish, leave, watch_run
+from foliot.cli.runtimes import Reach, is_undriven, reached, run_argument, run_of, whoami
 from foliot.cli.runview.plain import MARKS
-from foliot.engine.signals import signal
 from foliot.engine.story.amounts import counted, one_line
-from foliot.engine.worker import is_gone
-from foliot.errors import Conflict, FoliotError, NotFound, UsageError
-from foliot.kernel.events import UnknownDecided
-from foliot.kernel.messages import Text, ToolResult
-from foliot.kernel.state import Call, State
+from foliot.errors import Conflict, FoliotError, UsageError
 from foliot.results import RunResult
-from foliot.runtime import Runtime
-from foliot.store.runs import TASK_LABEL, TERMINAL, Held, RunInfo
-
-MOST = 1000
+from foliot.store.runs import TERMINAL, Held, RunInfo
 
 
 @click.command()
@@ -42,61 +35,51 @@ def resume(run_id: str | None, all_namespaces: bool, as_json: bool, quiet: bool)
     """
     if run_id is None:
         return run(_resume_all(None if all_namespaces else namespace()))
-    return run(_resume_one(run_id, as_json=as_json, quiet=quiet))
+    return run(_resume_one(run_id, Look(as_json=as_json, quiet=quiet)))
 
 
-async def _resume_one(word: str, *, as_json: bool, quiet: bool) -> int:
-    async with opened() as runtime:
-        run_id = (await find_run(runtime, word)).id
-        code = await _go_on(runtime, run_id, as_json=as_json, quiet=quiet)
+async def _resume_one(word: str, look: Look) -> int:
+    async with reached() as reach:
+        run_id = (await run_of(reach.work, word)).id
+        code = await _go_on(reach, run_id, look)
     return leave(code)
 
 
-async def _go_on(runtime: Runtime, run_id: str, *, as_json: bool = False, quiet: bool = False) -> int:
-    view = choose_view(json=as_json, quiet=quiet)
-    opening = await going_on(runtime, run_id)
-    watched = await watch_run(runtime, view, opening, lambda: runtime.resume(run_id, stream=not quiet, check=False))
-    return await finish(runtime, view, watched)
+async def _go_on(reach: Reach, run_id: str, look: Look) -> int:
+    opening = await going_on(reach.work, run_id)
+    if reach.remote is not None:
+        return await resume_there(reach.remote, opening, look)
+    runtime, view = reach.here(), look.view()
+    watched = await watch_run(
+        runtime, view, opening, lambda: runtime.resume(run_id, stream=not look.quiet, check=False)
+    )
+    return await finish(reach.work, view, watched)
 
 
 async def _resume_all(space: str | None) -> int:
-    async with opened() as runtime:
-        found = await _left_alone(runtime, space)
+    async with reached() as reach:
+        found = await reach.work.interrupted(space)
         if not found:
             where = "any namespace" if space is None else f"namespace {space}"
             click.echo(f"No interrupted runs in {where}.", err=True)
             return 0
         if len(found) == 1:
-            code = await _go_on(runtime, found[0].id)
+            code = await _go_on(reach, found[0].id, Look())
         else:
             click.echo(f"Taking up {counted(len(found), 'interrupted run')}.", err=True)
-            codes = await asyncio.gather(*(_one_of_many(runtime, info) for info in found))
+            codes = await asyncio.gather(*(_one_of_many(reach, info) for info in found))
             code = 1 if 1 in codes else max(codes)
     return leave(code)
 
 
-async def _left_alone(runtime: Runtime, space: str | None) -> list[RunInfo]:
-    """Runs that nobody drives, oldest first; also those whose timer has gone off, or who were signalled, unheard."""
-    now = time.time()
-    found = await runtime.runs.journal.list(namespace=space, phases=("pending", "running", "waiting"), limit=MOST)
-    live = [info for info in found if TASK_LABEL not in info.labels]  # workers see to the others
-    waiting = [info.id for info in live if info.phase == "waiting"]
-    told = {signal.run_id for signal in await runtime.runs.journal.signals(waiting)}
-    due = [info for info in live if interrupted(info, now) or _timer_is_over(info, now) or info.id in told]
-    return sorted(due, key=lambda info: info.created_at)
-
-
-def _timer_is_over(info: RunInfo, now: float) -> bool:
-    waiting = cast("dict[str, object]", info.summary.get("waiting") or {})
-    until = waiting.get("until")
-    return info.phase == "waiting" and isinstance(until, int | float) and until <= now
-
-
-async def _one_of_many(runtime: Runtime, info: RunInfo) -> int:
+async def _one_of_many(reach: Reach, info: RunInfo) -> int:
     """One line at the end of each: several live views at once would be no view at all."""
     click.echo(f"  {info.id}  {info.agent}", err=True)
     try:
-        result = await runtime.resume(info.id, check=False)
+        if reach.remote is not None:
+            result = await rest_there(reach.remote, info.id)
+        else:
+            result = await reach.here().resume(info.id, check=False)
     except Held:
         click.echo(f"  {info.id}  somebody else took it up", err=True)
         return 0
@@ -163,34 +146,8 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
 async def _decide(
     word: str, call: str, decision: Literal["happened", "run", "fail"], result: str | None, reason: str, *, quiet: bool
 ) -> int:
-    async with opened() as runtime:
-        info = await find_run(runtime, word)
-        _, state = await runtime.runs.load(info.id)
-        found = _undecided(info, state, call)
-        given = ToolResult(found.id, found.name, (Text(result),)) if result is not None else None
-        event = UnknownDecided(found.id, decision, whoami(), reason, given)
-        await runtime.runs.journal.signal(signal(info.id, event, time.time()))
-        code = await _go_on(runtime, info.id, quiet=quiet)
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
+        await reach.work.settle_call(info.id, call, decision, result=result, by=whoami(), reason=reason)
+        code = await _go_on(reach, info.id, Look(quiet=quiet))
     return leave(code)
-
-
-def _undecided(info: RunInfo, state: State, word: str) -> Call:
-    """The call that is meant: by id, or by its tool's name. Raises `NotFound`, `Conflict`."""
-    open_calls = [call for call in state.calls if _is_unknown(info, call)]
-    if not open_calls:
-        raise Conflict(f"Run {info.id} ({info.phase}) waits for no decision.", hint=f"`foliot why {info.id}`")
-    found = [call for call in open_calls if word in (call.id, call.name)]
-    if len(found) == 1:
-        return found[0]
-    listed = "\n".join(f"{call.id}  {call.name}" for call in open_calls)
-    if found:
-        raise Conflict(f"Several calls of {word} wait for a decision:\n{listed}", hint="Give the id of one.")
-    raise NotFound(f"No call {word!r} waits for a decision. These do:\n{listed}")
-
-
-def _is_unknown(info: RunInfo, call: Call) -> bool:
-    """Also a call whose worker is gone without anybody having noticed yet: taking the run up will say the same."""
-    if call.phase == "unknown":
-        return True
-    asked = call.rule is not None and call.rule.effect == "once" and call.rule.on_unknown == "ask"
-    return call.phase == "running" and asked and info.phase == "running" and is_gone(info.worker)

@@ -16,18 +16,23 @@ import click
 from foliot.cli.asking import answered_here, can_ask
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import warn
-from foliot.cli.live import choose_view, finish, leave, watch_run
+from foliot.cli.far_runs import run_there
+from foliot.cli.live import Look, finish, leave, watch_run
 from foliot.cli.manifests import files_option, load, located
-from foliot.cli.runtimes import opened
+from foliot.cli.runtimes import reached
 from foliot.cli.runview.base import Opening, View
 from foliot.cli.staying import stay, stays, wait_option
 from foliot.client.base import Applied
+from foliot.client.local_work import LocalWork
+from foliot.client.run_standing import RunOrder
+from foliot.client.work import Work
+from foliot.engine.ids import new_run_id
 from foliot.engine.story.amounts import counted, duration
-from foliot.engine.story.tracing import trace_of
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.events import RunCreated
 from foliot.results import RunResult
 from foliot.runtime import Runtime
+from foliot.store.runs import TERMINAL
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -75,6 +80,7 @@ def run_command(
 
     Manifests are applied first, as by `foliot apply`. Tools of type `function` are imported from the current
     folder too, and from that of the manifests. Ctrl-C cancels the run; twice leaves it, to be resumed.
+    With --server the run is driven there, tools included, and goes on when you leave.
     A run that needs an approval or asks something waits here (--wait), or ends with code 8 and is gone on with by
     whoever decides: `foliot approvals --help`, `foliot answer --help`. On a terminal you can answer right here.
 
@@ -166,28 +172,43 @@ async def _run(
     order: Order, run_id: str | None, labels: dict[str, str], user: str, *, as_json: bool, quiet: bool, wait: bool
 ) -> int:
     agent = await _agent(order, quiet=quiet)
-    view = choose_view(json=as_json, quiet=quiet)
     ask_here = wait and not as_json and can_ask()
-    async with opened(*_folders(order.files)) as runtime:
-        opening = await _opening(runtime, agent, order.input, run_id)
-
-        async def drive() -> RunResult:
-            result = await runtime.run(
-                agent, order.input or "", run_id=opening.run_id, labels=labels, user=user, stream=not quiet, check=False
-            )
-            return await stay(runtime, view, result, stream=not quiet, ask_here=ask_here) if wait else result
-
-        watched = await watch_run(runtime, view, opening, drive)
-        while ask_here and await answered_here(runtime, watched.result):
-            view = choose_view(json=as_json, quiet=quiet)
-
-            async def go_on(view: View = view) -> RunResult:
-                result = await runtime.resume(opening.run_id, stream=not quiet, check=False)
-                return await stay(runtime, view, result, stream=not quiet, ask_here=True)
-
-            watched = await watch_run(runtime, view, await going_on(runtime, opening.run_id), go_on)
-        code = await finish(runtime, view, watched)
+    async with reached(*_folders(order.files)) as reach:
+        opening = await _opening(reach.work, agent, order.input, run_id)
+        look = Look(as_json=as_json, quiet=quiet, wait=wait, ask_here=ask_here)
+        if reach.remote is not None:
+            space, _, name = agent.rpartition("/")
+            order_there = RunOrder(name, order.input or "", opening.run_id, space, labels, user)
+            return await run_there(reach.remote, opening, order_there, look)
+        code = await _run_here(reach.here(), agent, order.input or "", opening, labels, user, look)
     return leave(code)
+
+
+async def _run_here(
+    runtime: Runtime, agent: str, input: str, opening: Opening, labels: dict[str, str], user: str, look: Look
+) -> int:
+    work = LocalWork(runtime)
+    view, stream = look.view(), not look.quiet
+
+    async def drive() -> RunResult:
+        result = await runtime.run(
+            agent, input, run_id=opening.run_id, labels=labels, user=user, stream=stream, check=False
+        )
+        return await stay(runtime, view, result, stream=stream, ask_here=look.ask_here) if look.wait else result
+
+    async def told(run_id: str) -> bool:
+        return bool(await runtime.runs.journal.signals([run_id]))
+
+    watched = await watch_run(runtime, view, opening, drive)
+    while look.ask_here and await answered_here(work, watched.result, told=told):
+        view = look.view()
+
+        async def go_on(view: View = view) -> RunResult:
+            result = await runtime.resume(opening.run_id, stream=stream, check=False)
+            return await stay(runtime, view, result, stream=stream, ask_here=True)
+
+        watched = await watch_run(runtime, view, await going_on(work, opening.run_id), go_on)
+    return await finish(work, view, watched)
 
 
 def _folders(files: Sequence[str]) -> list[str]:
@@ -238,14 +259,13 @@ def _applied(files: Sequence[str], applied: Applied) -> str:
     return f"applied {', '.join(files)}: {counted(len(applied.outcomes), 'resource')} ({actions})"
 
 
-async def _opening(runtime: Runtime, agent: str, input: str | None, run_id: str | None) -> Opening:
+async def _opening(work: Work, agent: str, input: str | None, run_id: str | None) -> Opening:
     """Whether the run is new or gone on with. Raises `Conflict` when the id belongs to other work."""
-    facts = await runtime.runs.facts(run_id, limit=1) if run_id is not None else []
-    created = facts[0][1] if facts else None
-    if run_id is None or not isinstance(created, RunCreated):
+    created = await _created(work, run_id) if run_id is not None else None
+    if run_id is None or created is None:
         if input is None:
             raise _no_input()
-        return Opening(run_id or runtime.new_run_id(), agent.removeprefix("default/"), input)
+        return Opening(run_id or new_run_id(time.time()), agent.removeprefix("default/"), input)
     if f"{created.namespace}/{created.agent}" != agent:
         raise Conflict(
             f"Run {run_id} is one of agent {created.namespace}/{created.agent}, not of {agent}.",
@@ -256,23 +276,34 @@ async def _opening(runtime: Runtime, agent: str, input: str | None, run_id: str 
             f"Run {run_id} was started with another input.",
             hint="Leave the input out to go on with it, or choose another --id.",
         )
-    return await going_on(runtime, run_id)
+    return await going_on(work, run_id)
 
 
-async def going_on(runtime: Runtime, run_id: str) -> Opening:
+async def _created(work: Work, run_id: str) -> RunCreated | None:
+    """How the run of exactly this id began; None when there is none."""
+    try:
+        info = await work.find_run(run_id)
+    except (NotFound, Conflict):
+        return None
+    facts = await work.facts(run_id) if info.id == run_id else []
+    first = facts[0][1] if facts else None
+    return first if isinstance(first, RunCreated) else None
+
+
+async def going_on(work: Work, run_id: str) -> Opening:
     """What to say of a run that exists already."""
-    info, state = await runtime.runs.load(run_id)
+    stood = await work.standing(run_id)
+    info = stood.info
     agent = info.agent if info.namespace == "default" else f"{info.namespace}/{info.agent}"
-    if state.ended is not None:
+    if info.phase in TERMINAL:
         ended = f"had ended already ({info.phase}); nothing is done again"
-        return Opening(run_id, agent, done=ended, calls=state.spent.tool_calls)
-    trace = trace_of(run_id, await runtime.runs.facts(run_id))
-    kept = f"{counted(state.spent.steps, 'step')}, {counted(sum(call.ok for call in trace.calls), 'tool result')}"
-    since = duration(max(0.0, time.time() - state.now))
+        return Opening(run_id, agent, done=ended, calls=stood.calls)
+    kept = f"{counted(stood.result.steps, 'step')}, {counted(stood.results, 'tool result')}"
+    since = duration(max(0.0, time.time() - stood.at))
     return Opening(
         run_id,
         agent,
         done=f"goes on where it was {since} ago; kept and not repeated: {kept}",
-        calls=state.spent.tool_calls,
-        asked={call.id: (call.name, call.arguments) for call in state.calls},
+        calls=stood.calls,
+        asked=stood.asked,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, cast, get_args
+import re
+from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
 from fastapi import Query
@@ -11,11 +12,13 @@ from starlette.responses import Response
 
 from foliot.client import wire
 from foliot.client.local_work import LOOKED_AT, NEAR, LocalWork, several
+from foliot.client.run_standing import RunOrder
 from foliot.engine.approval.service import Decision
 from foliot.errors import InvalidInput, NotFound
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.driving import begin_run, resume_run
 from foliot.server.envelope import REQUEST_ID
 from foliot.server.guard import ROLE, new_router
 from foliot.server.identity import Caller
@@ -27,6 +30,7 @@ from foliot.store.runs import TASK_LABEL, Phase, RunInfo
 router = new_router("work")
 
 RUN_PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -62,6 +66,16 @@ class Reply(msgspec.Struct, frozen=True):
     by: str = ""
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """What became of a call that a crash cut off. `result` goes with `happened`."""
+
+    call: str
+    decision: Literal["happened", "run", "fail"]
+    result: str | None = None
+    by: str = ""
+    reason: str = ""
+
+
 # --- runs --------------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +99,57 @@ async def list_runs(
         known = cast("tuple[Phase, ...]", wanted)
         found += await work.runs(namespace=each, agent=agent, phases=known, limit=count)
     return Json(sorted(found, key=lambda info: info.key, reverse=True)[:count])
+
+
+@router.post("/v1/work/runs")
+async def begin(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Have an agent do something, driven here. The id is chosen by whoever asks, so that asking again finds the run."""
+    order = await form(request, RunOrder)
+    if order.namespace != space(namespace):
+        raise InvalidInput("the namespace of the order is not that of the request")
+    if not RUN_ID.fullmatch(order.run_id):
+        raise InvalidInput("this cannot be the id of a run", hint="up to 128 letters, digits, dots, dashes and colons")
+    info = await begin_run(services, order)
+    await _record(services, caller, request, "begun", "Run", info.namespace, info.id)
+    return Json(info)
+
+
+@router.get("/v1/work/interrupted")
+async def interrupted(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Runs outside of tasks that could go on and that nobody drives, oldest first."""
+    work = LocalWork(services.runtime)
+    found = [info for where in spaces(caller, namespace) for info in await work.interrupted(where)]
+    return Json({"runs": sorted(found, key=lambda info: info.created_at)})
+
+
+@router.get("/v1/work/runs/{name}/standing")
+async def standing(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """How a run stands, and what it has done so far."""
+    info = await _run(services, caller, request, name)
+    return Json(await LocalWork(services.runtime).standing(info.id))
+
+
+@router.post("/v1/work/runs/{name}/resume")
+async def resume(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Have a run go on that nobody drives; it goes on here."""
+    info = await _run(services, caller, request, name)
+    after = await resume_run(services, info)
+    await _record(services, caller, request, "resumed", "Run", info.namespace, info.id)
+    return Json(after)
+
+
+@router.post("/v1/work/runs/{name}/settle")
+async def settle(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Say what became of a call that a crash cut off; the run goes on here, or where the runs of its task are done."""
+    info = await _run(services, caller, request, name)
+    said = await form(request, Settled)
+    if said.result is not None and said.decision != "happened":
+        raise InvalidInput("a result goes with a call that happened")
+    await LocalWork(services.runtime).settle_call(
+        info.id, said.call, said.decision, result=said.result, by=who(caller, said.by), reason=said.reason
+    )
+    await _record(services, caller, request, "settled", "Run", info.namespace, info.id)
+    return Json(await resume_run(services, await services.runtime.runs.journal.get(info.id)))
 
 
 @router.get("/v1/work/runs/{name}")

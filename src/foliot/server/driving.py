@@ -1,0 +1,73 @@
+"""Runs that this process drives for somebody who watches them from afar."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from foliot.client.run_standing import RunOrder
+from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.resources.fields import is_name
+from foliot.results import RunResult
+from foliot.server.context import Services
+from foliot.store.runs import TASK_LABEL, TERMINAL, Held, RunInfo
+
+# Labels with this beginning say what a run is to Foliot itself, and are not for its callers.
+RESERVED: Final = "foliot.dev/"
+
+
+async def begin_run(services: Services, order: RunOrder) -> RunInfo:
+    """Begin the run, or go on with the one of this id; durable on return.
+
+    Raises `NotFound` (the agent), `Conflict` when the id belongs to other work, `InvalidInput`.
+    """
+    if taken := sorted(label for label in order.labels if label.startswith(RESERVED)):
+        raise InvalidInput(f"the label {taken[0]!r} cannot be given", hint=f"labels of {RESERVED} are Foliot's own")
+    if not is_name(order.agent):
+        raise InvalidInput(f"{order.agent[:80]!r} does not name an agent", hint="give its name without the namespace")
+    if not order.input.strip():
+        raise InvalidInput("the input is empty: there is nothing to do")
+    runtime = services.runtime
+    try:
+        info = await runtime.runs.journal.get(order.run_id)
+    except NotFound:
+        drive = runtime.run(
+            f"{order.namespace}/{order.agent}",
+            order.input,
+            run_id=order.run_id,
+            labels=order.labels,
+            user=order.user,
+            stream=True,
+            check=False,
+        )
+        return await _driven(services, order.run_id, drive)
+    if (info.namespace, info.agent) != (order.namespace, order.agent):
+        raise Conflict(f"the id {order.run_id!r} belongs to other work", hint="choose another id")
+    return await resume_run(services, info)
+
+
+async def resume_run(services: Services, info: RunInfo) -> RunInfo:
+    """Have a run go on that nobody drives; others stay as they are. Raises what keeps it from going on here."""
+    runtime = services.runtime
+    if info.phase in TERMINAL or runtime.runs.local(info.id) is not None:
+        return info
+    if TASK_LABEL in info.labels:
+        await runtime.tasking.ring(info)
+        return info
+    if info.phase == "running" and not runtime.runs.is_left_alone(info):
+        return info
+    return await _driven(services, info.id, runtime.resume(info.id, stream=True, check=False))
+
+
+async def _driven(services: Services, run_id: str, drive: Coroutine[Any, Any, RunResult]) -> RunInfo:
+    """Return when the first event is durable. Whoever asked may leave: the run goes on."""
+    runtime = services.runtime
+    with runtime.watch(run_id) as reader:
+        task = services.drives.keep(drive)
+        task.add_done_callback(lambda _: reader.close())
+        first = await anext(aiter(reader), None)
+    if first is None:
+        with contextlib.suppress(Held):  # somebody else was faster
+            await task
+    return await runtime.runs.journal.get(run_id)

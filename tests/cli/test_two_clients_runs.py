@@ -1,0 +1,238 @@
+"""One suite, two clients: runs that are begun, watched, ended and taken up, here and on a server."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MANIFEST = """\
+apiVersion: foliot.dev/v1
+kind: ModelEndpoint
+metadata: {name: brain}
+spec:
+  provider: scripted
+  default_model: scripted
+  script:
+    - match: {agent: writer}
+      turns:
+        - {say: "Looking.", call: {look: {}}}
+        - {say: "On {input}: {last_result}."}
+    - match: {agent: broken}
+      turns: [{fail: request}]
+    - match: {agent: asker}
+      turns:
+        - call: {ask_user: {question: "Which colour?"}}
+        - say: "It is {last_result}"
+    - match: {agent: payer}
+      turns:
+        - {call: {pay: {amount: 5}}}
+        - {say: "Paid: {last_result}."}
+---
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata: {name: look}
+spec: {type: function, function: "two_tools:look", effect: read}
+---
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata: {name: pay}
+spec: {type: function, function: "two_tools:pay", effect: idempotent, operation_classes: [write]}
+---
+apiVersion: foliot.dev/v1
+kind: ToolPermission
+metadata: {name: pay}
+spec: {operation_rules: [{operation_class: write, verdict: approval_required}]}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: writer}
+spec: {model_ref: brain, prompt: Go., tools: [look]}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: broken}
+spec: {model_ref: brain, prompt: Go.}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: asker}
+spec: {model_ref: brain, prompt: Ask., tools: [ask_user]}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: payer}
+spec: {model_ref: brain, prompt: Pay., tools: [pay]}
+"""
+TOOLS = """\
+import asyncio
+from pathlib import Path
+
+
+async def look() -> str:
+    for _ in range(6000):
+        if not Path("look.hold").exists():
+            return "all is well"
+        Path("look.held").touch()
+        await asyncio.sleep(0.01)
+    return "held for too long"
+
+
+async def pay(amount: int) -> str:
+    return f"{amount} euros"
+"""
+PATIENCE = 40.0
+
+
+def furnish(folder: Path) -> None:
+    (folder / "team.yaml").write_text(MANIFEST)
+    (folder / "two_tools.py").write_text(TOOLS)
+
+
+@pytest.fixture
+def team(ask):
+    said = ask("apply", "-f", "team.yaml")
+    assert said.code == 0, said.err
+    return ask
+
+
+def plain(text: str) -> str:
+    """Without what differs from run to run: ids, namespaces and durations."""
+    text = re.sub(r"\bn[0-9a-f]{8}/", "", text)
+    text = re.sub(r"\b01[0-9a-z]{18}\b", "RUN", text)
+    return re.sub(r"\b\d+(\.\d+)? ?(ms|s)\b", "TIME", text)
+
+
+def test_a_run_is_watched_to_its_answer_and_looked_at_afterwards(team) -> None:
+    said = team("run", "writer", "clocks")
+
+    assert (said.code, said.out) == (0, "On clocks: all is well.\n"), said.err
+    assert plain(said.err).splitlines() == [
+        "writer  run RUN",
+        "  › clocks",
+        "step 1",
+        "  Looking.",
+        "  TIME · 49 tokens",
+        "  ✓ look  TIME",
+        "    all is well",
+        "step 2",
+        "  TIME · 74 tokens",
+        "✓ succeeded  2 steps · 1 tool call · 123 tokens · TIME · RUN",
+    ]
+    assert team("run", "writer", "clocks", "-q").out == "On clocks: all is well.\n"
+    assert team("trace").code == 0
+    assert "succeeded" in team("why").out
+
+
+def test_manifests_are_applied_before_their_agent_runs(ask) -> None:
+    said = ask("run", "team.yaml", "--agent", "writer", "clocks", "--id", ask.space)
+
+    assert (said.code, said.out) == (0, "On clocks: all is well.\n"), said.err
+    assert "applied team.yaml: 8 resources" in said.err
+    again = ask("run", "writer", "--id", ask.space, "-q")
+    assert (again.code, again.out) == (0, said.out)
+    assert ask("run", "writer", "other", "--id", ask.space).code == 4
+    assert ask("run", "payer", "--id", ask.space).code == 4
+    assert ask("run", "nobody", "x").code == 3
+
+
+def test_events_of_a_run_are_told_to_programs_line_by_line(team) -> None:
+    lines = [json.loads(line) for line in team("run", "writer", "clocks", "--json").out.splitlines()]
+
+    stored = [line for line in lines if "seq" in line]
+    assert [line["seq"] for line in stored] == list(range(1, len(stored) + 1))
+    assert [line["type"] for line in stored][-1] == "run.succeeded"
+    assert lines[-1]["type"] == "result"
+    assert lines[-1]["data"]["output"] == "On clocks: all is well."
+    pieces = [line["data"]["text"] for line in lines if line["type"] == "text.delta" and line["step"] == 2]
+    assert "".join(pieces) == "On clocks: all is well."
+
+
+def test_a_run_that_fails_says_why_and_ends_with_1(team) -> None:
+    said = team("run", "broken", "x")
+
+    assert said.code == 1
+    assert "error: " in said.err
+    assert "foliot why" in said.err
+
+
+def test_a_run_that_needs_consent_ends_with_8_and_goes_on_when_it_is_given(team) -> None:
+    said = team("run", "payer", "go", "--id", team.space)
+    assert said.code == 8, said.err
+    assert "foliot approvals approve" in said.err
+
+    (name,) = team("approvals", "list", "-o", "name").out.split()
+    assert team("approvals", "approve", name, "--no-resume").code == 0
+
+    assert _until(lambda: team("resume", team.space, "-q"), lambda said: said.code == 0).out == "Paid: 5 euros.\n"
+    assert team("cancel", team.space).code == 4
+
+
+def test_a_denied_call_is_told_to_the_model(team) -> None:
+    assert team("run", "payer", "go", "--id", team.space).code == 8
+    (name,) = team("approvals", "list", "-o", "name").out.split()
+
+    assert team("approvals", "deny", name, "--comment", "not today", "--no-resume").code == 0
+
+    ended = _until(lambda: team("resume", team.space, "-q"), lambda said: said.code != 8)
+    assert (ended.code, "not today" in ended.out) == (0, True), ended.err
+
+
+def test_a_question_is_answered_from_elsewhere(team) -> None:
+    assert team("run", "asker", "go", "--id", team.space).code == 8
+
+    assert team("answer", team.space, "blue", "--no-resume").code == 0
+
+    assert _until(lambda: team("resume", team.space, "-q"), lambda said: said.code == 0).out == "It is blue\n"
+
+
+def test_a_run_that_waits_can_be_cancelled(team) -> None:
+    assert team("run", "payer", "go", "--id", team.space).code == 8
+
+    said = team("cancel", team.space, "--reason", "changed my mind")
+
+    assert said.code == 0
+    assert _until(lambda: team("why", team.space), lambda said: "cancelled" in said.out).code == 0
+    assert team("resume", team.space).code == 1
+
+
+def test_ctrl_c_cancels_the_run_wherever_it_is_driven(team, tmp_path: Path) -> None:
+    hold = team.folder / "look.hold"
+    hold.touch()
+    words = [*team.where, "run", "writer", "clocks", "--id", team.space]
+    command = [sys.executable, "-u", "-m", "foliot.cli", *map(str, words)]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    guard = threading.Timer(PATIENCE, running.kill)
+    guard.start()
+    try:
+        while not (team.folder / "look.held").exists():
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate()
+    finally:
+        guard.cancel()
+        hold.unlink()
+        running.kill()
+        running.wait()
+
+    assert running.returncode == 130, errors
+    assert "Cancelling" in errors
+    assert "cancelled" in team("why", team.space).out
+
+
+def _until(ask: Callable[[], object], good: Callable[[object], bool]) -> object:
+    """On a server a decision lets the run go on by itself: it may be under way when it is asked for again."""
+    deadline = time.monotonic() + PATIENCE
+    while not good(said := ask()):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.05)
+    return said
