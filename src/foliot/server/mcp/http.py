@@ -7,6 +7,7 @@ the earlier ones a session lives in this process, and belongs to whoever opened 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -78,7 +79,8 @@ class Door:
             if self._manager is None:
                 require_sdk()
                 ready: asyncio.Future[StreamableHTTPSessionManager] = asyncio.get_running_loop().create_future()
-                self._task = asyncio.create_task(self._stand(ready))
+                # It outlives the request that it begins in, and has nothing of its context.
+                self._task = asyncio.create_task(self._stand(ready), context=contextvars.Context())
                 self._manager = await ready
         return self._manager
 

@@ -9,7 +9,9 @@ import mcp_types as types
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
+from starlette.requests import Request
 
+from foliot.engine.telemetry.callers_trace import asked_within
 from foliot.errors import FoliotError
 from foliot.runtime import Runtime
 from foliot.server.mcp.calling import CallResult, Calls
@@ -32,7 +34,8 @@ def new_server(runtime: Runtime, calls: Calls, knows: Knows) -> Server[Any]:
         return types.ListToolsResult(tools=await _told(list_tools(runtime, knows(ctx))))
 
     async def on_call_tool(ctx: Context, params: types.CallToolRequestParams) -> CallResult:
-        return await calls.call(ctx, knows(ctx), params)
+        with asked_within(_trace(ctx, params)):
+            return await calls.call(ctx, knows(ctx), params)
 
     async def on_list_resources(ctx: Context, _: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         return types.ListResourcesResult(resources=await _told(list_resources(runtime, knows(ctx))))
@@ -58,6 +61,14 @@ def new_server(runtime: Runtime, calls: Calls, knows: Knows) -> Server[Any]:
         on_list_resource_templates=on_list_templates,
         on_read_resource=on_read_resource,
     )
+
+
+def _trace(ctx: Context, params: types.CallToolRequestParams) -> str:
+    """The trace that the caller is in: of this call, or else of the request that it came in."""
+    told = (params.meta or {}).get("traceparent")
+    if told is None and isinstance(ctx.request, Request):
+        told = ctx.request.headers.get("traceparent")
+    return told if isinstance(told, str) else ""
 
 
 async def _told(work: Awaitable[T]) -> T:
