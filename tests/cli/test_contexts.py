@@ -142,3 +142,35 @@ def test_what_works_on_the_store_itself_does_not_do_so_behind_a_server(foliot, h
     assert said.code == 2, said.err
     assert "on the store itself" in said.err
     assert not (home / "foliot.db").exists()
+
+
+def test_the_group_has_the_verbs_of_kubectl_under_short_names(prod, home):
+    assert prod("context", "list", "-o", "name").out.split() == ["prod"]
+    assert prod("context", "use", "prod").code == 0
+    here = prod("context", "show")
+    assert f"{URL}  (from context prod in {home / 'contexts.json'})" in here.out
+    assert "team-a" in here.out
+    assert TOKEN not in here.out + prod("context", "show", "prod", "-o", "json").out
+    assert json.loads(prod("context", "show", "prod", "-o", "json").out)["token"] == "kept here"
+    assert prod("context", "set", "prod", "-n", "team-b").code == 0
+    assert "team-b" in prod("context", "show", "prod").out
+    assert prod("context", "use", "--none").code == 0
+    assert "store:" in prod("context", "show").out
+    assert prod("context", "delete", "prod").code == 0
+    assert prod("context", "show", "prod").code == 3
+
+
+def test_what_is_shown_says_what_is_stronger(prod, monkeypatch):
+    prod("context", "use", "prod")
+    monkeypatch.setenv("FOLIOT_SERVER", "https://other.example")
+    monkeypatch.setenv("FOLIOT_TOKEN", TOKEN)
+
+    by_environment = prod("context", "show")
+    by_flag = prod("--server", "https://third.example", "context", "show")
+    by_store = prod("--store", "sqlite:///here.db", "context", "show")
+
+    assert "https://other.example  (from environment FOLIOT_SERVER)" in by_environment.out
+    assert "from environment FOLIOT_TOKEN" in by_environment.out
+    assert "https://third.example  (from flag --server)" in by_flag.out
+    assert "here.db  (from flag --store)" in by_store.out
+    assert TOKEN not in by_environment.out + by_flag.out + by_store.out

@@ -77,6 +77,7 @@ OPERATE: Final = {
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
     "tokens": Verb(f"{_AT}.tokens:tokens", "Who may call the server: make, list, revoke", ("token", "auth", "keys")),
     "users": Verb(f"{_AT}.users:users", "Who may log in to the server: make, list, disable", ("user", "accounts")),
+    "context": Verb(f"{_AT}.contexts:context", "Servers by name, and which one commands ask", ("contexts", "ctx")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
     "completion": Verb(f"{_AT}.completion:completion", "Completion script for bash, zsh or fish", ("complete",)),
     "version": Verb(f"{_AT}.about:version", "Show the version", ("about",)),

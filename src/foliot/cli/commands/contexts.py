@@ -1,9 +1,10 @@
-"""`foliot config …-context(s)`: servers by name, and which of them commands talk to."""
+"""`foliot context`: servers by name, and which of them commands talk to. Also as `foliot config …-context`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -13,7 +14,25 @@ from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
 from foliot.errors import UsageError
 
+if TYPE_CHECKING:
+    from foliot.contexts import Context
+
 _name = click.argument("name", metavar="NAME")
+
+
+@click.group()
+def context() -> None:
+    """Servers by name, as with kubectl: where each is, its token, and the namespace to work in.
+
+    \b
+    foliot context set prod --server https://foliot.example --token-stdin --use < token
+    foliot context list
+    foliot --context prod get agents      for one command
+    foliot context use --none             back to the store of this machine
+
+    Where commands go: --server, --context or --store; FOLIOT_SERVER; FOLIOT_CONTEXT; FOLIOT_STORE; the context in use;
+    the store of the settings. The first that is given counts.
+    """
 
 
 @click.command("get-contexts")
@@ -26,11 +45,11 @@ def get_contexts(output: str) -> int:
     shown = {
         name: {
             "current": name == kept.current,
-            "server": context.server,
-            "namespace": context.namespace or "default",
-            "token": "kept here" if context.token else f"in {context.token_file}" if context.token_file else "none",
+            "server": found.server,
+            "namespace": found.namespace or "default",
+            "token": _kept(found),
         }
-        for name, context in sorted(kept.contexts.items())
+        for name, found in sorted(kept.contexts.items())
     }
     if output == "json":
         click.echo(as_json(shown))
@@ -43,7 +62,7 @@ def get_contexts(output: str) -> int:
         ]
         click.echo(table(["", "NAME", "SERVER", "NAMESPACE", "TOKEN"], rows))
     else:
-        click.echo("There are no contexts. `foliot config set-context --help` says how to make one.", err=True)
+        click.echo("There are no contexts. `foliot context set --help` says how to make one.", err=True)
     return 0
 
 
@@ -58,6 +77,55 @@ def current_context() -> int:
         return 0
     click.echo(kept.current)
     return 0
+
+
+@click.command("show")
+@click.argument("name", metavar="[NAME]", required=False)
+@output_option("text", "json", default="text", help="text or json.")
+def show_context(name: str | None, output: str) -> int:
+    """One context; without NAME where commands go now, and why. Tokens are never shown."""
+    facts = _context_facts(name) if name is not None else _reached_now()
+    if output == "json":
+        click.echo(as_json(facts))
+    else:
+        click.echo("\n".join(f"{label + ':':10} {value}" for label, value in facts.items() if value))
+    return 0
+
+
+def _context_facts(name: str) -> dict[str, str]:
+    from foliot.contexts import load_contexts
+
+    kept = load_contexts(_home())
+    found = kept.named(name)
+    return {
+        "name": name + (" (in use)" if kept.current == name else ""),
+        "server": found.server,
+        "namespace": found.namespace or "default",
+        "token": _kept(found),
+        "ca": found.server_ca,
+        "cert": found.server_cert,
+    }
+
+
+def _reached_now() -> dict[str, str]:
+    settings = current().settings()
+    if settings.server is None:
+        from foliot.settings import mask_password
+
+        return {
+            "store": f"{mask_password(settings.store)}  (from {settings.origin('store')})",
+            "namespace": f"{settings.namespace}  (from {settings.origin('namespace')})",
+        }
+    typed = settings.origin("token_file").startswith("flag")
+    named = "token" if settings.token is not None and not typed else "token_file"
+    held = settings.token is not None or settings.token_file is not None
+    return {
+        "server": f"{settings.server}  (from {settings.origin('server')})",
+        "namespace": f"{settings.namespace}  (from {settings.origin('namespace')})",
+        "token": f"from {settings.origin(named)}" if held else "none",
+        "ca": str(settings.server_ca or ""),
+        "cert": str(settings.server_cert or ""),
+    }
 
 
 @click.command("use-context")
@@ -89,8 +157,8 @@ def set_context(name: str, token_stdin: bool, ca: str | None, cert: str | None, 
     """Make a context, or change what is given of one: --server, -n, and --token-file are kept in it.
 
     \b
-    foliot config set-context prod --server https://foliot.example --token-stdin --use < token
-    foliot config set-context prod -n team-a
+    foliot context set prod --server https://foliot.example --token-stdin --use < token
+    foliot context set prod -n team-a
 
     They are kept in contexts.json in Foliot's folder, readable by you only. A token is for one server: with another
     --server it is forgotten.
@@ -147,5 +215,20 @@ def delete_context(name: str) -> int:
     return 0
 
 
+def _kept(context: Context) -> str:
+    """Where the token of a context is; never the token."""
+    return "kept here" if context.token else f"in {context.token_file}" if context.token_file else "none"
+
+
 def _home() -> Path:
     return current().home()
+
+
+for _command, _verb in (
+    (get_contexts, "list"),
+    (show_context, "show"),
+    (use_context, "use"),
+    (set_context, "set"),
+    (delete_context, "delete"),
+):
+    context.add_command(_command, _verb)
