@@ -242,6 +242,22 @@ class JournalConformance:
         with pytest.raises(NotFound):
             await journal.get("old")
 
+    async def test_one_run_that_ended_can_be_forgotten(self, journal: Journal) -> None:
+        over = await born(journal, "over", content={digest_of(b"spec"): b"spec"})
+        await journal.append(over, [entry(2)], phase="succeeded")
+        await born(journal, "live", content={digest_of(b"spec"): b"spec"})
+
+        await journal.forget("over")
+
+        assert await journal.read("over") == []
+        assert len(await journal.read("live")) == 1
+        assert await journal.get_blob(digest_of(b"spec")) == b"spec"
+        for forgotten in (journal.get("over"), journal.forget("over")):
+            with pytest.raises(NotFound):
+                await forgotten
+        with pytest.raises(Conflict, match="has not ended"):
+            await journal.forget("live")
+
     async def test_a_child_remembers_where_it_came_from(self, journal: Journal) -> None:
         await born(journal)
         await born(journal, "fork", parent="r1", parent_seq=7, labels={"why": "what-if"})

@@ -137,6 +137,9 @@ class SqlJournal:
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
         return await self._db.write(_purge, ended_before, limit)
 
+    async def forget(self, run_id: str) -> None:
+        await self._db.write(_forget, run_id)
+
 
 # --- transactions ------------------------------------------------------------------------------------------------
 
@@ -317,10 +320,25 @@ def _put_blobs(blobs: list[dict[str, Any]]) -> Tx[None]:
 
 def _purge(before: float, limit: int) -> Tx[int]:
     ended = yield from rows("purge_find", before=before, count=limit)
-    for name, column in (("purge_events", "key"), ("purge_signals", "id"), ("purge_uses", "key"), ("purge_run", "key")):
-        yield from many(name, [{column: row[column]} for row in ended])
+    yield from _delete(ended)
     yield from run("purge_blobs", before=before)
     return len(ended)
+
+
+def _forget(run_id: str) -> Tx[None]:
+    row = yield from one("forget_find", id=run_id)
+    if row is None:
+        raise NotFound(f"there is no run {run_id!r}")
+    if row["phase"] not in TERMINAL:
+        raise Conflict(f"run {run_id} has not ended ({row['phase']})", hint="cancel it first")
+    if row["held"]:
+        raise Conflict(f"run {run_id} is part of a task that goes on", hint="cancel the task first")
+    yield from _delete([row])
+
+
+def _delete(ended: Sequence[Row]) -> Tx[None]:
+    for name, column in (("purge_events", "key"), ("purge_signals", "id"), ("purge_uses", "key"), ("purge_run", "key")):
+        yield from many(name, [{column: row[column]} for row in ended])
 
 
 def _digest(data: bytes) -> str:

@@ -204,6 +204,12 @@ class MemoryJournal:
         self._blobs = {digest: data for digest, data in self._blobs.items() if digest in kept}
         return len(ended)
 
+    async def forget(self, run_id: str) -> None:
+        info = self._get(run_id).info
+        if info.phase not in TERMINAL:
+            raise Conflict(f"run {run_id} has not ended ({info.phase})", hint="cancel it first")
+        del self._runs[run_id]
+
     def _get(self, run_id: str) -> _Run:
         try:
             return self._runs[run_id]

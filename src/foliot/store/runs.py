@@ -206,3 +206,10 @@ class Journal(Protocol):
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
         """Forget runs that ended before a time, with events and content nobody else refers to; how many."""
         ...
+
+    async def forget(self, run_id: str) -> None:
+        """Forget one run and its events. What it shared with others may stay until the next purge.
+
+        Raises `NotFound`; `Conflict` for a run that has not ended, or whose task lives.
+        """
+        ...

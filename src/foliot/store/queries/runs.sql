@@ -99,6 +99,12 @@ SELECT key, id FROM run
                     WHERE m.run_id = run.id AND t.ended_at IS NULL)
  ORDER BY id LIMIT :count;
 
+-- name: forget_find
+SELECT key, id, phase,
+       CASE WHEN EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
+                          WHERE m.run_id = run.id AND t.ended_at IS NULL) THEN 1 ELSE 0 END AS held
+  FROM run WHERE id = :id;
+
 -- name: purge_events
 DELETE FROM event WHERE run = :key;
 

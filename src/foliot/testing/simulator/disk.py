@@ -71,6 +71,9 @@ class ProcessJournal:
         operation = partial(self._truth.purge, ended_before=ended_before, limit=limit)
         return await self._write("purge", "", operation, lambda _: None)
 
+    async def forget(self, run_id: str) -> None:
+        await self._write("forget", run_id, partial(self._truth.forget, run_id), lambda _: None)
+
     async def _write(
         self, what: str, run_id: str, operation: Callable[[], Coroutine[Any, Any, Any]], stored: Callable[[Any], None]
     ) -> Any:
