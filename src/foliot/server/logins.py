@@ -24,11 +24,12 @@ from foliot.store.base import Database
 from foliot.store.login_attempts import Pace, SqlLoginAttempts
 from foliot.store.login_flows import SqlLoginFlows
 from foliot.store.login_sessions import NOBODY, Lifetime, LoginSession, SqlLoginSessions
-from foliot.store.users import Account, SqlUsers, UserInfo, digest_of
+from foliot.store.users import SqlUsers, UserInfo, digest_of
 
 # Wrong ones: twenty in a row from one place, ten for one name; then one every six seconds.
 PER_PEER: Final = Pace(20, 6.0)
 PER_NAME: Final = Pace(10, 6.0)
+SWEPT_EVERY: Final = 256
 FIRST_ADMIN: Final = {"*": ("admin",)}
 DEFAULT_IDLE: Final = 12 * 3600.0
 DEFAULT_LIFE: Final = 7 * 86400.0
@@ -70,6 +71,7 @@ class Logins:
         )
         self.passwords = passwords or Passwords()
         self._attempts = SqlLoginAttempts(database)
+        self._charges = 0
         self._clock = clock
         provider = Provider.of(settings) if settings else None
         self.oidc: OidcLogins | None = None
@@ -89,7 +91,9 @@ class Logins:
             raise WrongLogin(account.info.name if account else "")
         session, cookie = await self.sessions.begin(account, lifetime=self.lifetime, now=now)
         await self._forgive(*counted)
-        await self._tidy(account, password, now)
+        if self.passwords.outdated(account.password):
+            await self.users.rehash(account, await self.passwords.hash(password))
+        await self.sweep()
         return Entered(session, cookie)
 
     async def set_up(self, token: str, name: str, password: str, peer: str) -> UserInfo:
@@ -126,7 +130,15 @@ class Logins:
         """Count a visit that costs something, though it guesses nothing. Raises `TooMany`."""
         await self._charge((f"visit {_peer(peer)}", PER_PEER))
 
+    async def sweep(self) -> None:
+        """Forget what is over. Done by whoever comes in, and now and then by those who do not."""
+        now = self._clock()
+        await asyncio.gather(self.sessions.prune(now=now), self._attempts.prune(now=now))
+
     async def _charge(self, *subjects: tuple[str, Pace]) -> None:
+        self._charges += 1
+        if self._charges % SWEPT_EVERY == 0:
+            await self.sweep()
         for subject, pace in subjects:
             wait = await self._attempts.charge(subject, pace, now=self._clock())
             if wait:
@@ -134,12 +146,6 @@ class Logins:
 
     async def _forgive(self, *subjects: tuple[str, Pace]) -> None:
         await asyncio.gather(*(self._attempts.refund(subject, pace) for subject, pace in subjects))
-
-    async def _tidy(self, account: Account, password: str, now: float) -> None:
-        """What is done now and then, by whoever comes in: old rows go, and hashes follow today's costs."""
-        if self.passwords.outdated(account.password):
-            await self.users.rehash(account, await self.passwords.hash(password))
-        await asyncio.gather(self.sessions.prune(now=now), self._attempts.prune(now=now))
 
 
 def _peer(address: str) -> str:

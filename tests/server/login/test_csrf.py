@@ -59,9 +59,9 @@ async def test_json_that_pretends_to_be_plain_text_changes_nothing(inside: httpx
     await refused(await inside.post(PATH, content=content, headers={"Content-Type": "text/plain"}))
 
 
-@pytest.mark.parametrize("token", ["", "wrong", "A" * 43])
-async def test_a_wrong_token_changes_nothing(inside: httpx.AsyncClient, token: str) -> None:
-    await refused(await inside.post(PATH, json=AGENT, headers={"X-CSRF-Token": token}))
+async def test_a_wrong_token_changes_nothing(inside: httpx.AsyncClient) -> None:
+    for token in ("", "wrong", "A" * 43, inside.cookies["foliot_session"]):
+        await refused(await inside.post(PATH, json=AGENT, headers={"X-CSRF-Token": token}))
 
 
 async def test_a_missing_token_changes_nothing_whatever_the_method(inside: httpx.AsyncClient) -> None:
@@ -88,25 +88,16 @@ async def test_the_token_of_another_session_changes_nothing(
     await refused(await inside.post(PATH, json=AGENT, headers=theirs))
 
 
-async def test_the_session_itself_is_not_its_token(inside: httpx.AsyncClient) -> None:
-    await refused(await inside.post(PATH, json=AGENT, headers={"X-CSRF-Token": inside.cookies["foliot_session"]}))
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
+async def test_even_with_the_token_another_site_changes_nothing(inside: httpx.AsyncClient) -> None:
+    for headers in (
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
         {"Origin": "http://localhost.evil.example"},
         {"Origin": "http://localhost:8081"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
-    ],
-)
-async def test_even_with_the_token_another_site_changes_nothing(
-    inside: httpx.AsyncClient, headers: dict[str, str]
-) -> None:
-    await refused(await inside.post(PATH, json=AGENT, headers={"X-CSRF-Token": token_of(inside), **headers}))
+    ):
+        await refused(await inside.post(PATH, json=AGENT, headers={"X-CSRF-Token": token_of(inside), **headers}))
 
 
 async def test_a_method_cannot_be_disguised(inside: httpx.AsyncClient) -> None:
@@ -125,27 +116,22 @@ async def test_a_bearer_needs_no_token_also_beside_a_cookie(site: Site, http: ht
     assert answer.status_code == 201
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
+async def test_nobody_is_logged_in_by_a_page_of_another_site(site: Site, http: httpx.AsyncClient) -> None:
+    await site.user()
+    content = f'{{"username": "ada", "password": "{PASSWORD}"}}'.encode()
+    json_type = {"Content-Type": "application/json"}
+
+    for headers, status in (
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Type": "application/jsonp"}, 415),
-        ({"Content-Type": "application/json", "Origin": "https://evil.example"}, 403),
-        ({"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({**json_type, "Origin": "https://evil.example"}, 403),
+        ({**json_type, "Sec-Fetch-Site": "cross-site"}, 403),
         ({"Content-Type": "application/json; charset=utf-8"}, 200),
-    ],
-)
-async def test_nobody_is_logged_in_by_a_page_of_another_site(
-    site: Site, http: httpx.AsyncClient, headers: dict[str, str], status: int
-) -> None:
-    await site.user()
-    content = f'{{"username": "ada", "password": "{PASSWORD}"}}'.encode()
-
-    answer = await http.post("/v1/auth/login", content=content, headers=headers)
-
-    assert answer.status_code == status
-    assert ("set-cookie" in answer.headers) == (status == 200)
+    ):
+        answer = await http.post("/v1/auth/login", content=content, headers=headers)
+        assert answer.status_code == status, headers
+        assert ("set-cookie" in answer.headers) == (status == 200)
 
 
 async def test_an_attempt_of_another_site_is_in_the_audit_log(

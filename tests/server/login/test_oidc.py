@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -128,13 +127,13 @@ async def test_another_browser_cannot_use_what_was_meant_for_this_one(
     await refused(http, address)
 
 
-@pytest.mark.parametrize("change", ["", "state=", "state=x", "code=x", "code=x&state=y&error=z"])
 async def test_coming_back_without_having_been_sent_is_refused(
-    site: Site, http: httpx.AsyncClient, provider: FakeProvider, change: str
+    site: Site, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
     await began(http, provider)
 
-    await refused(http, f"/v1/auth/oidc/callback?{change}")
+    for query in ("", "state=", "state=x", "code=x", "code=x&state=y&error=z"):
+        await refused(http, f"/v1/auth/oidc/callback?{query}")
 
 
 async def test_who_comes_back_too_late_is_refused(site: Site, http: httpx.AsyncClient, provider: FakeProvider) -> None:
@@ -218,35 +217,23 @@ async def test_a_provider_cannot_send_the_server_elsewhere(
     assert provider.asked.count("keys") == (1 if where == "keys" else 0)
 
 
-@pytest.mark.parametrize(
-    "place", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "", "/a\nb", "/é", "/ b"]
-)
-async def test_one_goes_on_at_this_server_only(site: Site, http: httpx.AsyncClient, place: str) -> None:
-    answer = await http.get("/v1/auth/oidc/login", params={"return_to": place})
-
-    assert answer.status_code == 400
+async def test_one_goes_on_at_this_server_only(site: Site, http: httpx.AsyncClient) -> None:
+    for place in ("//evil.example", "https://evil.example", "/\\evil.example", "evil", "", "/a\nb", "/é", "/ b"):
+        answer = await http.get("/v1/auth/oidc/login", params={"return_to": place})
+        assert answer.status_code == 400, place
 
 
-@pytest.mark.parametrize(
-    "claims",
-    [
-        {"groups": []},
-        {"groups": None},
-        {"groups": {"devs": 1}},
-        {"groups": [1]},
-        {"preferred_username": ""},
-        {"preferred_username": None},
-        {"preferred_username": 7},
-        {"preferred_username": "a\nb"},
-    ],
-)
 async def test_somebody_without_a_role_or_a_name_is_not_let_in(
-    site: Site, http: httpx.AsyncClient, provider: FakeProvider, claims: dict[str, Any]
+    site: Site, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    provider.claims |= claims
+    good, bad = provider.claims, ({"groups": []}, {"groups": None}, {"groups": {"devs": 1}}, {"groups": [1]})
+    nameless = ({"preferred_username": name} for name in ("", None, 7, "a\nb"))
 
-    await refused(http, await began(http, provider), 403)
-    assert [act["outcome"] for act in await site.acts()] == ["login_failed"]
+    for claims in (*bad, *nameless):
+        provider.claims = {**good, **claims}
+        await refused(http, await began(http, provider), 403)
+
+    assert [act["outcome"] for act in await site.acts()] == ["login_failed"] * 8
 
 
 @pytest.mark.parametrize("more", [{"FOLIOT_OIDC_NAME_CLAIM": "email", "FOLIOT_OIDC_ROLES_CLAIM": "realm.roles"}])

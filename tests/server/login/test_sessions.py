@@ -105,9 +105,8 @@ async def test_unknown_wrong_and_disabled_are_told_the_same(site: Site, http: ht
     assert "set-cookie" not in answers[0].headers
 
 
-@pytest.mark.parametrize(("name", "password"), [("ada", "wrong"), ("nobody", PASSWORD), ("bob", PASSWORD), ("", "")])
 async def test_unknown_wrong_and_disabled_take_the_same_work(
-    site: Site, http: httpx.AsyncClient, passwords: Passwords, name: str, password: str
+    site: Site, http: httpx.AsyncClient, passwords: Passwords
 ) -> None:
     await site.user("ada")
     await site.user("bob")
@@ -122,8 +121,9 @@ async def test_unknown_wrong_and_disabled_take_the_same_work(
 
     passwords._hasher = Watching()  # pyright: ignore[reportAttributeAccessIssue]
 
-    assert (await http.post("/v1/auth/login", json=login(name, password))).status_code == 401
-    assert compared == ["m=8,t=1,p=1"]
+    for name, password in (("ada", "wrong"), ("nobody", PASSWORD), ("bob", PASSWORD), ("", "")):
+        assert (await http.post("/v1/auth/login", json=login(name, password))).status_code == 401
+    assert compared == ["m=8,t=1,p=1"] * 4, "one comparison each, at the same costs"
 
 
 async def test_a_session_ends_when_it_rests_too_long_or_lasts_too_long(
@@ -246,56 +246,6 @@ async def test_the_first_account_is_made_once_by_whoever_has_the_setup_token(
     assert (await http.post("/v1/auth/login", json=login("root"))).json()["roles"] == {"*": ["admin"]}
 
 
-async def test_wrong_attempts_are_slowed_down_for_the_name_wherever_they_come_from(site: Site) -> None:
-    await site.user()
-    answers: list[httpx.Response] = []
-    for number in range(12):
-        async with site.browser(peer=f"203.0.113.{number}") as http:
-            header = {"X-Forwarded-For": f"198.51.100.{number}"}
-            answers.append(await http.post("/v1/auth/login", json=login(password="wrong"), headers=header))
-
-    assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 2
-    assert answers[-1].json()["code"] == "too_many_requests"
-    assert int(answers[-1].headers["retry-after"]) == 7
-    async with site.browser() as http:
-        assert (await http.post("/v1/auth/login", json=login())).status_code == 429, "also for the right one"
-        site.clock.now += 6
-        assert (await http.post("/v1/auth/login", json=login())).status_code == 200
-
-
-async def test_wrong_attempts_are_slowed_down_for_the_place_whatever_name_they_try(site: Site) -> None:
-    await site.user()
-    async with site.browser(peer="2001:db8::1") as http, site.browser(peer="2001:db8::2") as neighbour:
-        tried = [
-            await each.post("/v1/auth/login", json=login(f"name{n}"), headers={"X-Forwarded-For": f"198.51.100.{n}"})
-            for n, each in enumerate([http, neighbour] * 11)
-        ]
-    assert [answer.status_code for answer in tried] == [401] * 20 + [429] * 2
-
-    async with site.browser(peer="2001:db8:0:1::1") as elsewhere:
-        assert (await elsewhere.post("/v1/auth/login", json=login())).status_code == 200
-
-
-async def test_logins_that_succeed_do_not_count(site: Site, http: httpx.AsyncClient, log_in: LogIn) -> None:
-    await site.user()
-
-    for _ in range(25):
-        await log_in(http)
-
-
-async def test_attempts_are_counted_for_all_servers_on_a_store(site: Site) -> None:
-    await site.user()
-    from foliot.server.auth import TokenAuth
-
-    other = TokenAuth(site.runtime.tasking.database, local=True, passwords=Passwords(**CHEAP), clock=site.clock)
-    for logins in [site.auth.logins, other.logins] * 5:
-        with pytest.raises(Exception, match="wrong"):
-            await logins.log_in("ada", "wrong", "203.0.113.1")
-
-    with pytest.raises(Exception, match="too many attempts"):
-        await other.logins.log_in("ada", PASSWORD, "203.0.113.2")
-
-
 async def test_a_hash_that_is_outdated_is_made_anew_at_the_next_login(
     site: Site, http: httpx.AsyncClient, log_in: LogIn
 ) -> None:
@@ -357,15 +307,12 @@ async def test_what_is_refused_to_a_caller_is_in_the_audit_log_once_a_minute(
     assert first["resource"]["role"] == "author"
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'{"username": 1}', b'{"username": "a"}', b"\xff", b'{"username": "\xed\xa0\x80"}']
-)
-async def test_a_body_that_cannot_be_used_is_said_so(site: Site, http: httpx.AsyncClient, body: bytes) -> None:
+async def test_a_body_that_cannot_be_used_is_said_so(site: Site, http: httpx.AsyncClient) -> None:
     await site.user()
 
-    answer = await http.post("/v1/auth/login", content=body, headers={"Content-Type": "application/json"})
-
-    assert answer.status_code in (400, 422)
+    for body in (b"", b"{", b"[]", b'{"username": 1}', b'{"username": "a"}', b"\xff", b'{"username": "\xed\xa0\x80"}'):
+        answer = await http.post("/v1/auth/login", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code in (400, 422), body
 
 
 async def test_a_server_without_accounts_says_so(runtime, settings) -> None:

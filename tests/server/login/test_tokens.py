@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import httpx2 as httpx
-import pytest
 
 from tests.server.login.conftest import LogIn, Site
 
@@ -39,36 +38,26 @@ async def test_an_admin_makes_lists_and_revokes_and_the_text_is_shown_once(site:
     assert text.rpartition("_")[2] not in json.dumps(await site.acts())
 
 
-@pytest.mark.parametrize("role", ["reader", "operator", "approver", "author"])
-async def test_who_is_no_admin_anywhere_has_nothing_to_do_with_tokens(
-    site: Site, http: httpx.AsyncClient, role: str
-) -> None:
-    known = await site.token(role, name="eve")
-
-    for answer in (
-        await http.get("/v1/tokens", headers=known),
-        await http.post("/v1/tokens", json={"name": "x"}, headers=known),
-        await http.delete("/v1/tokens/eve", headers=known),
-    ):
-        assert (answer.status_code, answer.json()["code"]) == (403, "denied")
+async def test_who_is_no_admin_anywhere_has_nothing_to_do_with_tokens(site: Site, http: httpx.AsyncClient) -> None:
+    for role in ("reader", "operator", "approver", "author"):
+        known = await site.token(role, name=role)
+        for answer in (
+            await http.get("/v1/tokens", headers=known),
+            await http.post("/v1/tokens", json={"name": "x"}, headers=known),
+            await http.delete("/v1/tokens/reader", headers=known),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (403, "denied")
 
 
-@pytest.mark.parametrize(
-    ("spaces", "status"),
-    [(["team-a"], 201), (["*"], 404), (["team-b"], 404), (["team-a", "team-b"], 404), (["team-a", "*"], 404)],
-)
-async def test_an_admin_of_a_namespace_gives_what_is_theirs_and_no_more(
-    site: Site, http: httpx.AsyncClient, spaces: list[str], status: int
-) -> None:
+async def test_an_admin_of_a_namespace_gives_what_is_theirs_and_no_more(site: Site, http: httpx.AsyncClient) -> None:
     known = await site.token("admin", space="team-a", name="ada")
 
-    answer = await http.post("/v1/tokens", json={"name": "x", "roles": ["admin"], "namespaces": spaces}, headers=known)
-
-    assert answer.status_code == status
-    if status == 201:
-        assert answer.json()["name"] == "ada/x"
-    else:
-        assert len((await http.get("/v1/tokens", headers=known)).json()["items"]) == 1
+    for spaces in (["*"], ["team-b"], ["team-a", "team-b"], ["team-a", "*"]):
+        order = {"name": "x", "roles": ["admin"], "namespaces": spaces}
+        assert (await http.post("/v1/tokens", json=order, headers=known)).status_code == 404, spaces
+    assert len((await http.get("/v1/tokens", headers=known)).json()["items"]) == 1
+    order = {"name": "x", "roles": ["admin"], "namespaces": ["team-a"]}
+    assert (await http.post("/v1/tokens", json=order, headers=known)).json()["name"] == "ada/x"
 
 
 async def test_an_author_of_one_place_and_admin_of_another_does_not_mix_them(
@@ -111,30 +100,28 @@ async def test_a_name_is_taken_once(site: Site, http: httpx.AsyncClient) -> None
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"name": ""},
-        {"name": "a/b"},
-        {"name": "a\nb"},
-        {"name": "a" * 101},
-        {"name": "x", "roles": ["king"]},
-        {"name": "x", "roles": []},
-        {"name": "x", "namespaces": []},
-        {"name": "x", "namespaces": ["a b"]},
-        {"name": "x", "expires": "soon"},
-        {"name": "x", "expires": "0s"},
-        {"name": "x", "expires": "-1h"},
-        {"name": "x", "roles": "admin"},
-    ],
-)
-async def test_what_cannot_be_meant_is_said_and_nothing_is_made(
-    site: Site, http: httpx.AsyncClient, body: dict[str, object]
-) -> None:
+NONSENSE = [
+    {},
+    {"name": ""},
+    {"name": "a/b"},
+    {"name": "a\nb"},
+    {"name": "a" * 101},
+    {"name": "x", "roles": ["king"]},
+    {"name": "x", "roles": []},
+    {"name": "x", "namespaces": []},
+    {"name": "x", "namespaces": ["a b"]},
+    {"name": "x", "expires": "soon"},
+    {"name": "x", "expires": "0s"},
+    {"name": "x", "expires": "-1h"},
+    {"name": "x", "roles": "admin"},
+]
+
+
+async def test_what_cannot_be_meant_is_said_and_nothing_is_made(site: Site, http: httpx.AsyncClient) -> None:
     root = await site.token("admin", name="root")
 
-    answer = await http.post("/v1/tokens", json=body, headers=root)
+    for body in NONSENSE:
+        answer = await http.post("/v1/tokens", json=body, headers=root)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), body
 
-    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert len((await http.get("/v1/tokens", headers=root)).json()["items"]) == 1

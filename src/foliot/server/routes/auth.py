@@ -192,6 +192,7 @@ async def end_oidc(request: Request, services: ServicesDep) -> Response:
         await tell(request, "login_failed", "User", "", method="oidc", code=error.code)
         raise
     await _leave_old(request, auth)
+    await auth.logins.sweep()
     response = RedirectResponse(vouched.return_to, 303)
     cookies.clear(response, request.scope, FLOW)
     cookies.write(response, request.scope, SESSION, vouched.cookie, age=auth.logins.lifetime.whole)

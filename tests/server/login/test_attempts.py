@@ -1,0 +1,77 @@
+"""Guessing is slow: for a name wherever it comes from, for a place whatever it tries, for all servers together."""
+
+from __future__ import annotations
+
+import httpx2 as httpx
+import pytest
+
+from foliot.server.auth import TokenAuth
+from foliot.server.errors import TooMany
+from foliot.server.logins import WrongLogin
+from foliot.server.passwords import Passwords
+from foliot.store.login_attempts import SqlLoginAttempts
+from tests.server.login.conftest import CHEAP, PASSWORD, LogIn, Site
+
+
+def login(name: str = "ada", password: str = PASSWORD) -> dict[str, str]:
+    return {"username": name, "password": password}
+
+
+async def test_wrong_attempts_are_slowed_down_for_the_name_wherever_they_come_from(site: Site) -> None:
+    await site.user()
+    answers: list[httpx.Response] = []
+    for number in range(12):
+        async with site.browser(peer=f"203.0.113.{number}") as http:
+            header = {"X-Forwarded-For": f"198.51.100.{number}"}
+            answers.append(await http.post("/v1/auth/login", json=login(password="wrong"), headers=header))
+
+    assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 2
+    assert answers[-1].json()["code"] == "too_many_requests"
+    assert int(answers[-1].headers["retry-after"]) == 7
+    async with site.browser() as http:
+        assert (await http.post("/v1/auth/login", json=login())).status_code == 429, "also for the right one"
+        site.clock.now += 6
+        assert (await http.post("/v1/auth/login", json=login())).status_code == 200
+
+
+async def test_wrong_attempts_are_slowed_down_for_the_place_whatever_name_they_try(site: Site) -> None:
+    await site.user()
+    async with site.browser(peer="2001:db8::1") as http, site.browser(peer="2001:db8::2") as neighbour:
+        tried = [
+            await each.post("/v1/auth/login", json=login(f"name{n}"), headers={"X-Forwarded-For": f"198.51.100.{n}"})
+            for n, each in enumerate([http, neighbour] * 11)
+        ]
+    assert [answer.status_code for answer in tried] == [401] * 20 + [429] * 2
+
+    async with site.browser(peer="2001:db8:0:1::1") as elsewhere:
+        assert (await elsewhere.post("/v1/auth/login", json=login())).status_code == 200
+
+
+async def test_logins_that_succeed_do_not_count(site: Site, http: httpx.AsyncClient, log_in: LogIn) -> None:
+    await site.user()
+
+    for _ in range(25):
+        await log_in(http)
+
+
+async def test_attempts_are_counted_for_all_servers_on_a_store(site: Site) -> None:
+    await site.user()
+    other = TokenAuth(site.runtime.tasking.database, local=True, passwords=Passwords(**CHEAP), clock=site.clock)
+    for logins in [site.auth.logins, other.logins] * 5:
+        with pytest.raises(WrongLogin):
+            await logins.log_in("ada", "wrong", "203.0.113.1")
+
+    with pytest.raises(TooMany):
+        await other.logins.log_in("ada", PASSWORD, "203.0.113.2")
+
+
+async def test_names_that_strangers_make_up_do_not_pile_up(
+    site: Site, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foliot.server.logins.SWEPT_EVERY", 5)
+    await site.user()
+    for number in range(10):
+        await http.post("/v1/auth/login", json=login(f"name{number}"))
+        site.clock.now += 60
+
+    assert await SqlLoginAttempts(site.runtime.tasking.database).prune(now=site.clock.now) <= 6
