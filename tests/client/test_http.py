@@ -174,6 +174,26 @@ def test_a_certificate_that_cannot_be_read_is_refused(tmp_path):
         Http(Server("https://host", ca=tmp_path / "ca.pem"))
 
 
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://foliot.example:8080", True),
+        ("http://10.0.0.7", True),
+        ("http://127.0.0.2:1", False),
+        ("http://localhost:8080", False),
+        ("http://[::1]:8080", False),
+        ("https://foliot.example", False),
+    ],
+)
+def test_a_token_that_others_can_read_on_its_way_is_warned_of_once(url, warned, caplog, monkeypatch):
+    monkeypatch.setattr("foliot.client.http._warned", set())
+    for token in (None, "fol_sesame", "fol_sesame"):
+        Http(Server(url, token))
+
+    assert [url in record.getMessage() for record in caplog.records] == [True] * warned
+    assert "sesame" not in caplog.text
+
+
 # --- errors ------------------------------------------------------------------------------------------------------
 
 

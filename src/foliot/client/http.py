@@ -7,6 +7,7 @@ requests that carry a key. Others are asked again only when the server was never
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 import time
@@ -25,6 +26,8 @@ from foliot.client.problems import error_of
 from foliot.errors import FoliotError, Unavailable, UsageError
 from foliot.version import __version__
 
+log = logging.getLogger(__name__)
+
 ATTEMPTS: Final = 5
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
@@ -32,6 +35,7 @@ LONGEST_PAUSE: Final = 5.0
 LONGEST_WAIT: Final = 30.0
 # A stream sends a sign of life every 15 seconds.
 SILENCE: Final = 50.0
+_warned: Final[set[str]] = set()
 Params = Mapping[str, str | int | float | bool | None]
 
 
@@ -72,6 +76,8 @@ class Http:
         self.server = server
         self._base = checked_url(server.url)
         self._ssl = _trust(server) if self._base.startswith("https:") else True
+        if server.token and self._base.startswith("http:"):
+            _warn_of_listeners(self._base)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Http:
@@ -217,10 +223,10 @@ class Http:
         return self._session
 
     def _unreachable(self, lost: _Lost) -> Unavailable:
-        return Unavailable(
-            f"the server at {self._base} cannot be reached: {lost}",
-            hint="is it running, and is the address right? `foliot config current-context` says which is used",
-        )
+        hint = "is it running, and is the address right? `foliot config current-context` says which is used"
+        if lost.reached and self._base.startswith("https:") and self.server.cert is None:
+            hint = "a server that hangs up like this may ask for a certificate: set server_cert and server_cert_key"
+        return Unavailable(f"the server at {self._base} cannot be reached: {lost}", hint=hint)
 
 
 class _Lost(Exception):
@@ -248,6 +254,21 @@ def checked_url(url: str) -> str:
             hint="give only https://host:port; a token goes into FOLIOT_TOKEN or a file",
         )
     return url.strip().rstrip("/")
+
+
+def _warn_of_listeners(url: str) -> None:
+    """Say once for each address that others can read a token on its way, unless it does not leave this machine."""
+    from ipaddress import ip_address
+    from urllib.parse import urlsplit
+
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    try:
+        local = ip_address(host).is_loopback
+    except ValueError:
+        local = host == "localhost" or host.endswith(".localhost")
+    if not local and url not in _warned:
+        _warned.add(url)
+        log.warning("the token is sent in clear to %s: whoever is on the way can read it. Use https://", url)
 
 
 def _trust(server: Server) -> ssl.SSLContext:

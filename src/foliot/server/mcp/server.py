@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import mcp_types as types
 from mcp.server.lowlevel.server import Server
@@ -66,8 +66,9 @@ def new_server(runtime: Runtime, calls: Calls, knows: Knows) -> Server[Any]:
 def _trace(ctx: Context, params: types.CallToolRequestParams) -> str:
     """The trace that the caller is in: of this call, or else of the request that it came in."""
     told = (params.meta or {}).get("traceparent")
-    if told is None and isinstance(ctx.request, Request):
-        told = ctx.request.headers.get("traceparent")
+    request = cast("object", ctx.request)
+    if told is None and isinstance(request, Request):
+        told = request.headers.get("traceparent")
     return told if isinstance(told, str) else ""
 
 
