@@ -43,8 +43,10 @@ async def tell(
         log.error("an act is not in the audit log: %s %s/%s: %s", verb, kind, name, error.message)
 
 
-async def tell_denied(request: Request, error: Denied) -> None:
-    """A known caller was refused something. The same again within a minute is told once."""
+async def tell_denied(request: Request, error: FoliotError) -> None:
+    """If this error says that a known caller was refused something: the same again within a minute is told once."""
+    if not isinstance(error, Denied):
+        return
     held: Held | None = request.scope.get(HELD)
     caller: Caller | None = request.scope.get(CALLER) or (held.caller if held else None)
     if caller is None:

@@ -300,7 +300,11 @@ async def test_what_is_refused_to_a_caller_is_in_the_audit_log_once_a_minute(
     other = await site.token("reader", name="bob")
     assert (await http.post("/v1/agents", json={"metadata": {"name": "x"}}, headers=other)).status_code == 403
 
-    first, second = [act for act in await site.acts() if act["outcome"] == "denied"]
+    chat = {"model": "x", "messages": []}
+    assert (await http.post("/v1/chat/completions", json=chat, headers=other)).status_code == 403
+
+    first, second, third = [act for act in await site.acts() if act["outcome"] == "denied"]
+    assert third["resource"]["name"] == "POST /v1/chat/completions"
     assert first["caller"] == {"user": "eve", "known_by": "token"}
     assert second["caller"]["user"] == "bob"
     assert first["resource"]["name"] == "POST /v1/{kind}"

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from foliot.errors import FoliotError
 from foliot.server.guard import GuardedRoute
+from foliot.server.login_acts import tell_denied
 from foliot.server.openai.errors import BadRequest, error_response
 
 
@@ -23,6 +24,7 @@ class OpenAiRoute(GuardedRoute):
         try:
             await super().handle(scope, receive, send)
         except FoliotError as error:  # of the guard: what the endpoint raises has been answered
+            await tell_denied(Request(scope), error)
             await error_response(error)(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -32,6 +34,7 @@ class OpenAiRoute(GuardedRoute):
             try:
                 return await handler(request)
             except FoliotError as error:
+                await tell_denied(request, error)
                 return error_response(error)
             except RequestValidationError as error:
                 first = error.errors()[0]
