@@ -135,15 +135,6 @@ def test_two_places_at_once_are_refused(foliot):
     assert "two places" in said.err
 
 
-@pytest.mark.parametrize("words", [["worker", "--once"], ["purge"], ["tokens", "list"], ["audit", "list"], ["workers"]])
-def test_what_works_on_the_store_itself_does_not_do_so_behind_a_server(foliot, home, words):
-    said = foliot("--server", URL, *words)
-
-    assert said.code == 2, said.err
-    assert "on the store itself" in said.err
-    assert not (home / "foliot.db").exists()
-
-
 def test_the_group_has_the_verbs_of_kubectl_under_short_names(prod, home):
     assert prod("context", "list", "-o", "name").out.split() == ["prod"]
     assert prod("context", "use", "prod").code == 0

@@ -78,4 +78,5 @@ def status(context: click.Context, output: str) -> None:
 def _services() -> DevServices:
     from foliot.testing.services.development import DevServices
 
+    current().only_here("What `foliot dev` starts")
     return DevServices(current().settings().home)

@@ -18,7 +18,7 @@ from foliot.cli.runtimes import whoami
 from foliot.cli.runview.base import Opening, View
 from foliot.cli.runview.plain import QuietView
 from foliot.cli.staying import note_what_is_asked
-from foliot.client.run_standing import RunOrder, RunStanding
+from foliot.client.run_standing import ForkOrder, RunOrder, RunStanding
 from foliot.engine.budgets.waking import is_short
 from foliot.engine.live import Recorded
 from foliot.errors import Conflict, NotFound, Unavailable
@@ -46,6 +46,12 @@ async def resume_there(client: RemoteClient, opening: Opening, look: Look) -> in
     seq = (await client.standing(opening.run_id)).seq
     await client.resume_run(opening.run_id)
     return await _watched(client, opening, seq, look)
+
+
+async def fork_there(client: RemoteClient, opening: Opening, original: str, order: ForkOrder, look: Look) -> int:
+    """Begin a run on the server that shares the past of another, and stay with it. The exit code of the command."""
+    await client.fork_run(original, order)
+    return await _watched(client, opening, 0, look)
 
 
 async def rest_there(client: RemoteClient, run_id: str) -> RunResult:

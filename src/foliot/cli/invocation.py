@@ -63,6 +63,16 @@ class Invocation:
             )
         return settings
 
+    def only_here(self, what: str) -> None:
+        """For a command that is about this machine alone. Raises `UsageError` when a server was asked for by a flag.
+
+        A server of the environment or of the context in use is not meant by such a command, and does not matter.
+        """
+        if {"server", "context"} & self.flags.keys():
+            from foliot.errors import UsageError
+
+            raise UsageError(f"{what} is of this machine, and no server has a part in it.", hint="Leave --server out.")
+
     def give(self, name: str, value: str) -> None:
         """A flag was typed; the last one wins."""
         self.flags[name] = value

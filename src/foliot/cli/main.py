@@ -79,6 +79,7 @@ OPERATE: Final = {
     "users": Verb(f"{_AT}.users:users", "Who may log in to the server: make, list, disable", ("user", "accounts")),
     "context": Verb(f"{_AT}.contexts:context", "Servers by name, and which one commands ask", ("contexts", "ctx")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
+    "capabilities": Verb(f"{_AT}.about:capabilities", "What this installation, or the server, can do", ("features",)),
     "completion": Verb(f"{_AT}.completion:completion", "Completion script for bash, zsh or fish", ("complete",)),
     "version": Verb(f"{_AT}.about:version", "Show the version", ("about",)),
 }

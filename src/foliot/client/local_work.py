@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 
 from msgspec.structs import replace
 
-from foliot.client.run_standing import RunStanding, standing_of
+from foliot.client.run_standing import Replayed, RunStanding, standing_of
 from foliot.client.work import Answered
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
@@ -170,6 +170,10 @@ class LocalWork:
         event = UnknownDecided(found.id, decision, by, reason, given)
         await self._runtime.runs.journal.signal(signal(info.id, event, time.time()))
         return info
+
+    async def replay_run(self, run_id: str) -> Replayed:
+        found = await self._runtime.replay(run_id)
+        return Replayed(found.events, found.decided, found.state.ended is not None, found.difference)
 
     async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
         return await self._runtime.cancel(run_id, by=by, reason=reason)

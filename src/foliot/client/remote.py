@@ -13,6 +13,7 @@ from foliot.client import wire
 from foliot.client.base import Applied, Outcome
 from foliot.client.declared_work import Taken
 from foliot.client.missing import not_found
+from foliot.client.remote_about import RemoteAbout
 from foliot.client.remote_operations import RemoteOperations
 from foliot.client.remote_runs import RemoteRuns
 from foliot.client.remote_tooling import RemoteTooling
@@ -58,7 +59,7 @@ class _Changed(msgspec.Struct, frozen=True):
     resource: Document
 
 
-class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, RemoteTooling):
+class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, RemoteTooling, RemoteAbout):
     """Implements `Client`, `Work`, `Operations`, `Triggers` and `Tooling` over one connection. `close()` closes it."""
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from foliot.client import wire
 from foliot.client.asking import Asking
-from foliot.client.run_standing import RunOrder, RunStanding
+from foliot.client.run_standing import ForkOrder, Replayed, RunOrder, RunStanding
 from foliot.engine.live import Live, Output, Recorded, Streamed
 from foliot.kernel.codec import decode
 from foliot.kernel.messages import Delta
@@ -80,6 +80,13 @@ class RemoteRuns(Asking):
 
     async def standing(self, run_id: str) -> RunStanding:
         return await self._get(f"{_at(run_id)}/standing", RunStanding)
+
+    async def fork_run(self, run_id: str, order: ForkOrder) -> RunInfo:
+        """Begin a run that shares the past of another; durable on return. Raises `NotFound`, `InvalidInput`."""
+        return await self._post(f"{_at(run_id)}/fork", order, RunInfo, repeatable=True)
+
+    async def replay_run(self, run_id: str) -> Replayed:
+        return await self._get(f"{_at(run_id)}/replay", Replayed)
 
     async def interrupted(self, namespace: str | None = None) -> list[RunInfo]:
         return (await self._get("/v1/work/interrupted", Left, namespace=namespace)).runs

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.engine.replay import Difference
 from foliot.results import RunResult, result_of
 from foliot.store.runs import RunInfo
 
@@ -42,6 +43,25 @@ class RunStanding(Struct, frozen=True):
     calls: int = 0
     results: int = 0
     asked: dict[str, tuple[str, str]] = {}
+
+
+class ForkOrder(Struct, frozen=True):
+    """A run from step `at` of another on, under the id `new_id`, with what is given here changed."""
+
+    at: int
+    new_id: str
+    prompt: str | None = None
+    model: str | None = None
+    input: str | None = None
+
+
+class Replayed(Struct, frozen=True):
+    """What a replay found: `decided` of `events` were decided anew and came out the same, up to a difference."""
+
+    events: int
+    decided: int
+    ended: bool
+    difference: Difference | None = None
 
 
 async def standing_of(runtime: Runtime, run_id: str) -> RunStanding:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from foliot.client.run_standing import RunStanding
+from foliot.client.run_standing import Replayed, RunStanding
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.story.explain import Explanation
@@ -139,6 +139,10 @@ class Work(Protocol):
 
         Raises `NotFound`, `Conflict` when there is none such, or several.
         """
+        ...
+
+    async def replay_run(self, run_id: str) -> Replayed:
+        """Decide a whole run again from its journal, where that is, and compare byte for byte. Raises `NotFound`."""
         ...
 
     async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo: ...

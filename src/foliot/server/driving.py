@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from foliot.client.run_standing import RunOrder
+from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.resources.fields import is_name
 from foliot.results import RunResult
@@ -58,6 +58,28 @@ async def resume_run(services: Services, info: RunInfo) -> RunInfo:
     if info.phase == "running" and not runtime.runs.is_left_alone(info):
         return info
     return await _driven(services, info.id, runtime.resume(info.id, stream=True, check=False))
+
+
+async def fork_run(services: Services, info: RunInfo, order: ForkOrder) -> RunInfo:
+    """Begin a run that shares the past of another. Asking again with the same new id finds it. Raises `Conflict`."""
+    journal = services.runtime.runs.journal
+    try:
+        known = await journal.get(order.new_id)
+    except NotFound:
+        drive = services.runtime.fork(
+            info.id,
+            at=order.at,
+            prompt=order.prompt,
+            model=order.model,
+            input=order.input,
+            new_id=order.new_id,
+            stream=True,
+            check=False,
+        )
+        return await _driven(services, order.new_id, drive)
+    if known.parent != info.id:
+        raise Conflict(f"the id {order.new_id!r} belongs to other work", hint="choose another id")
+    return known
 
 
 async def _driven(services: Services, run_id: str, drive: Coroutine[Any, Any, RunResult]) -> RunInfo:

@@ -142,6 +142,8 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/work/runs/{name}/standing"): LOOK,
     ("POST", "/v1/work/runs/{name}/resume"): STEER,
     ("POST", "/v1/work/runs/{name}/settle"): STEER,
+    ("GET", "/v1/work/runs/{name}/replay"): LOOK,
+    ("POST", "/v1/work/runs/{name}/fork"): STEER,
     ("GET", "/v1/work/runs/{name}"): LOOK,
     ("GET", "/v1/work/runs/{name}/facts"): LOOK,
     ("GET", "/v1/work/runs/{name}/why"): LOOK,

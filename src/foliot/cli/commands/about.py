@@ -11,6 +11,7 @@ from foliot.cli.commands.contexts import (
     set_context,
     use_context,
 )
+from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
@@ -20,16 +21,52 @@ from foliot.version import __version__
 @click.command()
 @output_option("text", "json", default="text", help="text or json.")
 def version(output: str) -> None:
-    """Show the version of Foliot, of Python, and of the manifests it reads."""
+    """Show the version of Foliot, of Python, and of the manifests it reads; with --server also that of the server."""
     import platform
 
     from foliot.cli.output import API_VERSION
 
+    # Only when it is asked for on the line: who wants to know what is installed does not want to wait for a server.
+    asked = "server" in current().flags or "context" in current().flags
+    server = run(_server_version()) if asked else None
     if output == "json":
         facts = {"foliot": __version__, "python": platform.python_version(), "apiVersion": API_VERSION}
-        click.echo(as_json(facts))
+        click.echo(as_json({**facts, **({"server": server} if server else {})}))
     else:
         click.echo(f"foliot {__version__} (Python {platform.python_version()}, manifests {API_VERSION})")
+        if server:
+            click.echo(f"server {server} at {current().settings().server}")
+
+
+async def _server_version() -> str:
+    from foliot.cli.operating import remote
+
+    async with remote() as client:
+        return await client.version()
+
+
+@click.command()
+@output_option("table", "json", default="table", help="table or json.")
+def capabilities(output: str) -> int:
+    """What this installation, or the server, can do: for programs that ask before they try. Names do not change."""
+    found = run(_capabilities())
+    if output == "json":
+        click.echo(as_json([{"id": name, "enabled": enabled, "description": text} for name, enabled, text in found]))
+    else:
+        rows = [[name, "yes" if enabled else "no", text] for name, enabled, text in found]
+        click.echo(table(["CAPABILITY", "HERE", "WHAT"], rows))
+    return 0
+
+
+async def _capabilities() -> list[tuple[str, bool, str]]:
+    if current().settings().server is None:
+        from foliot.capabilities import listed_capabilities
+
+        return [(each["id"], each["enabled"], each["description"]) for each in listed_capabilities()]
+    from foliot.cli.operating import remote
+
+    async with remote() as client:
+        return [(each.id, each.enabled, each.description) for each in await client.capabilities()]
 
 
 @click.group()

@@ -14,10 +14,10 @@ from foliot.cli.connect import namespace, run
 from foliot.cli.errors import say
 from foliot.cli.loadtest.alerts import PROFILES, SHOWN, Rules, Sample, aggregate, check, sample
 from foliot.cli.output import as_json
-from foliot.cli.runtimes import opened
+from foliot.cli.runtimes import reached
 from foliot.cli.tables import table
+from foliot.client.work import Work
 from foliot.errors import Unavailable
-from foliot.runtime import Runtime
 from foliot.work.base import TaskInfo
 from foliot.work.story.happenings import iso
 
@@ -72,14 +72,14 @@ async def _check(
     after: float | None,
     poll_concurrency: int,
 ) -> dict[str, Any]:
-    async with opened() as runtime:
-        infos = await _newest(runtime, task_system, after)
+    async with reached() as reach:
+        infos = await _newest(reach.work, task_system, after)
         chosen = [info for info in infos if info.name.startswith(task_name_prefix)]
         gate = asyncio.Semaphore(poll_concurrency)
 
         async def one(info: TaskInfo) -> Sample:
             async with gate:
-                story = await runtime.tasking.stories.of(info.namespace, info.name)
+                story = await reach.work.story(info.namespace, info.name)
                 return sample(story, time.time())
 
         samples = await asyncio.gather(*map(one, chosen))
@@ -94,11 +94,11 @@ async def _check(
     }
 
 
-async def _newest(runtime: Runtime, target: str | None, after: float | None) -> list[TaskInfo]:
+async def _newest(work: Work, target: str | None, after: float | None) -> list[TaskInfo]:
     found: list[TaskInfo] = []
     cursor: str | None = None
     while len(found) < MOST:
-        page, cursor = await runtime.tasking.tasks.list(
+        page, cursor = await work.tasks(
             namespace=namespace(), target=target, created_after=after, limit=200, cursor=cursor
         )
         found += page

@@ -30,6 +30,8 @@ _PAINT: Final = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "r
 def doctor(strict: bool, quiet: bool, output: str) -> int:
     """Look everything over: the store, keys, NATS, workers, what is stuck, what is enforced.
 
+    With a server: whether it answers, whom it knows you as, and how its parts are; run it on its machine for the rest.
+
     Nothing is changed, made or brought up to date by looking. Each finding says what to do. The exit code is 0 when
     there is no error (with --strict: no warning either), else 1.
     """
@@ -75,7 +77,15 @@ def _show(finding: Finding) -> None:
 
 
 async def _findings(settings: Settings) -> AsyncIterator[Finding]:
-    """Every look, in the order in which one thing needs another."""
+    """Every look, in the order in which one thing needs another. With a server: what that says of itself."""
+    if settings.server is not None:
+        from foliot.cli.doctor.server import look_at_server
+        from foliot.cli.operating import remote
+
+        async with remote() as client:
+            async for finding in look_at_server(client, settings):
+                yield finding
+        return
     from foliot.cli.doctor import store, surroundings, work
     from foliot.cli.doctor.base import guarded
     from foliot.store.keyring import load_keyring

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
 
 from foliot.cli.connect import connected, run
-from foliot.cli.live import choose_view, finish, leave, watch_run
-from foliot.cli.runtimes import find_run, opened, run_argument
+from foliot.cli.errors import INTERRUPTED
+from foliot.cli.far_runs import fork_there
+from foliot.cli.live import Look, finish, leave, watch_run
+from foliot.cli.runtimes import Reach, reached, run_argument, run_of
 from foliot.cli.runview.base import Opening
-from foliot.client.local_work import LocalWork
+from foliot.client.run_standing import ForkOrder
+from foliot.client.work import Work
+from foliot.engine.ids import new_run_id
 from foliot.engine.story.amounts import counted, money, one_line, safe
 from foliot.errors import InvalidInput, UsageError
-from foliot.results import RunFailedError, RunResult
-from foliot.runtime import Runtime
+from foliot.results import RunFailedError
+from foliot.store.runs import TERMINAL
 
 SHOWN = 400
 
@@ -57,33 +62,47 @@ def _text(given: str | None) -> str | None:
 async def _fork(
     word: str, at: int, prompt: str | None, model: str | None, said: str | None, *, as_json: bool, quiet: bool
 ) -> int:
-    view = choose_view(json=as_json, quiet=quiet)
-    async with opened() as runtime:
-        info = await find_run(runtime, word)
+    look = Look(as_json=as_json, quiet=quiet)
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
         if model is not None and ":" not in model:
             await _check_endpoint(model, info.namespace)
-        new_id = runtime.new_run_id()
+        order = ForkOrder(at, new_run_id(time.time()), prompt, model, said)
         changed = [name for name, value in (("prompt", prompt), ("model", model), ("input", said)) if value is not None]
         how = f"with another {' and '.join(changed)}" if changed else "with nothing changed"
-        opening = Opening(new_id, info.agent, said or "", forked=f"fork of {info.id} at step {at}, {how}")
-        watched = await watch_run(
-            runtime,
-            view,
-            opening,
-            lambda: runtime.fork(
-                info.id, at=at, prompt=prompt, model=model, input=said, new_id=new_id, stream=not quiet, check=False
-            ),
-        )
+        opening = Opening(order.new_id, info.agent, said or "", forked=f"fork of {info.id} at step {at}, {how}")
         failed: RunFailedError | None = None
         try:
-            code = await finish(LocalWork(runtime), view, watched)
+            code = await _watched(reach, opening, info.id, order, look)
         except RunFailedError as error:
             code, failed = error.exit_code, error
-        if watched.result is not None and not as_json and not quiet:
-            await _compare(runtime, info.id, watched.result)
+        if code != INTERRUPTED and not as_json and not quiet:
+            await _compare(reach.work, info.id, order.new_id)
     if failed is not None:
         raise failed
     return leave(code)
+
+
+async def _watched(reach: Reach, opening: Opening, original: str, order: ForkOrder, look: Look) -> int:
+    if reach.remote is not None:
+        return await fork_there(reach.remote, opening, original, order, look)
+    runtime, view = reach.here(), look.view()
+    watched = await watch_run(
+        runtime,
+        view,
+        opening,
+        lambda: runtime.fork(
+            original,
+            at=order.at,
+            prompt=order.prompt,
+            model=order.model,
+            input=order.input,
+            new_id=order.new_id,
+            stream=not look.quiet,
+            check=False,
+        ),
+    )
+    return await finish(reach.work, view, watched)
 
 
 async def _check_endpoint(ref: str, namespace: str) -> None:
@@ -93,20 +112,19 @@ async def _check_endpoint(ref: str, namespace: str) -> None:
         await client.get("ModelEndpoint", name, namespace=space or namespace)
 
 
-async def _compare(runtime: Runtime, original: str, fork: RunResult) -> None:
+async def _compare(work: Work, original: str, fork: str) -> None:
     """Both runs, one under the other: how they ended, what they took, what they said. On stderr, as all but answers."""
-    _, state = await runtime.runs.load(original)
-    usage = state.spent.usage()
-    before = getattr(state.ended, "output", "") or getattr(state.ended, "message", "") or "(not ended)"
-    after = fork.output or fork.error or f"({fork.phase})"
+    said: list[str] = []
     click.echo("\n" + click.style("Side by side", bold=True), err=True)
-    rows = [
-        ("original", original, state.spent.steps, usage.total_tokens, usage.cost_usd, before),
-        ("fork", fork.run_id, fork.steps, fork.usage.total_tokens, fork.usage.cost_usd, after),
-    ]
-    for label, run_id, steps, tokens, cost, said in rows:
-        took = f"{counted(steps, 'step')} · {counted(tokens, 'token')}{f' · {money(cost)}' if cost else ''}"
+    for label, run_id in (("original", original), ("fork", fork)):
+        result = (await work.standing(run_id)).result
+        usage = result.usage
+        cost = f" · {money(usage.cost_usd)}" if usage.cost_usd else ""
+        took = f"{counted(result.steps, 'step')} · {counted(usage.total_tokens, 'token')}{cost}"
+        said.append(
+            result.output or result.error or (f"({result.phase})" if result.phase in TERMINAL else "(not ended)")
+        )
         click.echo(f"  {click.style(label.ljust(8), fg='cyan')}  {run_id}  {took}", err=True)
-        click.echo(f"            {one_line(safe(said), SHOWN)}", err=True)
-    if before == after:
+        click.echo(f"            {one_line(safe(said[-1]), SHOWN)}", err=True)
+    if said[0] == said[1]:
         click.echo("  Both say the same.", err=True)

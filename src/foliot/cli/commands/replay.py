@@ -6,14 +6,14 @@ import click
 
 from foliot.cli.connect import run
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import find_run, opened, run_argument
+from foliot.cli.runtimes import reached, run_argument, run_of
 from foliot.cli.runview.base import Opening
 from foliot.cli.runview.plain import PlainView
+from foliot.client.run_standing import Replayed
+from foliot.client.work import Work
 from foliot.engine.live import Recorded
-from foliot.engine.replay import Replay
 from foliot.engine.story.amounts import one_line, safe
 from foliot.kernel.events import RunCreated
-from foliot.runtime import Runtime
 from foliot.store.runs import RunInfo
 
 
@@ -30,11 +30,11 @@ def replay(run_id: str | None, show: bool, output: str) -> int:
 
 
 async def _replay(word: str | None, show: bool, output: str) -> int:
-    async with opened() as runtime:
-        info = await find_run(runtime, word)
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
         if show:
-            await _play(runtime, info)
-        found = await runtime.replay(info.id)
+            await _play(reach.work, info)
+        found = await reach.work.replay_run(info.id)
     if output == "json":
         click.echo(as_json(_data(info, found)))
     else:
@@ -42,23 +42,22 @@ async def _replay(word: str | None, show: bool, output: str) -> int:
     return 0 if found.difference is None else 1
 
 
-async def _play(runtime: Runtime, info: RunInfo) -> None:
+async def _play(work: Work, info: RunInfo) -> None:
     view = PlainView()
-    facts = await runtime.runs.facts(info.id)
+    facts = await work.facts(info.id)
     created = facts[0][1] if facts else None
     said = "\n".join(message.text for message in created.input) if isinstance(created, RunCreated) else ""
     view.begin(Opening(info.id, info.agent, said))
     for seq, (at, event) in enumerate(facts, 1):
         view.show(Recorded(info.id, seq, at, event))
-    _, state = await runtime.runs.load(info.id)
-    output = getattr(state.ended, "output", "")
+    output = (await work.standing(info.id)).result.output
     if output:
         click.echo(safe(output), err=True)
 
 
-def _verdict(info: RunInfo, found: Replay) -> str:
+def _verdict(info: RunInfo, found: Replayed) -> str:
     if found.difference is None:
-        end = "" if found.state.ended is not None else " so far"
+        end = "" if found.ended else " so far"
         return (
             f"{click.style('✓', fg='green')} {info.id}: all {found.events} events{end} follow from each other; "
             f"{found.decided} decisions were made again and are the same, byte for byte."
@@ -74,7 +73,7 @@ def _verdict(info: RunInfo, found: Replay) -> str:
     )
 
 
-def _data(info: RunInfo, found: Replay) -> dict[str, object]:
+def _data(info: RunInfo, found: Replayed) -> dict[str, object]:
     different = found.difference
     return {
         "run": info.id,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.capabilities import listed_capabilities
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.guard import new_router
 from foliot.server.responses import Json
@@ -15,20 +15,6 @@ from foliot.version import __version__
 from foliot.work.story.happenings import iso
 
 router = new_router("server")
-
-CAPABILITIES: Final = {
-    "core.api.crud": "resources of every kind, with versions, selectors and paging",
-    "core.api.watch": "streams that go on where they broke off",
-    "core.runtime.sequential": "runs one after the other",
-    "core.runtime.message_driven": "systems of agents, done by any number of workers",
-    "core.governance.agent_roles": "rules for every tool call",
-    "core.governance.approvals": "calls that wait for consent, bound to their arguments",
-    "core.auth.tokens": "tokens with roles by namespace",
-    "core.auth.sessions": "accounts with passwords, sessions of browsers, identity providers",
-    "core.self_host": "one process, one file",
-}
-# Clients ask for these too, and are told that they are not here.
-MISSING: Final = {"core.ui.baseline": "a console in the browser"}
 
 
 @router.get("/v1/version")
@@ -51,10 +37,7 @@ async def capabilities() -> Response:
     return Json(
         {
             "generated_at": iso(time.time()),
-            "capabilities": [
-                {"id": name, "enabled": name not in MISSING, "description": text, "source": "foliot"}
-                for name, text in (CAPABILITIES | MISSING).items()
-            ],
+            "capabilities": listed_capabilities(),
         }
     )
 

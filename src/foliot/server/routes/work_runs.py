@@ -12,13 +12,13 @@ from starlette.responses import Response
 
 from foliot.client import wire
 from foliot.client.local_work import LOOKED_AT, NEAR, LocalWork, several
-from foliot.client.run_standing import RunOrder
+from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.engine.approval.service import Decision
 from foliot.errors import InvalidInput, NotFound
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.driving import begin_run, resume_run
+from foliot.server.driving import begin_run, fork_run, resume_run
 from foliot.server.envelope import REQUEST_ID
 from foliot.server.guard import ROLE, new_router
 from foliot.server.identity import Caller
@@ -107,8 +107,7 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
     order = await form(request, RunOrder)
     if order.namespace != space(namespace):
         raise InvalidInput("the namespace of the order is not that of the request")
-    if not RUN_ID.fullmatch(order.run_id):
-        raise InvalidInput("this cannot be the id of a run", hint="up to 128 letters, digits, dots, dashes and colons")
+    _check_id(order.run_id)
     info = await begin_run(services, order)
     await _record(services, caller, request, "begun", "Run", info.namespace, info.id)
     return Json(info)
@@ -127,6 +126,26 @@ async def standing(name: Name, request: Request, services: ServicesDep, caller: 
     """How a run stands, and what it has done so far."""
     info = await _run(services, caller, request, name)
     return Json(await LocalWork(services.runtime).standing(info.id))
+
+
+@router.get("/v1/work/runs/{name}/replay")
+async def replay(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Decide a whole run again from its journal, and compare byte for byte. Nothing is asked or called."""
+    info = await _run(services, caller, request, name)
+    return Json(await LocalWork(services.runtime).replay_run(info.id))
+
+
+@router.post("/v1/work/runs/{name}/fork")
+async def fork(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Run again from a step on, with something changed, beside the original; driven here."""
+    info = await _run(services, caller, request, name)
+    order = await form(request, ForkOrder)
+    _check_id(order.new_id)
+    if order.at < 1:
+        raise InvalidInput(f"there is no step {order.at}")
+    forked = await fork_run(services, info, order)
+    await _record(services, caller, request, "forked", "Run", info.namespace, forked.id)
+    return Json(forked)
 
 
 @router.post("/v1/work/runs/{name}/resume")
@@ -266,6 +285,11 @@ async def questions(services: ServicesDep, caller: CallerDep, namespace: Namespa
 
 
 # --- how it is done ----------------------------------------------------------------------------------------------
+
+
+def _check_id(run_id: str) -> None:
+    if not RUN_ID.fullmatch(run_id):
+        raise InvalidInput("this cannot be the id of a run", hint="up to 128 letters, digits, dots, dashes and colons")
 
 
 async def _run(services: Services, caller: Caller, request: Request, word: str) -> RunInfo:
