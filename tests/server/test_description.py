@@ -1,21 +1,42 @@
+"""The description of the API says all there is, and nothing else. Whether it is true: see test_schemathesis.py."""
+
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx2 as httpx
 import jsonschema_rs
 import pytest
 
+from foliot.resources.kinds import KINDS
 from foliot.server.app import described
+from foliot.server.describing.operations import OPERATIONS, RESOURCES
 from foliot.server.description import PLAIN_RULES
+from foliot.server.permissions import RULES, Rule
 
 DESCRIPTION = described()
+PLURALS = {kind.plural for kind in KINDS.values()}
+UNTOLD = {"/openapi.json", "/mcp"}
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
     return [
         (method, path, operation) for path, item in DESCRIPTION["paths"].items() for method, operation in item.items()
     ]
+
+
+def rule_of(method: str, path: str) -> Rule:
+    if (rule := PLAIN_RULES.get((method.upper(), path))) is not None:
+        return rule
+    return PLAIN_RULES[method.upper(), re.sub(r"^/v1/[^/]+", "/v1/{kind}", path)]
+
+
+def every(value: Any, key: str) -> list[Any]:
+    """What stands under this key, wherever it is."""
+    if isinstance(value, dict):
+        return [*([value[key]] if key in value else ()), *(x for each in value.values() for x in every(each, key))]
+    return [x for each in value for x in every(each, key)] if isinstance(value, list) else []
 
 
 async def test_the_server_gives_the_same_description_as_the_command_line(http: httpx.AsyncClient) -> None:
@@ -25,55 +46,118 @@ async def test_the_server_gives_the_same_description_as_the_command_line(http: h
 def test_it_is_openapi_3_1_and_names_every_route_of_the_table() -> None:
     assert DESCRIPTION["openapi"].startswith("3.1")
     told = {(method.upper(), path) for method, path, _ in operations()}
-    missing = {each for each in PLAIN_RULES if each not in told and each[0] != "*" and each[1] != "/openapi.json"}
-    assert {path for _, path in missing} <= {"/mcp"}
+    for method, path in PLAIN_RULES:
+        if method == "*" or path in UNTOLD:
+            continue
+        paths = [path.replace("{kind}", plural) for plural in PLURALS] if "{kind}" in path else [path]
+        assert any((method, each) in told for each in paths), (method, path)
 
 
 def test_every_operation_says_who_may_call_it_how_it_fails_and_what_it_is() -> None:
     for method, path, operation in operations():
+        rule = rule_of(method, path)
+        responses = operation["responses"]
         assert operation["description"], (method, path)
-        assert "default" in operation["responses"]
-        assert (operation["security"] == []) == (PLAIN_RULES[method.upper(), path].where == "public")
+        assert operation["tags"], (method, path)
+        assert (operation["security"] == []) == (rule.where == "public")
+        assert {"400", "413", "429", "500", "503"} <= responses.keys()
+        assert {"401", "403"} <= responses.keys() or rule.where == "public", (method, path)
+        assert any(code.startswith("2") or code == "304" for code in responses), (method, path)
+
+
+def test_operations_have_names_that_differ_and_do_not_come_from_the_code() -> None:
     names = [operation["operationId"] for *_, operation in operations()]
+
     assert len(names) == len(set(names))
+    assert all(re.fullmatch(r"[a-z][A-Za-z0-9_]*", name) for name in names)
+    assert {"listAgents", "getAgent", "createTask", "approveToolCall", "watchEvents"} <= set(names)
 
 
-def test_every_reference_leads_somewhere() -> None:
-    schemas = DESCRIPTION["components"]["schemas"]
+def test_no_row_is_told_of_a_route_that_there_is_not() -> None:
+    plain = {(method.lower(), path) for method, path in PLAIN_RULES}
 
-    def references(value: Any) -> set[str]:
-        if isinstance(value, dict):
-            own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set[str]()
-            return own.union(*map(references, value.values()))
-        return set[str]().union(*map(references, value)) if isinstance(value, list) else set()
+    assert OPERATIONS.keys() <= plain
+    assert RESOURCES.keys() <= plain
+    assert all(place[1].startswith("/v1/{kind}") for place in RESOURCES)
 
-    assert {each.rpartition("/")[2] for each in references(DESCRIPTION)} <= schemas.keys()
+
+def test_every_reference_leads_somewhere_and_nothing_is_told_for_nobody() -> None:
+    components = DESCRIPTION["components"]
+    references = {each for each in every(DESCRIPTION, "$ref") if isinstance(each, str)}
+
+    for each in references:
+        _, _, sort, name = each.split("/")
+        assert name in components[sort], each
+    schemas = {each.rpartition("/")[2] for each in references if "/schemas/" in each}
+    assert components["schemas"].keys() <= schemas
+
+
+def test_every_schema_is_one() -> None:
+    for name, schema in DESCRIPTION["components"]["schemas"].items():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}), name
+
+
+def test_answers_have_shapes_and_are_not_just_objects() -> None:
+    for method, path, operation in operations():
+        if (method, path) not in OPERATIONS and path.split("/")[2] not in PLURALS:
+            continue  # told by whoever added it
+        for code, response in operation["responses"].items():
+            if not code.startswith("2") or code == "204":
+                continue
+            for media in response["content"].values():
+                schema = media["schema"]
+                assert schema, (method, path, code)
+                assert schema != {"type": "object", "additionalProperties": True}, (method, path, code)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_each_kind_has_operations_of_its_own(kind: Any) -> None:
+    paths = DESCRIPTION["paths"]
+    named = paths[f"/v1/{kind.plural}/{{name}}"]
+
+    assert named["get"]["operationId"] == f"get{kind.name}"
+    schema = named["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": f"#/components/schemas/Stored{kind.name}"}
+    assert ("put" in named) == (kind.name != "ToolApproval")
+    assert not any(parameter["name"] == "kind" for parameter in named["get"]["parameters"])
+    without_status = ("Secret", "AgentRole", "ToolPermission", "ToolApproval", "McpServer")
+    assert (f"/v1/{kind.plural}/{{name}}/status" in paths) == (kind.name not in without_status)
+    assert f"/v1/{kind.plural}/watch" in paths
 
 
 @pytest.mark.parametrize("method", ["post", "put", "patch"])
 def test_what_takes_a_body_says_which(method: str) -> None:
-    own = ("/v1/{kind}", "/v1/tasks", "/v1/runs", "/v1/tool-approvals", "/v1/apply")
+    own = (*(f"/v1/{plural}" for plural in PLURALS), "/v1/runs", "/v1/apply", "/v1/chat")
     bare = {"/v1/tasks/{name}/archive"}
     for verb, path, operation in operations():
         if verb == method and path.startswith(own) and path not in bare:
             assert "requestBody" in operation, path
 
 
-async def test_answers_are_what_the_description_says(http: httpx.AsyncClient) -> None:
-    body = {"kind": "ModelEndpoint", "metadata": {"name": "x"}, "spec": {"provider": "mock"}}
-    told = [
-        ("post", "/v1/{kind}", await http.post("/v1/model-endpoints", json=body)),
-        ("get", "/v1/{kind}", await http.get("/v1/model-endpoints")),
-        ("get", "/v1/{kind}/{name}", await http.get("/v1/model-endpoints/x")),
-        ("get", "/v1/{kind}/{name}", await http.get("/v1/model-endpoints/y")),
-        ("get", "/v1/tasks", await http.get("/v1/tasks")),
-        ("delete", "/v1/{kind}/{name}", await http.delete("/v1/model-endpoints/x")),
-    ]
-    for method, path, answer in told:
-        responses = DESCRIPTION["paths"][path][method]["responses"]
-        response = responses.get(str(answer.status_code), responses["default"])
-        if not response.get("content"):
-            assert answer.content == b""
+def test_parameters_are_told_as_they_are_sent() -> None:
+    for _, path, operation in operations():
+        for parameter in operation["parameters"]:
+            assert {"type": "null"} not in parameter["schema"].get("anyOf", ()), (path, parameter["name"])
+            assert parameter["in"] != "header" or parameter["name"][:1].isupper(), (path, parameter["name"])
+            assert parameter["in"] != "path" or "{" + parameter["name"] + "}" in path
+
+
+def test_streams_tell_the_shape_of_each_event() -> None:
+    found = 0
+    for _, path, operation in operations():
+        media = operation["responses"].get("200", {}).get("content", {}).get("text/event-stream")
+        if media is None:
             continue
-        schema = response["content"][answer.headers["content-type"]]["schema"]
-        jsonschema_rs.validate({**schema, "components": DESCRIPTION["components"]}, answer.json())
+        found += 1
+        assert media["schema"]["oneOf"], path
+        assert every(media, "contentSchema"), path
+        assert any(each["name"] == "Last-Event-ID" for each in operation["parameters"]), path
+
+    assert found >= len(KINDS) + 4
+
+
+def test_the_table_of_permissions_and_the_description_say_the_same_roles() -> None:
+    assert DESCRIPTION["paths"]["/v1/mcp-servers"]["post"]["x-foliot-role"] == "admin"
+    assert DESCRIPTION["paths"]["/v1/agents"]["post"]["x-foliot-role"] == "author"
+    assert DESCRIPTION["paths"]["/v1/tasks/{name}/cancel"]["post"]["x-foliot-role"] == "operator"
+    assert len(RULES) > 80

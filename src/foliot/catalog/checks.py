@@ -65,7 +65,7 @@ def _check_endpoint(document: Document) -> Iterator[Problem]:
 
 def _check_conditions(document: Document) -> Iterator[Problem]:
     """An expression that cannot be compiled would refuse every call of its tool: better said now."""
-    conditions = document["spec"].get("conditions", ())
+    conditions = document.get("spec", {}).get("conditions", ())
     if not conditions:
         return
     from foliot.tools.conditions import Expression
@@ -79,7 +79,7 @@ def _check_conditions(document: Document) -> Iterator[Problem]:
 
 def _check_edges(document: Document) -> Iterator[Problem]:
     """An edge whose expression cannot be compiled would never fire."""
-    for name, node in document["spec"].get("graph", {}).items():
+    for name, node in document.get("spec", {}).get("graph", {}).items():
         for index, edge in enumerate(node.get("edges", ())):
             when = edge.get("when")
             if not isinstance(when, str) or when == OTHERWISE:

@@ -120,7 +120,9 @@ async def _shown(store: ResourceStore, wanted: Document, before: Document | None
     for key, value in _data_of(wanted).items():
         known = key in keys_before
         masked[key] = f"{MASK} (changed)" if known and value != MASK and stored.get(key) != _decoded(value) else MASK
-    return {**wanted, "spec": {**wanted["spec"], "data": masked}}, any(value != MASK for value in masked.values())
+    return {**wanted, "spec": {**wanted.get("spec", {}), "data": masked}}, any(
+        value != MASK for value in masked.values()
+    )
 
 
 def _data_of(secret: Document) -> dict[str, str]:

@@ -131,7 +131,7 @@ def _addressed(document: Document, given: Mapping[Key, Document], find: Find | N
         match document["kind"], reference.kind:
             case "Task", "AgentSystem":
                 system = look(reference)
-                turns = document["spec"].get("max_turns")
+                turns = document.get("spec", {}).get("max_turns")
                 if (
                     system is not None
                     and not turns
@@ -188,7 +188,9 @@ def _tool_order(documents: Sequence[Document]) -> Iterator[tuple[int, Problem]]:
             if document["kind"] == "Tool":
                 namespace, name = _key(document)[1:]
                 places[f"{namespace}/{name}"] = index
-                waits[f"{namespace}/{name}"] = [f"{namespace}/{other}" for other in document["spec"].get(field, ())]
+                waits[f"{namespace}/{name}"] = [
+                    f"{namespace}/{other}" for other in document.get("spec", {}).get(field, ())
+                ]
         if (cycle := find_cycle(waits)) is not None:
             names = " -> ".join(name.rpartition("/")[2] for name in cycle)
             yield places[cycle[0]], Problem(("spec", field), f"these tools wait for each other: {names}")

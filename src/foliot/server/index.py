@@ -1,23 +1,32 @@
 """Finds the route of a request by the words of its path, where a router would try one route after the other.
 
-With eighty routes the search took longer than everything else about a read. What is not in the index (a wrong method, a
-mounted application, a path of any depth) is searched for as ever, so the index decides nothing.
+With eighty routes the search took longer than everything else about a read. What is not in the index (a mounted
+application, a path that leads nowhere) is searched for as ever. A path that is there for other methods is answered
+here: the router would name only the methods of the first route that it tried.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from foliot.resources.kinds import KINDS
 from foliot.server.errors import MethodNotAllowed
+from foliot.server.naming import NOT_EDITED
 
-# Method, number of words, and the second word, or "" for those whose second word may be any.
+_METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
+_PLURALS: Final = frozenset(kind.plural for kind in KINDS.values())
+# What the routes of all kinds refuse for some.
+_REFUSED: Final = {(KINDS[name].plural, 3): ("PATCH", "PUT") for name in NOT_EDITED}
+
+# Method, number of words, and the second word, or "" for those whose second word may be any kind.
 _Place: TypeAlias = tuple[str, int, str]
+_Numbered: TypeAlias = tuple[int, APIRoute]
 
 
 def index_routes(app: FastAPI) -> None:
@@ -31,22 +40,25 @@ class RouteIndex:
     def __init__(self, app: FastAPI) -> None:
         self._router = app.router
         self._search = app.router.middleware_stack
-        self._deep: set[str] = set()
-        places: defaultdict[_Place, list[tuple[int, APIRoute]]] = defaultdict(list)
+        # Second words below which there is something else than routes.
+        self._other: set[str] = set()
+        self._deep: defaultdict[str, list[APIRoute]] = defaultdict(list)
+        places: defaultdict[_Place, list[_Numbered]] = defaultdict(list)
         for number, route in enumerate(app.routes):
             words = getattr(route, "path", "").split("/")[1:]
             second = words[1] if len(words) > 1 else ""
-            if not isinstance(route, APIRoute) or ":" in route.path:
-                self._deep.add(second)  # what lies below may have any number of words
-                continue
-            for method in route.methods or ():
-                places[method, len(words), "" if second.startswith("{") else second].append((number, route))
+            if not isinstance(route, APIRoute):
+                self._other.add(second)
+            elif ":" in route.path:  # what lies below may have any number of words
+                self._deep[second].append(route)
+            else:
+                for method in route.methods or ():
+                    places[method, len(words), "" if second.startswith("{") else second].append((number, route))
         self._routes = {place: self._with_general(place, found, places) for place, found in places.items()}
+        self._own = {place: [route for _, route in found] for place, found in places.items()}
 
     @staticmethod
-    def _with_general(
-        place: _Place, found: list[tuple[int, APIRoute]], places: dict[_Place, list[tuple[int, APIRoute]]]
-    ) -> list[BaseRoute]:
+    def _with_general(place: _Place, found: list[_Numbered], places: dict[_Place, list[_Numbered]]) -> list[APIRoute]:
         """Those of a word and those of any word, in the order in which they were declared."""
         method, count, second = place
         general = places.get((method, count, ""), []) if second else []
@@ -56,27 +68,32 @@ class RouteIndex:
         """The route of a request and what it adds to the scope; None when the router has to search."""
         words = scope["path"].split("/")
         second = words[2] if len(words) > 2 else ""
-        if second in self._deep:
+        if second in self._other:
             return None
-        place = scope["method"], len(words) - 1
-        for route in self._routes.get((*place, second)) or self._routes.get((*place, ""), ()):
+        method, place = scope["method"], (scope["method"], len(words) - 1)
+        if second in _PLURALS:
+            routes = self._routes.get((*place, second)) or self._routes.get((*place, ""), ())
+        else:
+            routes = self._own.get((*place, second), ())
+        for route in routes:
             match, child = route.matches(scope)
             if match is Match.FULL:
                 return route, child
+        for route in self._deep.get(second, ()):
+            if method in (route.methods or ()) and (found := route.matches(scope))[0] is Match.FULL:
+                return route, found[1]
         return None
 
     def allowed(self, scope: Scope) -> list[str]:
         """The other methods that there are at the path of a request for which no route was found."""
-        words = scope["path"].split("/")
-        if len(words) > 2 and words[2] in self._deep:
-            return []
-        methods = {method for method, count, _ in self._routes if count == len(words) - 1} - {scope["method"]}
-        return sorted(method for method in methods if self.find({**scope, "method": method}) is not None)
+        words = scope["path"].split("/")[1:]
+        refused = _REFUSED.get((words[1], len(words)), ()) if len(words) > 1 else ()
+        methods = (method for method in _METHODS if method not in refused)
+        return [method for method in methods if self.find({**scope, "method": method}) is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self.find(scope) if scope["type"] == "http" else None
         if found is None:
-            # The router knows only the methods of the first route that it tried.
             if scope["type"] == "http" and (allowed := self.allowed(scope)):
                 raise MethodNotAllowed(f"{scope['method'][:20]} cannot be done here", allow=", ".join(allowed))
             await self._search(scope, receive, send)

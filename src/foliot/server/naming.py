@@ -23,12 +23,19 @@ MOST: Final = 1000
 DEFAULT_PAGE: Final = 500
 
 PLURALS: Final = tuple(kind.plural for kind in KINDS.values())
+# Made by those who ask and decided by those who may, not edited.
+NOT_EDITED: Final = frozenset({"ToolApproval"})
 KindName = Annotated[
     str, Path(alias="kind", description="The plural of a kind.", json_schema_extra={"enum": [*PLURALS]})
 ]
-Name = Annotated[str, Path(max_length=253, description="The name of the resource.")]
+# What the store can keep as a name. What names should look like is for the resources to say.
+NAME: Final = r"^[^/\x00-\x1f\x7f]*$"
+Name = Annotated[str, Path(min_length=1, max_length=253, pattern=NAME, description="The name of the resource.")]
 Namespace = Annotated[
-    str | None, Query(max_length=253, description="The namespace; for lists, all that the caller can see without it.")
+    str | None,
+    Query(
+        max_length=253, pattern=NAME, description="The namespace; for lists, all that the caller can see without it."
+    ),
 ]
 
 
@@ -43,10 +50,10 @@ Limit = Annotated[
 After = Annotated[
     str | None,
     Query(
-        max_length=4096, description="`continue` of the page before; or the name of its last item, where that is clear."
+        max_length=1500, description="`continue` of the page before; or the name of its last item, where that is clear."
     ),
 ]
-Continue = Annotated[str | None, Query(alias="continue", max_length=4096, description="As `after`.")]
+Continue = Annotated[str | None, Query(alias="continue", max_length=1500, description="As `after`.")]
 Labels = Annotated[str | None, Query(description="Such as `app=web,tier!=test,env in (a,b),!legacy`.")]
 Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`.")]
 DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All`: check everything, write nothing.")]

@@ -29,6 +29,7 @@ from foliot.tools.conditions import Expression
 from foliot.tools.rules import StandingGrant, tool_token
 
 TRIES = 50
+LONGEST_SECONDS = 10 * 366 * 86_400.0
 
 
 class StoredGrants:
@@ -122,6 +123,8 @@ async def give_standing(
         raise InvalidInput("a standing grant names a tool")
     if seconds <= 0 or (max_uses is not None and max_uses < 1):
         raise InvalidInput("a standing grant that ends before it begins covers nothing")
+    if not seconds <= LONGEST_SECONDS:
+        raise InvalidInput("a standing grant lasts at most ten years", hint="nobody would remember it")
     if when:
         Expression(when)
     spec = {"tool": tool, "agent": agent, "when": when, "max_uses": max_uses, "reason": comment}

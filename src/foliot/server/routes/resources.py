@@ -16,6 +16,7 @@ from foliot.server.errors import MethodNotAllowed
 from foliot.server.guard import HIDDEN, ROLE, new_router
 from foliot.server.naming import (
     DEFAULT_PAGE,
+    NOT_EDITED,
     After,
     Continue,
     DryRun,
@@ -42,8 +43,6 @@ router = new_router("resources")
 
 # What a status would decide is decided elsewhere, or there is none.
 WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", "ToolApproval", "McpServer"})
-# Made by those who ask and decided by those who may, not edited.
-NOT_EDITED: Final = frozenset({"ToolApproval"})
 
 
 @router.get("/v1/{kind}")

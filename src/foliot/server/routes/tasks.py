@@ -22,7 +22,6 @@ from foliot.server.errors import PreconditionRequired
 from foliot.server.following import task_frames
 from foliot.server.guard import HIDDEN, new_router
 from foliot.server.identity import Caller
-from foliot.server.messages import joins_of, told
 from foliot.server.naming import (
     After,
     Continue,
@@ -43,10 +42,11 @@ from foliot.server.naming import (
 from foliot.server.responses import Json, resource
 from foliot.server.routes.resources import listed
 from foliot.server.tasklist import FURTHEST, Wanted, list_tasks, place_of
+from foliot.server.taskview import task_document
 from foliot.store.base import Document, Key, Page
 from foliot.work.base import TaskInfo
 from foliot.work.commands import command_of
-from foliot.work.story.document import document_of, outline
+from foliot.work.story.document import outline
 from foliot.work.story.happenings import decode_cursor
 
 router = new_router("tasks")
@@ -257,7 +257,8 @@ async def follow(
     where = space(namespace)
     await services.runtime.tasking.tasks.get(where, name)
     position = last_event(request, cursor)
-    decode_cursor(position)
+    with parameters():
+        decode_cursor(position)
     return services.streams.respond(caller, task_frames(services, where, name, position))
 
 
@@ -266,9 +267,7 @@ async def _shown(services: Services, namespace: str, name: str) -> Document:
         story = await services.runtime.tasking.stories.of(namespace, name)
     except NotFound:
         return await services.resources.get(Key("Task", namespace, name))
-    document = document_of(story)
-    document["status"] |= {"messages": told(story), "join_states": joins_of(story)}
-    return document
+    return task_document(story)
 
 
 async def _accepted(services: Services, namespace: str, name: str) -> TaskInfo | None:
