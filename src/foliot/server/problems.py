@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -30,6 +31,8 @@ RETRY_AFTER: Final = "2"
 # An answer is for people: it is never a second copy of what they sent.
 MOST_ERRORS: Final = 200
 LONGEST: Final = 2000
+TOLD_EVERY: Final = 10.0
+_last_told: Final[dict[str, float]] = {}
 # Codes of what the framework itself refuses.
 _CODES: Final[Mapping[int, str]] = {404: "not_found", 405: "method_not_allowed", 400: "invalid", 413: "too_large"}
 
@@ -73,7 +76,11 @@ def problem_of(error: FoliotError) -> Response:
         log.error("a secret cannot be used: %s", error.message)
         return problem(500, error.code, "a secret of this server cannot be sealed or opened; its log says more")
     errors = findings_of(error) if isinstance(error, ManifestError) else ()
-    return problem(error.http, error.code, error.message, hint=error.hint, errors=errors, headers=headers)
+    message = error.message
+    if (place := error.details.get("place")) is not None:
+        _store_is_away(message)
+        message = message.replace(f" at {place}", "").replace(f" {place}", "")
+    return problem(error.http, error.code, message, hint=error.hint, errors=errors, headers=headers)
 
 
 def findings_of(error: ManifestError) -> list[dict[str, Any]]:
@@ -134,6 +141,14 @@ def report_errors(app: FastAPI) -> None:
     app.add_exception_handler(FoliotError, of_foliot)
     app.add_exception_handler(HTTPException, of_framework)
     app.add_exception_handler(RequestValidationError, of_parameters)
+
+
+def _store_is_away(message: str) -> None:
+    """Every request finds out; the log hears of it now and then."""
+    now = time.monotonic()
+    if now - _last_told.get("store", -TOLD_EVERY) >= TOLD_EVERY:
+        _last_told["store"] = now
+        log.warning("the store cannot be used: %s", message)
 
 
 def _short(value: Any) -> Any:

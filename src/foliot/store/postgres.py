@@ -128,7 +128,10 @@ class PostgresDatabase:
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable(
-                f"the store on PostgreSQL at {self._place} is closed", hint="open it again", retryable=False
+                f"the store on PostgreSQL at {self._place} is closed",
+                hint="open it again",
+                retryable=False,
+                place=self._place,
             )
 
     async def _drain(self) -> None:
@@ -189,6 +192,7 @@ class PostgresDatabase:
             error = Unavailable(
                 f"PostgreSQL at {self._place} went away during a commit: the change may or may not be stored",
                 hint="read before you write it again",
+                place=self._place,
             )
         elif isinstance(error, DriverErrors):
             error = explain(error, self._place)

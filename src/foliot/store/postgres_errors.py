@@ -33,6 +33,7 @@ def explain(error: Exception, where: str) -> FoliotError:
     return Unavailable(
         f"PostgreSQL at {where} does not answer ({type(error).__name__})",
         hint="see that the server runs and can be reached; Foliot reconnects by itself",
+        place=where,
     )
 
 
@@ -43,14 +44,14 @@ def _explain_server(error: Exception, where: str) -> FoliotError:
             return Conflict("the change breaks a rule of the store", rule=str(getattr(error, "constraint_name", state)))
         case "40", _:
             return Unavailable(
-                f"PostgreSQL at {where} kept undoing the change for the sake of others", hint="try again"
+                f"PostgreSQL at {where} kept undoing the change for the sake of others", hint="try again", place=where
             )
         case "22", _:
             # The driver's own text quotes the value, which may be nobody's business.
             return InvalidInput("the store cannot keep this value", sqlstate=state)
         case "28", _:
             return Unavailable(
-                f"PostgreSQL at {where} refused the login", hint="check user and password", retryable=False
+                f"PostgreSQL at {where} refused the login", hint="check user and password", retryable=False, place=where
             )
         case _, "3D000":
             return InvalidInput(f"there is no database at {where}", hint="make it first, with createdb")
@@ -59,13 +60,17 @@ def _explain_server(error: Exception, where: str) -> FoliotError:
                 f"this user may not write to PostgreSQL at {where}",
                 hint="grant the user CREATE and all table rights on the schema",
                 retryable=False,
+                place=where,
             )
         case _, "53100":
-            return Unavailable(f"the disk of PostgreSQL at {where} is full", hint="free some space and try again")
+            return Unavailable(
+                f"the disk of PostgreSQL at {where} is full", hint="free some space and try again", place=where
+            )
         case (("08" | "53" | "57" | "58"), _):
             return Unavailable(
                 f"PostgreSQL at {where} does not answer ({type(error).__name__})",
                 hint="see that the server runs and can be reached; Foliot reconnects by itself",
+                place=where,
             )
         case _:
             return FoliotError(f"PostgreSQL at {where} could not run a query: {error}", sqlstate=state)

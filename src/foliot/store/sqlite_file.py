@@ -183,9 +183,12 @@ def explain(error: Exception, path: Path) -> FoliotError:
             return Unavailable(
                 f"the store {path} stayed busy with other processes",
                 hint="try again; if it goes on, see which process holds the file open",
+                place=str(path),
             )
         case apsw.FullError():
-            return Unavailable(f"the disk that holds the store {path} is full", hint="free some space and try again")
+            return Unavailable(
+                f"the disk that holds the store {path} is full", hint="free some space and try again", place=str(path)
+            )
         case apsw.CorruptError() | apsw.NotADBError():
             return InvalidInput(
                 f"{path} is not a store, or it is damaged",
@@ -212,4 +215,5 @@ def _explain_unopened(error: Exception, path: Path) -> FoliotError:
         f"the store {path} cannot be opened: {error}",
         hint="see that the disk is well and that this user may write in the folder",
         retryable=isinstance(error, apsw.IOError),  # a quota, a network disk: it may pass
+        place=str(path),
     )
