@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,8 +39,11 @@ def issuer() -> Iterator[str]:
     )
     assert process.stdin is not None
     assert process.stdout is not None
+    timer = threading.Timer(60, process.kill)
+    timer.start()
     with process.stdin, process.stdout:
         port = process.stdout.readline().strip()
+        timer.cancel()
         assert port, "the provider did not start"
         yield f"http://localhost:{port}"
         process.stdin.close()
@@ -73,7 +77,8 @@ async def site(runtime: Runtime, settings: Settings, clock: Clock) -> AsyncItera
 async def test_somebody_logs_in_with_the_roles_of_their_groups(
     site: Site, http: httpx.AsyncClient, issuer: str
 ) -> None:
-    assert (await http.get("/v1/auth/config")).json()["login_methods"] == ["password", "oidc"]
+    config = (await http.get("/v1/auth/config")).json()
+    assert config == {"mode": "native", "setup_required": False, "login_methods": ["password", "oidc"]}
     assert (await http.get("/v1/auth/me")).status_code == 401, "a provider shuts the door for strangers"
 
     sent = await http.get("/v1/auth/oidc/login", params={"return_to": "/runs?open=1"})

@@ -76,7 +76,8 @@ async def config(services: ServicesDep) -> Response:
     if not isinstance(auth, TokenAuth):
         return Json({"mode": "off", "setup_required": False, "login_methods": []})
     methods = ["password", *(["oidc"] if auth.logins.oidc else [])]
-    return Json({"mode": "native", "setup_required": not await auth.logins.users.any(), "login_methods": methods})
+    nobody = auth.logins.oidc is None and not await auth.logins.users.any()
+    return Json({"mode": "native", "setup_required": nobody, "login_methods": methods})
 
 
 @router.post("/v1/auth/setup")
