@@ -22,6 +22,9 @@ from foliot.settings import Settings
 
 Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
+ON_BOTH = pytest.mark.parametrize(
+    "store", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True
+)
 
 
 def text_of(result: types.CallToolResult) -> str:
@@ -130,6 +133,7 @@ async def test_a_client_that_shows_no_forms_is_told_how_to_decide(url: str, mode
     assert waits["kind"] == "approval"
 
 
+@ON_BOTH
 async def test_a_user_who_dismisses_the_form_leaves_the_run_waiting(url: str, runtime: Runtime) -> None:
     async def dismiss(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         return types.ElicitResult(action="cancel")
@@ -142,6 +146,7 @@ async def test_a_user_who_dismisses_the_form_leaves_the_run_waiting(url: str, ru
     assert info.phase == "waiting"
 
 
+@ON_BOTH
 @pytest.mark.usefixtures("worker")
 async def test_a_system_works_and_asks_too(url: str) -> None:
     async with Client(url, elicitation_callback=answering(decision="approve")) as client:
@@ -203,6 +208,7 @@ async def test_a_call_that_is_cancelled_cancels_its_run(url: str, runtime: Runti
     tools.release.set()
 
 
+@ON_BOTH
 async def test_a_key_begins_nothing_twice(url: str, runtime: Runtime) -> None:
     order = {"message": "hello", "idempotency_key": "k"}
     async with Client(url) as client:

@@ -115,8 +115,14 @@ async def hold() -> str:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return load_settings({"home": str(tmp_path)}, {})
+def store(request: pytest.FixtureRequest) -> str:
+    """Where the store is: SQLite in the home, or what a test that is parametrised by `store` says."""
+    return request.getfixturevalue("postgres_url") if getattr(request, "param", "sqlite") == "postgres" else ""
+
+
+@pytest.fixture
+def settings(tmp_path: Path, store: str) -> Settings:
+    return load_settings({"home": str(tmp_path)} | ({"store": store} if store else {}), {})
 
 
 @pytest.fixture

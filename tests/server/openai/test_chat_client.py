@@ -13,6 +13,10 @@ from openai.types.chat import ChatCompletionChunk
 
 from foliot.runtime import Runtime
 
+ON_BOTH = pytest.mark.parametrize(
+    "store", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True
+)
+
 
 def said(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
@@ -88,6 +92,7 @@ async def test_a_conversation_is_its_messages(client: openai.AsyncOpenAI) -> Non
     assert answer.choices[0].message.content == "First one, now two."
 
 
+@ON_BOTH
 async def test_a_session_remembers_by_its_header(client: openai.AsyncOpenAI) -> None:
     told = client.with_options(default_headers={"X-Foliot-Session": "mine"})
     for text in ("one", "two", "three"):
@@ -99,6 +104,7 @@ async def test_a_session_remembers_by_its_header(client: openai.AsyncOpenAI) -> 
     assert fresh.choices[0].message.content == "First four, now four."
 
 
+@ON_BOTH
 async def test_a_request_with_a_key_is_done_once(client: openai.AsyncOpenAI, runtime: Runtime) -> None:
     keyed: dict[str, Any] = {"extra_headers": {"Idempotency-Key": "k1"}}
     one = await client.chat.completions.create(model="echo", messages=said("hello"), **keyed)
@@ -184,6 +190,7 @@ async def test_a_question_is_answered_by_the_next_message_of_the_session(client:
     assert answer.choices[0].message.content == "It is blue."
 
 
+@ON_BOTH
 @pytest.mark.usefixtures("worker")
 async def test_a_system_answers_too(client: openai.AsyncOpenAI) -> None:
     whole = await client.chat.completions.create(model="line", messages=said("clocks"))

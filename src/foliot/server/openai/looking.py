@@ -1,33 +1,69 @@
-"""Answers that were given before, told again from the journals."""
+"""Answers that were given before: told again from the journals, followed, cancelled, forgotten."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any, cast
 
 from foliot.errors import Conflict, NotFound
 from foliot.runtime import Runtime
+from foliot.server.acts import record
+from foliot.server.context import Services
 from foliot.server.engagements import TaskEngagement, recorded
 from foliot.server.identity import Caller
-from foliot.server.openai.asking import METADATA_LABEL, MODEL_LABEL, PREVIOUS_LABEL
+from foliot.server.openai.asking import METADATA_LABEL, MODEL_LABEL, PREVIOUS_LABEL, SESSION_LABEL
 from foliot.server.openai.conversations import Ref, load_visible, no_response, parse_response
-from foliot.server.openai.responses import Answer
-from foliot.server.pieces import Teller
+from foliot.server.openai.following import follow_run
+from foliot.server.openai.responses import Answer, Event, behind
+from foliot.server.openai.serving import event_frame, frames_of
+from foliot.server.pieces import Piece, Teller
+from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.store.tasks import ENDED
+from foliot.work.base import TaskInfo
 
 
 async def find_response(runtime: Runtime, caller: Caller, id: str) -> dict[str, Any]:
     """The response of this id as it stands now. Raises `NotFound`."""
     ref = parse_response(id)
     if ref.is_task:
-        return await _of_task(runtime, caller, id, ref)
-    info, state = await load_visible(runtime, caller, ref.name)
-    answer = Answer(id, info.labels.get(MODEL_LABEL, info.agent), info.created_at, echo_of(info.labels), info.id)
-    teller = Teller(info.id, structured=state.spec.output_schema is not None)
-    for piece in recorded(teller, await runtime.runs.facts(info.id), ref.after):
+        info = await _visible_task(runtime, caller, id, ref)
+        answer = _answer_of_task(id, info)
+        if info.phase in ENDED or info.phase == "waiting":
+            async for piece in TaskEngagement(runtime, ref.namespace, ref.name).pieces():
+                answer.take(piece)
+        return answer.document()
+    run, state = await load_visible(runtime, caller, ref.name)
+    answer = _answer_of_run(id, run)
+    teller = Teller(run.id, structured=state.spec.output_schema is not None)
+    for piece in recorded(teller, await runtime.runs.facts(run.id), ref.after):
         answer.take(piece)
-    if teller.ended is None and info.phase == "waiting":
+    if teller.ended is None and run.phase == "waiting":
         answer.take(teller.rest())
     return answer.document()
+
+
+async def follow_response(services: Services, caller: Caller, id: str, after: int | None) -> AsyncGenerator[bytes]:
+    """The events of a response from its beginning, or behind the one of this number, until it is over.
+
+    Whoever follows begins and ends nothing. Raises `NotFound`.
+    """
+    runtime, ref = services.runtime, parse_response(id)
+    if ref.is_task:
+        answer = _answer_of_task(id, await _visible_task(runtime, caller, id, ref))
+        # It is a generator, and closed as one.
+        pieces = cast("AsyncGenerator[Piece]", TaskEngagement(runtime, ref.namespace, ref.name).pieces())
+    else:
+        run, state = await load_visible(runtime, caller, ref.name)
+        answer = _answer_of_run(id, run)
+        structured = state.spec.output_schema is not None
+        pieces = follow_run(services, run.id, structured=structured, after=ref.after)
+
+    def sent(events: Iterable[Event]) -> Iterable[bytes]:
+        unheard = (each if after is None else behind(each, after) for each in events)
+        return [event_frame(each) for each in unheard if each is not None]
+
+    return frames_of(pieces, lambda piece: sent(answer.take(piece)), begin=sent(answer.begin()))
 
 
 async def cancel_response(runtime: Runtime, caller: Caller, id: str) -> None:
@@ -44,6 +80,32 @@ async def cancel_response(runtime: Runtime, caller: Caller, id: str) -> None:
     await runtime.cancel(info.id, by=caller.name, reason="cancelled by a client")
 
 
+async def delete_response(runtime: Runtime, caller: Caller, id: str, *, request: str) -> None:
+    """Forget the work behind a response, and what was said. Raises `NotFound`, `Denied`; `Conflict` while it goes on.
+
+    A turn of a session stays, for the next one is found by it. What was done stays in the audit log.
+    """
+    ref = parse_response(id)
+    if ref.is_task:
+        info = await _visible_task(runtime, caller, id, ref)
+        caller.require("operator", ref.namespace)
+        _check_no_turn(info.labels)
+        runs = [str(row["run_id"]) for row in await runtime.tasking.tasks.runs(ref.namespace, ref.name)]
+        await runtime.tasking.tasks.delete(ref.namespace, ref.name)
+        for run_id in runs:
+            with contextlib.suppress(NotFound):  # somebody purged it meanwhile
+                await runtime.runs.journal.forget(run_id)
+        await record(runtime, caller, "deleted", "Task", ref.namespace, ref.name, request=request)
+        return
+    run, _ = await load_visible(runtime, caller, ref.name)
+    caller.require("operator", run.namespace)
+    _check_no_turn(run.labels)
+    if TASK_LABEL in run.labels:
+        raise Conflict(f"run {run.id} is part of task {run.labels[TASK_LABEL]}", hint="delete the task")
+    await runtime.runs.journal.forget(run.id)
+    await record(runtime, caller, "deleted", "Run", run.namespace, run.id, request=request, run_id=run.id)
+
+
 def echo_of(labels: dict[str, str]) -> dict[str, Any]:
     """What a response repeats of its request, as far as it was kept."""
     metadata = {
@@ -52,15 +114,26 @@ def echo_of(labels: dict[str, str]) -> dict[str, Any]:
     return {"metadata": metadata, "previous_response_id": labels.get(PREVIOUS_LABEL)}
 
 
-async def _of_task(runtime: Runtime, caller: Caller, id: str, ref: Ref) -> dict[str, Any]:
+def _check_no_turn(labels: dict[str, str]) -> None:
+    if SESSION_LABEL in labels:
+        raise Conflict(
+            f"this is a turn of the session {labels[SESSION_LABEL]!r}, which would lose its place",
+            hint="`foliot purge` forgets old runs",
+        )
+
+
+def _answer_of_run(id: str, info: RunInfo) -> Answer:
+    return Answer(id, info.labels.get(MODEL_LABEL, info.agent), info.created_at, echo_of(info.labels), info.id)
+
+
+def _answer_of_task(id: str, info: TaskInfo) -> Answer:
+    return Answer(id, info.labels.get(MODEL_LABEL, info.target), info.created_at, echo_of(info.labels), info.name)
+
+
+async def _visible_task(runtime: Runtime, caller: Caller, id: str, ref: Ref) -> TaskInfo:
     if not caller.sees(ref.namespace):
         raise no_response(id)
     try:
-        info = await runtime.tasking.tasks.get(ref.namespace, ref.name)
+        return await runtime.tasking.tasks.get(ref.namespace, ref.name)
     except NotFound:
         raise no_response(id) from None
-    answer = Answer(id, info.labels.get(MODEL_LABEL, info.target), info.created_at, echo_of(info.labels), info.name)
-    if info.phase in ENDED or info.phase == "waiting":
-        async for piece in TaskEngagement(runtime, ref.namespace, ref.name).pieces():
-            answer.take(piece)
-    return answer.document()

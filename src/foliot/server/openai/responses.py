@@ -2,6 +2,9 @@
 
 The tools that an agent calls are shown as items of type `mcp_call`, the ones that a server has called itself. Clients
 show them; a `function_call` they would call. An approval that a run waits for is an `mcp_approval_request`.
+
+A piece of text has the number of its last character, so that a stream has the same numbers however its text is cut into
+pieces: while it is written, or told again from the journal. That is what makes any number a place to go on from.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from foliot.server.pieces import Called, Ended, Piece, Rested, Returned, Wrote
 from foliot.server.waiting import waiting_data, waiting_text
 
 SERVER_LABEL: Final = "foliot"
+DELTA: Final = "response.output_text.delta"
 Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 Event: TypeAlias = dict[str, Any]
 
@@ -99,7 +103,8 @@ class Answer:
             events.append(self._event("response.content_part.added", **self._at(), content_index=0, part=dict(part)))
         part = self._output[self._open]["content"][0]
         part["text"] += text
-        delta = self._event("response.output_text.delta", **self._at(), content_index=0, delta=text, logprobs=[])
+        self._sent += max(0, len(text) - 1)
+        delta = self._event(DELTA, **self._at(), content_index=0, delta=text, logprobs=[])
         return [*events, delta]
 
     def _close(self, phase: Literal["commentary", "final_answer"] = "commentary") -> list[Event]:
@@ -208,6 +213,16 @@ class Answer:
     def _event(self, type: str, **members: Any) -> Event:
         self._sent += 1
         return {"type": type, "sequence_number": self._sent, **members}
+
+
+def behind(event: Event, number: int) -> Event | None:
+    """What there is of an event behind this number: all, nothing, or the rest of a text."""
+    unheard = event["sequence_number"] - number
+    if unheard <= 0:
+        return None
+    if event["type"] != DELTA or len(event["delta"]) <= unheard:
+        return event
+    return {**event, "delta": event["delta"][-unheard:]}
 
 
 def response_usage(usage: Usage) -> dict[str, Any]:

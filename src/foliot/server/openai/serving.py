@@ -102,19 +102,12 @@ class Stream:
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         over = False
+        pieces = cast("AsyncGenerator[Piece]", self._engagement.pieces())
         try:
-            for chunk in self._begin:
-                yield chunk
-            async with aclosing(cast("AsyncGenerator[Piece]", self._engagement.pieces())) as pieces:
-                async for piece in pieces:
-                    for chunk in self._told(piece):
-                        yield chunk
+            async with aclosing(frames_of(pieces, self._told, begin=self._begin, end=self._end)) as frames:
+                async for chunk in frames:
+                    yield chunk
             over = True
-            if self._end:
-                yield self._end
-        except FoliotError as error:
-            over = True
-            yield b"data: %s\n\n" % _encode({"error": error_document(error)})
         finally:
             # A server that stops is not a client that leaves: somebody else goes on with the run.
             if not over and self._hang_up == "cancel" and not self._closing.is_set():
@@ -130,6 +123,27 @@ class Stream:
         task = asyncio.create_task(cancel())
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
+
+
+async def frames_of(
+    pieces: AsyncGenerator[Piece],
+    told: Callable[[Piece], Iterable[bytes]],
+    *,
+    begin: Iterable[bytes] = (),
+    end: bytes = b"",
+) -> AsyncGenerator[bytes]:
+    """What is sent for these pieces. An error on the way is told as these clients read it, and is the last."""
+    try:
+        for chunk in begin:
+            yield chunk
+        async with aclosing(pieces):
+            async for piece in pieces:
+                for chunk in told(piece):
+                    yield chunk
+        if end:
+            yield end
+    except FoliotError as error:
+        yield data_frame({"error": error_document(error)})
 
 
 def data_frame(document: dict[str, Any]) -> bytes:

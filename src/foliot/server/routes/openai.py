@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,7 +19,9 @@ from foliot.server.identity import Caller
 from foliot.server.openai.asking import Asker, Begun, begin
 from foliot.server.openai.chat import Chat
 from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model
-from foliot.server.openai.looking import cancel_response, find_response
+from foliot.server.openai.input_items import Order as ItemOrder
+from foliot.server.openai.input_items import list_input, page_of
+from foliot.server.openai.looking import cancel_response, delete_response, find_response, follow_response
 from foliot.server.openai.requests import Order, read_chat, read_response
 from foliot.server.openai.responses import Answer
 from foliot.server.openai.serving import DONE, OnHangUp, Stream, collect, data_frame, event_frame, on_hang_up
@@ -33,6 +36,7 @@ RUN_HEADER: Final = "X-Foliot-Run"
 SESSION_HEADER: Final = "x-foliot-session"
 KEY_HEADER: Final = "idempotency-key"
 LONGEST_NAME: Final = 255
+MOST_NUMBER: Final = 2**53
 
 
 def _told(place: str, name: str, text: str, **schema: Any) -> dict[str, Any]:
@@ -158,9 +162,40 @@ async def respond(request: Request, services: ServicesDep, caller: CallerDep) ->
 
 
 @router.get("/v1/responses/{response_id}")
-async def read_one(response_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+async def read_one(
+    response_id: str,
+    services: ServicesDep,
+    caller: CallerDep,
+    stream: Annotated[bool, Query(description="Its events instead, until it is over.")] = False,
+    starting_after: Annotated[
+        int | None, Query(ge=0, le=MOST_NUMBER, description="With `stream`: only what comes behind this event.")
+    ] = None,
+) -> Response:
     """A response as it stands now. It is told from the journal of its run, so it outlives the server."""
+    if stream:
+        return services.streams.respond(caller, await follow_response(services, caller, response_id, starting_after))
     return Json(await find_response(services.runtime, caller, response_id))
+
+
+@router.get("/v1/responses/{response_id}/input_items")
+async def read_input(
+    response_id: str,
+    services: ServicesDep,
+    caller: CallerDep,
+    order: Annotated[ItemOrder, Query(description="The newest first, or the oldest.")] = "desc",
+    limit: Annotated[int, Query(ge=1, le=100, description="Items of a page.")] = 20,
+    after: Annotated[str | None, Query(max_length=512, description="The id of the last item before the page.")] = None,
+) -> Response:
+    """What a response was asked: the conversation before it, and the request."""
+    items = await list_input(services.runtime, caller, response_id)
+    return Json(page_of(items, order=order, limit=limit, after=after))
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete(response_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Forget a response that is over, with its run and all that was said. Turns of a session are not forgotten."""
+    await delete_response(services.runtime, caller, response_id, request=str(request.scope.get(REQUEST_ID, "")))
+    return Json({"id": response_id, "object": "response", "deleted": True})
 
 
 @router.post("/v1/responses/{response_id}/cancel")
