@@ -46,6 +46,14 @@ class LocalClient:
         self._close = close
         self._budgets_changed = budgets_changed
 
+    def on(self, store: ResourceStore) -> LocalClient:
+        """The same client, on another view of its store. What is closed is the first one."""
+
+        async def nothing() -> None:
+            pass
+
+        return LocalClient(store, close=nothing, budgets_changed=self._budgets_changed, work=self._work)
+
     async def get(self, kind: str, name: str, *, namespace: str) -> Document:
         key = Key(kind, namespace, name)
         try:

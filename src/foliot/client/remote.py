@@ -90,7 +90,8 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
     async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
         """See `Client`."""
         path = "/v1/resources" if filter.kind is None else f"/v1/{find_kind(filter.kind).plural}"
-        params = {**_selected(filter), "limit": limit, "after": cursor}
+        # `after` would take what is no cursor for a name.
+        params = {**_selected(filter), "limit": limit, "after" if filter.kind is None else "continue": cursor}
         found = wire.read((await self._http.ask("GET", path, params=params)).body, _List)
         return Page(found.items, found.after, int(found.metadata.resourceVersion))
 

@@ -1,14 +1,22 @@
-"""Every write through the server, in the audit log: who, what, to which resource, by which request."""
+"""Every write through the server, in the audit log: who, what, to which resource, by which request.
+
+A resource and the record of who wrote it are stored in one transaction. What is done to tasks and runs is decided by
+the rooms below; its record follows at once.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, InvalidInput, Unavailable
 from foliot.runtime import Runtime
 from foliot.server.identity import Caller
+from foliot.store.audit import AuditRecord, append_records
+from foliot.store.base import Also, Change, Delete, Document, Filter, Key, Page, Put, ResourceStore, Rotation, Written
+from foliot.store.transaction import Tx
 
 log = logging.getLogger(__name__)
 
@@ -52,3 +60,73 @@ async def record(
         await runtime.audit.act(entry_of(caller, verb, kind, namespace, name, request=request, **more))
     except FoliotError as error:
         log.error("an act is not in the audit log: %s %s/%s by %s: %s", verb, kind, name, caller.name, error.message)
+
+
+class RecordedStore:
+    """The `ResourceStore` of one caller in one request: each write is in the audit log, or has not happened."""
+
+    def __init__(self, runtime: Runtime, caller: Caller, request: str) -> None:
+        self._store: ResourceStore = runtime.resources
+        self._audit = runtime.audit
+        self._caller = caller
+        self._request = request
+        self.wrote = False
+
+    async def write(self, changes: Sequence[Put | Delete], *, also: Also | None = None) -> list[Written]:
+        kept: list[AuditRecord] = []
+
+        def recorded(written: Sequence[Written]) -> Tx[None]:
+            if also is not None:
+                yield from also(written)
+            done = [pair for pair in zip(changes, written, strict=True) if pair[1].action != "unchanged"]
+            if not done:
+                return
+            try:
+                # Whoever runs this again begins anew: only the records of the run that was stored are told.
+                kept[:] = yield from append_records([self._entry(*pair) for pair in done], told=self._audit.fed)
+            except InvalidInput as error:
+                raise Unavailable(
+                    f"it cannot be recorded, and was not done: {error.message}", hint=error.hint
+                ) from None
+
+        written = await self._store.write(changes, also=recorded)
+        self.wrote = True
+        if kept:
+            self._audit.appended(kept)
+        return written
+
+    def _entry(self, change: Put | Delete, written: Written) -> dict[str, Any]:
+        verb = "status_written" if isinstance(change, Put) and change.only == "status" else written.action
+        metadata = written.document["metadata"]
+        return entry_of(
+            self._caller,
+            verb,
+            written.document["kind"],
+            metadata["namespace"],
+            metadata["name"],
+            request=self._request,
+            version=str(metadata.get("resourceVersion", "")),
+        )
+
+    # --- what changes nothing, or is not a caller's ------------------------------------------------------------------
+
+    async def get(self, key: Key) -> Document:
+        return await self._store.get(key)
+
+    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
+        return await self._store.list(filter, limit=limit, cursor=cursor)
+
+    def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
+        return self._store.watch(filter, after=after)
+
+    async def revision(self) -> int:
+        return await self._store.revision()
+
+    async def reveal(self, key: Key) -> dict[str, bytes]:
+        return await self._store.reveal(key)
+
+    async def rotate_key(self) -> Rotation:
+        return await self._store.rotate_key()
+
+    async def compact(self, *, keep: int) -> int:
+        return await self._store.compact(keep=keep)

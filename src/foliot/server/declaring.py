@@ -11,7 +11,7 @@ from foliot.catalog.references import check_against_store
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
-from foliot.server.acts import record
+from foliot.server.acts import RecordedStore, record
 from foliot.server.bodies import FILE
 from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
@@ -55,9 +55,9 @@ class Declaring:
 
     def __init__(self, services: Services, caller: Caller, request_id: str) -> None:
         self._services = services
-        self._store = services.resources
         self._caller = caller
         self._request_id = request_id
+        self._store = RecordedStore(services.runtime, caller, request_id)
 
     async def put(self, document: Document, conditions: Conditions) -> Written:
         """Create it, or replace what was declared under its name. Raises `ManifestError`, `Conflict`."""
@@ -108,7 +108,6 @@ class Declaring:
         if conditions.dry:
             return Written("updated", document)
         (written,) = await self._store.write([Put(document, expect=expect, only="status")])
-        await self._record("status_written", key, written.document)
         return Written(written.action, written.document)
 
     async def delete(self, key: Key, conditions: Conditions) -> Document:
@@ -117,12 +116,23 @@ class Declaring:
             return await self._store.get(key)
         version = conditions.match if conditions.match != "*" else None
         try:
-            document = await self._services.client.delete(key.kind, key.name, namespace=key.namespace, version=version)
+            client = self._services.client.on(self._store)
+            document = await client.delete(key.kind, key.name, namespace=key.namespace, version=version)
         except NotFound:
             raise NotFound(f"there is no {key}") from None  # its hint may tell of other namespaces
         except Conflict as conflict:
             raise PreconditionFailed(conflict.message, hint=conflict.hint) from None
-        await self._record("deleted", key, document)
+        if not self._store.wrote:  # work that no resource declares was ended
+            await record(
+                self._services.runtime,
+                self._caller,
+                "deleted",
+                key.kind,
+                key.namespace,
+                key.name,
+                request=self._request_id,
+                version=version_of(document),
+            )
         return document
 
     async def _write(self, document: Document, expect: str, dry: bool) -> Written:
@@ -134,7 +144,6 @@ class Declaring:
         (written,) = await self._store.write([Put(stored, expect=expect)])
         if written.action != "unchanged":
             await self._services.client.written(written.document)
-            await self._record(written.action, key, written.document)
         return Written(written.action, written.document, warnings)
 
     async def _foreseen(self, key: Key, expect: str) -> Action:
@@ -148,18 +157,6 @@ class Declaring:
         if expect == "absent" or expect not in ("any", "present", version_of(before)):
             raise Conflict(f"{key} is at version {version_of(before)}")
         return "updated"
-
-    async def _record(self, verb: str, key: Key, document: Document) -> None:
-        await record(
-            self._services.runtime,
-            self._caller,
-            verb,
-            key.kind,
-            key.namespace,
-            key.name,
-            request=self._request_id,
-            version=version_of(document),
-        )
 
 
 def merge(before: Any, changes: Any) -> Any:

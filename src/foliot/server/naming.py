@@ -53,7 +53,9 @@ After = Annotated[
         max_length=1500, description="`continue` of the page before; or the name of its last item, where that is clear."
     ),
 ]
-Continue = Annotated[str | None, Query(alias="continue", max_length=1500, description="As `after`.")]
+Continue = Annotated[
+    str | None, Query(alias="continue", max_length=1500, description="`continue` of the page before; nothing else.")
+]
 Labels = Annotated[str | None, Query(description="Such as `app=web,tier!=test,env in (a,b),!legacy`.")]
 Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`.")]
 DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All`: check everything, write nothing.")]

@@ -107,6 +107,10 @@ class Written:
     document: Document
 
 
+# More of the same transaction: what it raises undoes the write. It may be run again from its start.
+Also: TypeAlias = Callable[[Sequence[Written]], Tx[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One committed change, in commit order. `revision` is the position to resume a watch behind."""
@@ -173,8 +177,10 @@ class ResourceStore(Protocol):
         """
         ...
 
-    async def write(self, changes: Sequence[Put | Delete]) -> list[Written]:
+    async def write(self, changes: Sequence[Put | Delete], *, also: Also | None = None) -> list[Written]:
         """All of them in one transaction, or none. A Put that changes nothing is "unchanged" and makes no version.
+
+        `also` is told what became of each, and what it writes is stored with them or not at all.
 
         Raises `Conflict` (stale or present), `NotFound` (expected but absent); the error names the key.
         """

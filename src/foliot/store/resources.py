@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from foliot.errors import InvalidInput, NotFound, SecretError
 from foliot.store import cursors, secrets
-from foliot.store.base import Change, Database, Delete, Document, Filter, Key, Page, Put, Rotation, Written
+from foliot.store.base import Also, Change, Database, Delete, Document, Filter, Key, Page, Put, Rotation, Written
 from foliot.store.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain, stamp
 from foliot.store.planning import Keyed, apply_changes, keyed
 from foliot.store.selectors import matches
@@ -76,12 +76,15 @@ class SqlResourceStore:
             count = min(ROUND, 2 * count)  # few of them match: look at more at a time
             await asyncio.sleep(0)
 
-    async def write(self, changes: Sequence[Put | Delete]) -> list[Written]:
+    async def write(self, changes: Sequence[Put | Delete], *, also: Also | None = None) -> list[Written]:
         prepared = [_prepared(change) for change in changes]
         if not prepared:
             return []
         ring = self._keyring() if any(each.key.kind == secrets.KIND for each in prepared) else None
-        return await self._database.write(apply_changes, prepared, stamp(self._now()), _uids(len(prepared)), ring)
+        now, uids = stamp(self._now()), _uids(len(prepared))
+        if also is None:
+            return await self._database.write(apply_changes, prepared, now, uids, ring)
+        return await self._database.write(_apply_with, prepared, now, uids, ring, also)
 
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
         key_range(filter)  # refuses what cannot be a kind or a namespace now, not at the first change
@@ -190,6 +193,14 @@ class SqlResourceStore:
         if self._ring is None:
             self._ring = self._load_keyring()
         return self._ring
+
+
+def _apply_with(
+    changes: Sequence[Keyed], now: str, uids: Sequence[str], ring: secrets.Sealer | None, also: Also
+) -> Tx[list[Written]]:
+    written = yield from apply_changes(changes, now, uids, ring)
+    yield from also(written)
+    return written
 
 
 def _prepared(change: Put | Delete) -> Keyed:

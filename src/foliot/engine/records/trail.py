@@ -127,6 +127,16 @@ class AuditTrail:
         except TimeoutError:
             raise Unavailable(f"the audit log did not take a record within {WAIT_SECONDS:g} seconds") from None
 
+    @property
+    def fed(self) -> bool:
+        """Whether somebody wants to hear of records."""
+        return bool(self._feeds)
+
+    def appended(self, records: Sequence[AuditRecord]) -> None:
+        """Records that somebody else has appended to the log, together with what they tell of: for the feeds."""
+        for feed in self._feeds:
+            feed.offer(records)
+
     def _enqueue(self, pending: _Pending) -> None:
         self._queue.append(pending)
         if self._writer is None:

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import UsageError
-from foliot.server.acts import record
+from foliot.server.acts import RecordedStore
 from foliot.server.bodies import manifests
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.envelope import REQUEST_ID
 from foliot.server.guard import HIDDEN, new_router
-from foliot.server.naming import DryRun, Namespace, is_dry, space
+from foliot.server.naming import DryRun, Namespace, is_dry, parameters, space
 from foliot.server.permissions import author_of
 from foliot.server.responses import Json
 from foliot.store.selectors import parse_labels
@@ -46,37 +46,25 @@ async def apply(
     for document in documents:
         caller.require(author_of(document["kind"]), document["metadata"]["namespace"], missing=HIDDEN)
     where = space(namespace)
-    selector = parse_labels(prune) if prune is not None else None
+    with parameters():
+        selector = parse_labels(prune) if prune is not None else None
     if selector is not None:
         if not selector:
             raise UsageError("prune needs a label selector", hint="such as prune=app=report")
         caller.require("admin", where, missing=HIDDEN)
-    applied = await services.client.apply(documents, dry_run=dry, prune=selector, prune_namespace=where)
+    client = services.client.on(RecordedStore(services.runtime, caller, request.scope[REQUEST_ID]))
+    applied = await client.apply(documents, dry_run=dry, prune=selector, prune_namespace=where)
     taken: list[dict[str, Any]] = []
-    if not dry:
-        for outcome in applied.outcomes:
-            metadata = outcome.document["metadata"]
-            if outcome.action != "unchanged":
-                await record(
-                    services.runtime,
-                    caller,
-                    outcome.action,
-                    outcome.document["kind"],
-                    metadata["namespace"],
-                    metadata["name"],
-                    request=request.scope[REQUEST_ID],
-                    version=str(metadata.get("resourceVersion", "")),
-                )
-        if run:
-            taken = [
-                {
-                    "namespace": each.namespace,
-                    "name": each.name,
-                    "new": each.new,
-                    **({"error": {"code": each.error.code, "detail": each.error.message}} if each.error else {}),
-                }
-                for each in await services.client.accept(documents, by=caller.name)
-            ]
+    if run and not dry:
+        taken = [
+            {
+                "namespace": each.namespace,
+                "name": each.name,
+                "new": each.new,
+                **({"error": {"code": each.error.code, "detail": each.error.message}} if each.error else {}),
+            }
+            for each in await services.client.accept(documents, by=caller.name)
+        ]
     outcomes = [
         {"action": each.action, "resource": each.document, **({"before": each.before} if each.before else {})}
         for each in applied.outcomes

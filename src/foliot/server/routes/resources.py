@@ -66,7 +66,7 @@ async def list_resources(
     if filter is None:
         return Json(listed(Page([], None, await services.resources.revision())))
     with parameters():
-        cursor = await place_of(services.resources, filter, after or continued)
+        cursor = continued or await place_of(services.resources, filter, after)
         return Json(listed(await services.client.list(filter, limit=limit, cursor=cursor)))
 
 

@@ -97,7 +97,7 @@ async def list_all(
     phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
     with parameters():
         which = Wanted(filter, phases, target, archived)
-        cursor = await place_of(services, caller, which, after or continued)
+        cursor = continued or await place_of(services, caller, which, after)
         items, cursor = await list_tasks(services, caller, which, limit=limit, cursor=cursor, skip=offset)
     return Json(listed(Page(items, cursor, await services.resources.revision())))
 

@@ -59,7 +59,7 @@ async def list_all(
     fitting = Filter("Worker", None, filter.labels, filter.fields)
     live = [each for each in await _live(services) if matches(each, fitting)]
     with parameters():
-        page = await _page(services, caller.narrowed(filter), live, limit, after or continued)
+        page = await _page(services, caller.narrowed(filter), live, limit, continued or after)
     return Json(listed(page))
 
 
