@@ -116,6 +116,7 @@ class Kit:
             leases = await self.claim()
             if not leases:
                 return
+            await self.performer.prepare(leases)
             await asyncio.gather(*(self.performer.perform(lease) for lease in leases))
         raise AssertionError("there is always more to do")
 

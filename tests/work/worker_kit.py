@@ -83,6 +83,8 @@ class Doing:
     def gate(self, run_id: str) -> asyncio.Event:
         return self.gates.setdefault(run_id, asyncio.Event())
 
+    async def prepare(self, leases: Sequence[Lease]) -> None: ...
+
     async def perform(self, lease: Lease) -> None:
         self.begun.append(lease.run_id)
         self.at_work[lease.run_id] = lease

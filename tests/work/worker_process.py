@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from foliot.bus.local import LocalTransport
@@ -50,6 +51,8 @@ class Holding:
     def __init__(self, file: int) -> None:
         self._file = file
 
+    async def prepare(self, leases: Sequence[Lease]) -> None: ...
+
     async def perform(self, lease: Lease) -> None:
         append(self._file, "holds", lease.run_id, lease.epoch)
         await asyncio.Event().wait()
@@ -61,6 +64,8 @@ class Finishing:
     def __init__(self, file: int, journal: SqlJournal) -> None:
         self._file = file
         self._journal = journal
+
+    async def prepare(self, leases: Sequence[Lease]) -> None: ...
 
     async def perform(self, lease: Lease) -> None:
         await self._journal.append(lease, [], phase="succeeded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 
@@ -41,9 +42,17 @@ async def load_run(journal: Journal, run_id: str, *, upto: int | None = None) ->
     return info, await load_state(journal, Specs(), run_id, upto=upto)
 
 
-async def load_state(journal: Journal, specs: Specs, run_id: str, *, upto: int | None = None) -> State:
-    """The fold of a run's journal. Raises `Conflict` for a journal without a beginning."""
-    facts = await read_facts(journal, run_id, limit=upto)
+async def load_state(
+    journal: Journal,
+    specs: Specs,
+    run_id: str,
+    *,
+    upto: int | None = None,
+    facts: Sequence[tuple[float, Event]] | None = None,
+) -> State:
+    """The fold of a run's journal, or of `facts` by whoever has read it. Raises `Conflict` if it has no beginning."""
+    if facts is None:
+        facts = await read_facts(journal, run_id, limit=upto)
     if not facts or not isinstance(created := facts[0][1], RunCreated):
         raise Conflict(f"the journal of run {run_id} does not begin with its creation")
     return fold(await specs.get(journal, created.spec), run_id, facts, await read_history(journal, created))

@@ -173,17 +173,28 @@ class Runs:
         return await self.adopt(lease, tools=given, stream=stream)
 
     async def adopt(
-        self, lease: Lease, *, tools: Callable[[RunSpec], Awaitable[Toolbox]] | None = None, stream: bool = False
+        self,
+        lease: Lease,
+        *,
+        tools: Callable[[RunSpec], Awaitable[Toolbox]] | None = None,
+        stream: bool = False,
+        facts: Sequence[tuple[float, Event]] | None = None,
+        quiet: bool = False,
     ) -> Driver:
-        """Go on with a run whose lease this process was given. Raises `LeaseLost`, and what `tools` raises."""
-        state = await load_state(self.journal, self._specs, lease.run_id)
+        """Go on with a run whose lease this process was given. Raises `LeaseLost`, and what `tools` raises.
+
+        Whoever has read the run since the lease was taken gives its whole journal as `facts`, and says whether there
+        was no signal for it then, `quiet`: one that came later the keeper finds.
+        """
+        state = await load_state(self.journal, self._specs, lease.run_id, facts=facts)
         if state.ended is not None:
             # This process slept past its new lease before it read on, and someone else has finished the run.
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
         toolbox = self.tools if tools is None else await tools(state.spec)
         driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=await self._settlement(lease))
         told = await self.taken_up(state) if self.taken_up is not None else ()
-        for signal in (*await self.journal.signals([lease.run_id]), *await self._answers(state, toolbox), *told):
+        signals = () if quiet else await self.journal.signals([lease.run_id])
+        for signal in (*signals, *await self._answers(state, toolbox), *told):
             driver.deliver(signal)
         return driver
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -190,6 +190,10 @@ class Definitions(Protocol):
 
 class Performer(Protocol):
     """Drives one claimed run until it ends or is let go."""
+
+    async def prepare(self, leases: Sequence[Lease]) -> None:
+        """These were just claimed and are performed next: what all of them need may be read at once. Never raises."""
+        ...
 
     async def perform(self, lease: Lease) -> None:
         """Returns when the lease is given back, whatever became of the run. Does not raise for a run that failed."""

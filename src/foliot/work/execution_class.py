@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -36,7 +37,12 @@ def execution_class_key(
     workspace: str | int, agent: str | None = None, lane: str | None = None, policy: ExecutionPolicy | None = None
 ) -> str:
     """The key of the class. `workspace` is the namespace."""
-    policy = policy or ExecutionPolicy()
+    if policy is None:  # of every run that is queued, and again of every one that ends
+        return _default_key(workspace, agent, lane)
+    return _key(workspace, agent, lane, policy)
+
+
+def _key(workspace: str | int, agent: str | None, lane: str | None, policy: ExecutionPolicy) -> str:
     default = ExecutionPolicy()
     parts = (
         f"ws={workspace}",
@@ -54,6 +60,11 @@ def execution_class_key(
     # It names things and protects nothing: the first half of the digest is enough, and so is SHA-1.
     digest = hashlib.sha1("|".join(parts).encode(), usedforsecurity=False).digest()[:16]
     return PREFIX + digest.hex()
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _default_key(workspace: str | int, agent: str | None, lane: str | None) -> str:
+    return _key(workspace, agent, lane, ExecutionPolicy())
 
 
 def _name(text: str | None) -> str:

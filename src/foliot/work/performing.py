@@ -7,8 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-import msgspec
-
 from foliot.bus.base import Transport
 from foliot.engine.appending import append_again
 from foliot.engine.base import Clock
@@ -22,8 +20,7 @@ from foliot.kernel.spec import RunSpec
 from foliot.store.base import Database
 from foliot.store.runs import Beside, Entry, Lease, LeaseLost, Phase
 from foliot.tools.base import Toolbox
-from foliot.work.advancing import TaskRef
-from foliot.work.base import Command
+from foliot.work.briefing import Briefs
 from foliot.work.bundle import Bundles
 from foliot.work.settling import TaskSettlement
 
@@ -34,7 +31,6 @@ log = logging.getLogger(__name__)
 MOST_FRUITLESS = 25
 # How long a run rests whose tools or definitions could not be reached.
 REST = 5.0
-_commands = msgspec.json.Decoder(Command)
 
 
 class CrashLoop(FoliotError):
@@ -62,7 +58,7 @@ class TaskPerformer:
     ) -> None:
         self._db = database
         self._runs = runs
-        self._bundles = bundles
+        self._briefs = Briefs(database, bundles)
         self._transport = transport
         self._toolbox = toolbox
         self._clock = clock
@@ -71,7 +67,14 @@ class TaskPerformer:
     async def perform(self, lease: Lease) -> None:
         """See `Performer`. Cancelled, it gives the run back for others to go on with."""
         try:
-            driver = await self._runs.adopt(lease, tools=self._toolbox, stream=self.stream)
+            brief = self._briefs.of(lease)
+            driver = await self._runs.adopt(
+                lease,
+                tools=self._toolbox,
+                stream=self.stream,
+                facts=brief.facts if brief is not None else None,
+                quiet=brief is not None and brief.quiet,
+            )
             if driver.state.fruitless >= MOST_FRUITLESS:
                 raise CrashLoop(f"{MOST_FRUITLESS} attempts in a row ended without a word: it may kill its workers")
             await self._runs.drive(driver)
@@ -85,25 +88,25 @@ class TaskPerformer:
             await self._give_back(lease, self._clock() + REST, patient=True)
         except FoliotError as error:
             await self._give_up(lease, error)
+        finally:
+            self._briefs.forget(lease)
+
+    async def prepare(self, leases: Sequence[Lease]) -> None:
+        """See `Performer`. What could not be read is read by each run for itself."""
+        try:
+            await self._briefs.read(leases)
+        except FoliotError as error:
+            log.debug("claimed runs could not be read together: %s", error.message)
 
     async def settlement(self, lease: Lease) -> TaskSettlement:
         """What the end of this run means for its task. Raises `NotFound`."""
+        if (brief := self._briefs.of(lease)) is not None:
+            return TaskSettlement(brief.task, brief.message_id, self._transport, clock=self._clock)
         found = await self._db.read("task_of_run", run_id=lease.run_id)
         if not found:
             raise NotFound(f"run {lease.run_id} belongs to no task")
-        row = found[0]
-        pinned = await self._bundles.get(row["plan"])
-        task = TaskRef(
-            key=row["key"],
-            uid=row["uid"],
-            namespace=row["namespace"],
-            name=row["name"],
-            priority=row["priority"],
-            lane=row["lane"],
-            command=_commands.decode(row["command"]),
-            pinned=pinned,
-        )
-        return TaskSettlement(task, row["message"], self._transport, clock=self._clock)
+        task = await self._briefs.task(found[0])
+        return TaskSettlement(task, found[0]["message"], self._transport, clock=self._clock)
 
     async def _give_back(self, lease: Lease, due: float, *, patient: bool = False) -> None:
         """Let others have the run. Harmless when the driver has done so already, or the lease is lost.

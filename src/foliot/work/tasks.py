@@ -27,7 +27,7 @@ from foliot.store.base import Database
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.advancing import TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
-from foliot.work.base import PRIORITIES, Accepted, Command, Definitions, TaskInfo, TaskRecord
+from foliot.work.base import PRIORITIES, Accepted, Command, Definitions, TargetKind, TaskInfo, TaskRecord
 from foliot.work.bundle import Bundles
 from foliot.work.commands import command_of, content_digest, encode_command, from_template, normalise
 from foliot.work.inbox import first_words
@@ -72,9 +72,13 @@ class TaskService(TaskList):
         """See `Tasks`."""
         command = normalise(command)
         content = content_digest(command)
-        if (known := await self._known(command, content)) is not None:
-            return known
-        pinned, data = await self._pinner.pin(command)
+        try:
+            pinned, data = await self._pinner.pin(command)
+        except FoliotError:
+            # What it was pinned to when it was accepted may be gone by now.
+            if (known := await self._known(command, content)) is not None:
+                return known
+            raise
         self._bundles.keep(pinned)
         now = self._clock()
         uid = self._new_id(now)
@@ -109,21 +113,22 @@ class TaskService(TaskList):
         )
         facts = [(fact_type(fact), encode_fact(fact)) for fact in moves.facts]
 
-        def body() -> Tx[list[Ticket] | None]:
+        def body() -> Tx[tuple[int, list[Ticket]] | None]:
             key = yield from rows.add_task(task, facts)
             if key is None:
                 return None
             yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
             ref = TaskRef(key, uid, command.namespace, name, task.priority, task.lane, command, pinned)
-            return (yield from begin_runs(ref, moves.activate, now))
+            return key, (yield from begin_runs(ref, moves.activate, now))
 
-        tickets = await self._db.write(body)
-        if tickets is None:  # somebody else was faster, with the same key or the same name
+        made = await self._db.write(body)
+        if made is None:  # it was accepted before, or the key or the name is another task's
             if (known := await self._known(command, content)) is not None:
                 return known
             raise Conflict(f"there is already a task {name!r}", hint="choose another name, or none")
+        key, tickets = made
         await self._transport.publish(tickets)
-        return Accepted(await self.get(command.namespace, name), duplicate=False)
+        return Accepted(_accepted(key, task, command.target_kind, len(facts)), duplicate=False)
 
     async def accept_template(self, ref: str, command: Command) -> Accepted:
         """See `Tasks`. The task is made in the namespace of its template."""
@@ -289,3 +294,30 @@ def _has_expired(row: Row, command: Command, now: float) -> Tx[bool]:
     if row["phase"] != "queued" or command.expires_at is None or command.expires_at > now:
         return False
     return (yield from one("task_begun", key=row["key"])) is None
+
+
+def _accepted(key: int, task: NewTask, target_kind: TargetKind, revision: int) -> TaskInfo:
+    """The task as it was in the moment in which it was accepted."""
+    return TaskInfo(
+        key=key,
+        uid=task.uid,
+        namespace=task.namespace,
+        name=task.name,
+        target_kind=target_kind,
+        target=task.target,
+        phase="queued",
+        revision=revision,
+        attempt=1,
+        priority=task.priority,
+        lane=task.lane,
+        spawned_by=task.spawned_by,
+        parent=task.parent,
+        labels=task.labels,
+        summary=task.summary,
+        timer_at=task.timer_at,
+        created_at=task.now,
+        updated_at=task.now,
+        started_at=None,
+        ended_at=None,
+        archived_at=None,
+    )

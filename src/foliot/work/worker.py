@@ -212,6 +212,8 @@ class Worker:
         kept: set[int] = set()
         for run_id in claims.recovered:
             log.info("run %s is taken over: the lease of its worker ran out", run_id)
+        if claims.leases:
+            await self._performer.prepare(claims.leases)
         for lease in claims.leases:
             delivery = tickets.get(lease.run_id)
             kept.add(id(delivery))

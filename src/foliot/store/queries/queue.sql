@@ -89,6 +89,16 @@ SELECT q.run AS run FROM queue AS q JOIN run AS r ON r.key = q.run
 SELECT q.run AS run, q.run_id AS run_id, r.epoch AS epoch FROM queue AS q JOIN run AS r ON r.key = q.run
  WHERE q.held = 1 AND q.due_at = :until AND r.worker = :identity AND r.lease_until = :until;
 
+-- name: queue_brief
+-- What whoever has just claimed these runs (a JSON array of ids) must know to begin with them.
+SELECT r.id AS run_id, r.last_seq AS last_seq, e.at AS at, e.data AS data, e.blob AS blob, m.message AS message,
+       t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.plan AS plan, t.command AS command,
+       t.priority AS priority, t.lane AS lane,
+       CASE WHEN EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = r.id) THEN 1 ELSE 0 END AS told
+  FROM json_each(:run_ids) AS wanted JOIN run AS r ON r.id = wanted.value
+  JOIN event AS e ON e.run = r.key AND e.seq = 1
+  JOIN task_run AS m ON m.run_id = r.id JOIN task AS t ON t.key = m.task;
+
 -- name: queue_void
 UPDATE run SET lease_until = 0 WHERE key = :key AND worker = :identity AND phase = 'running';
 
