@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from foliot.resources.kinds import KINDS, Kind
+from foliot.server.describing import access
 from foliot.server.describing.events import RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
 from foliot.server.describing.schema import ANYTHING, TEXT, Schema, listof, ref
 from foliot.server.describing.told import Body, Told, form
@@ -82,9 +83,10 @@ OPERATIONS: Final[Mapping[Place, Told]] = {
     ("get", "/v1/health"): Told("getHealth", ref("DeepHealth"), others={"503": ref("DeepHealth")}),
     ("get", "/metrics"): Told("getMetrics", TEXT, media="text/plain"),
     ("get", "/v1/version"): Told("getVersion", ref("Version")),
-    ("get", "/v1/auth/me"): Told("getMe", ref("Me")),
     ("get", "/v1/namespaces"): Told("listNamespaces", ref("Namespaces")),
     ("get", "/v1/capabilities"): Told("listCapabilities", ref("Capabilities")),
+    # --- who one is
+    **access.OPERATIONS,
     # --- tasks
     ("get", "/v1/tasks"): Told("listTasks", ref("TaskList")),
     ("post", "/v1/tasks"): Told(
@@ -229,6 +231,7 @@ def otherwise(method: str, path: str) -> Told:
 
 
 FORMS: Final = (
+    *access.FORMS,
     tasks.Reason,
     tasks.Requeue,
     runs.Said,

@@ -103,15 +103,6 @@ SHAPES: Final[dict[str, Schema]] = {
         }
     ),
     "Version": shape({"version": TEXT}),
-    "Me": shape(
-        {
-            "authenticated": YES_NO,
-            "username": TEXT,
-            "method": {"enum": ["bearer", "session", "none"]},
-            "roles": {"type": "object", "additionalProperties": listof(TEXT)},
-        },
-        about="Who the caller is. `roles` are by namespace; `*` is all of them.",
-    ),
     "Namespaces": shape({"namespaces": listof(TEXT), "items": listof(TEXT)}),
     "Capabilities": shape(
         {

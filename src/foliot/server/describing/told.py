@@ -16,7 +16,14 @@ Codes: TypeAlias = tuple[str, ...]
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
-TEXTS: Final = {"200": "Done.", "201": "Created.", "202": "Accepted.", "204": "Deleted.", "304": "Not changed."}
+TEXTS: Final = {
+    "200": "Done.",
+    "201": "Created.",
+    "202": "Accepted.",
+    "204": "Deleted.",
+    "303": "Go on there.",
+    "304": "Not changed.",
+}
 _EMPTY: Final = ("204", "304")
 ETAG: Final = {"ETag": {"schema": TEXT, "required": True, "description": "The version of the resource."}}
 
