@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -102,21 +102,18 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._heading, self._head_size = True, 0
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # What follows a body in chunks is no header: it comes after the decision who this is.
-        if self._heading:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         self._heading = False
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        before = cast("RequestResponseCycle | None", self.cycle)
+        before = self.cycle  # None before the first
         if len(self.pipeline) >= MOST_AHEAD:
             raise ValueError("too many requests ahead of their answers")
         super().on_headers_complete()
-        if before is not None and not before.response_complete:
+        # What follows a body in chunks is no header: it comes after the decision who this is.
+        self.headers = []
+        if before and not before.response_complete:
             self._earlier = [each for each in self._earlier if not each.response_complete]
             self._earlier.append(before)
 
