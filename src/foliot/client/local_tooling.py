@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from foliot.client.tooling import Called, Toolset
+from foliot.errors import Conflict
 from foliot.offering import Asker, Offered, capabilities
 from foliot.store.base import Document
-from foliot.tools.base import Parked, ToolDefinition
+from foliot.tools.base import Parked, ToolDefinition, ToolError
 from foliot.tools.judge import Judgement
 from foliot.tools.registry import schema_digest
 
@@ -46,11 +48,22 @@ class LocalTooling:
         on_output: Callable[[str], None] | None = None,
     ) -> Called:
         """See `Tooling`."""
-        made = await self._offering.call(name, arguments, asker, idempotency_key=key, on_output=on_output)
+        with _callable():
+            made = await self._offering.call(name, arguments, asker, idempotency_key=key, on_output=on_output)
         return Called(parked=made) if isinstance(made, Parked) else Called(made)
 
     async def test_tool(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
-        return await self._offering.test(name, arguments, asker)
+        with _callable():
+            return await self._offering.test(name, arguments, asker)
+
+
+@contextmanager
+def _callable() -> Generator[None]:
+    """A tool that cannot be called where it should run is no failure of the tool. Raises `Conflict`."""
+    try:
+        yield
+    except ToolError as error:
+        raise Conflict(error.message, hint=error.hint or "`foliot tools list` says which tools can be called") from None
 
 
 def tool_facts(offered: Offered) -> Document:

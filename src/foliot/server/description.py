@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from fastapi import FastAPI
 
-from foliot.server.describing import access, events, kinds, shapes, work_shapes
+from foliot.server.describing import access, events, kinds, operating, shapes, work_shapes
 from foliot.server.describing.failures import failures, responses
 from foliot.server.describing.kinds import ANY_KIND, expanded
 from foliot.server.describing.operations import FORMS, OPERATIONS, otherwise
@@ -65,7 +65,8 @@ def _completed(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written() -> dict[str, Any]:
-    return {**access.SHAPES, **shapes.SHAPES, **shapes.OPENAI, **work_shapes.SHAPES, **events.SHAPES}
+    own = {**access.SHAPES, **operating.SHAPES}
+    return {**own, **shapes.SHAPES, **shapes.OPENAI, **work_shapes.SHAPES, **events.SHAPES}
 
 
 def _complete(path: str, operation: dict[str, Any], told: Told, rule: Rule) -> None:

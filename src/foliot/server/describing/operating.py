@@ -8,7 +8,19 @@ from typing import Final
 from msgspec import Struct
 
 from foliot.client.run_standing import ForkOrder, RunOrder
-from foliot.server.describing.schema import ANYTHING, COUNT, TEXT, YES_NO, Schema, listof, maybe, ref, shape
+from foliot.server.describing.schema import (
+    ANYTHING,
+    COUNT,
+    MAYBE_TEXT,
+    NUMBER,
+    TEXT,
+    YES_NO,
+    Schema,
+    listof,
+    maybe,
+    ref,
+    shape,
+)
 from foliot.server.describing.told import Told, form
 from foliot.server.routes import audit, operations, tools, triggers, work_runs
 from foliot.store.bounds import Limit
@@ -39,10 +51,21 @@ SHAPES: Final[dict[str, Schema]] = {
     ),
     "Limits": shape({"limits": listof(ref("Limit"))}),
     "Classes": shape({"classes": listof(ANYTHING)}),
-    "DocumentItems": shape({"items": listof(ANYTHING)}),
+    "ToolFacts": shape(
+        {"name": TEXT, "from": TEXT, "available": YES_NO},
+        optional={"problem": TEXT, "type": TEXT, "effect": TEXT, "description": TEXT, "rules": listof(TEXT)},
+        about="A tool; `problem` says why it cannot be called.",
+    ),
+    "Delivery": shape(
+        {"id": TEXT, "at": NUMBER, "outcome": TEXT, "status": COUNT, "size": COUNT, "digest": TEXT},
+        optional={"task": TEXT, "reason": TEXT, "detail": TEXT, "event": TEXT, "headers": TEXT, "body": MAYBE_TEXT},
+        about="What was delivered to a webhook. `body` is in base64, and kept only of what was signed.",
+    ),
     "Judged": shape({"outcome": {"enum": ["allow", "ask", "deny"]}, "decided": ANYTHING, "verdicts": listof(ANYTHING)}),
 }
 _RUN: Final = ref("RunInfo")
+_SCHEDULE: Final = ref("StoredTaskSchedule")
+_WEBHOOK: Final = ref("StoredTaskWebhook")
 _SOUGHT: Final = (409, 422)
 _CLASH: Final = (409,)
 
@@ -60,9 +83,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Told]] = {
     ),
     ("post", "/v1/work/runs/{name}/fork"): Told("forkWorkRun", _RUN, body=form(ForkOrder), fails=_CLASH),
     ("post", "/v1/work/runs/{name}/resume"): Told("resumeWorkRun", _RUN, fails=_SOUGHT),
-    ("post", "/v1/work/runs/{name}/settle"): Told(
-        "settleWorkCall", _RUN, body=form(work_runs.Settled), fails=_CLASH
-    ),
+    ("post", "/v1/work/runs/{name}/settle"): Told("settleWorkCall", _RUN, body=form(work_runs.Settled), fails=_CLASH),
     # --- records
     ("get", "/v1/audit"): Told("listAuditRecords", ref("AuditRecords")),
     ("get", "/v1/audit/totals"): Told("getAuditTotals", shape({"totals": listof(ANYTHING)}), fails=(422,)),
@@ -82,21 +103,19 @@ OPERATIONS: Final[Mapping[tuple[str, str], Told]] = {
     ("post", "/v1/work/classes/mend"): Told("mendClass", ref("Classes"), body=form(operations.Mended)),
     # --- tools
     ("get", "/v1/work/tools"): Told(
-        "getToolset", shape({"tools": listof(ANYTHING), "capabilities": ANYTHING}), fails=(422,)
+        "getToolset", shape({"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}), fails=(422,)
     ),
-    ("get", "/v1/work/tools/{name}"): Told("describeTool", ANYTHING, fails=(422,)),
+    ("get", "/v1/work/tools/{name}"): Told("describeTool", ref("ToolFacts"), fails=(422,)),
     ("post", "/v1/work/tools/{name}/call"): Told(
         "callTool",
         shape({}, optional={"result": maybe(ANYTHING), "parked": maybe(ANYTHING), "printed": TEXT}),
         body=form(tools.ToolOrder),
-        fails=(409, 502),
+        fails=(409,),
     ),
-    ("post", "/v1/work/tools/{name}/test"): Told(
-        "testTool", ref("Judged"), body=form(tools.ToolOrder), fails=(409, 502)
-    ),
+    ("post", "/v1/work/tools/{name}/test"): Told("testTool", ref("Judged"), body=form(tools.ToolOrder), fails=(409,)),
     # --- schedules and webhooks
-    ("get", "/v1/work/schedules"): Told("listWorkSchedules", ref("DocumentItems")),
-    ("get", "/v1/work/schedules/{name}"): Told("getWorkSchedule", ANYTHING),
+    ("get", "/v1/work/schedules"): Told("listWorkSchedules", shape({"items": listof(_SCHEDULE)})),
+    ("get", "/v1/work/schedules/{name}"): Told("getWorkSchedule", _SCHEDULE),
     ("get", "/v1/work/schedules/{name}/slots"): Told("listSlots", shape({"slots": listof(ANYTHING)})),
     ("post", "/v1/work/schedules/{name}/run"): Told(
         "runSchedule",
@@ -104,13 +123,15 @@ OPERATIONS: Final[Mapping[tuple[str, str], Told]] = {
         body=form(triggers.Now),
         fails=_CLASH,
     ),
-    ("get", "/v1/work/webhooks"): Told("listWorkWebhooks", ref("DocumentItems")),
-    ("get", "/v1/work/webhooks/{name}"): Told("getWorkWebhook", ANYTHING, fails=_CLASH),
+    ("get", "/v1/work/webhooks"): Told("listWorkWebhooks", shape({"items": listof(_WEBHOOK)})),
+    ("get", "/v1/work/webhooks/{name}"): Told("getWorkWebhook", _WEBHOOK, fails=_CLASH),
     ("post", "/v1/work/webhooks/{name}/rotate"): Told(
-        "rotateWebhook", ANYTHING, body=form(triggers.Rotation), fails=_CLASH
+        "rotateWebhook", _WEBHOOK, body=form(triggers.Rotation), fails=_CLASH
     ),
-    ("get", "/v1/work/webhooks/{name}/deliveries"): Told("listDeliveries", shape({"deliveries": listof(ANYTHING)})),
-    ("get", "/v1/work/webhooks/{name}/deliveries/{id}"): Told("getDelivery", ANYTHING),
+    ("get", "/v1/work/webhooks/{name}/deliveries"): Told(
+        "listDeliveries", shape({"deliveries": listof(ref("Delivery"))})
+    ),
+    ("get", "/v1/work/webhooks/{name}/deliveries/{id}"): Told("getDelivery", ref("Delivery")),
     ("post", "/v1/work/webhooks/{name}/deliveries/{id}/replay"): Told(
         "replayDelivery", shape({"task": TEXT}), body=form(triggers.Again), fails=_CLASH
     ),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from foliot.resources.kinds import KINDS, Kind
-from foliot.server.describing import access
+from foliot.server.describing import access, operating
 from foliot.server.describing.events import RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
 from foliot.server.describing.schema import ANYTHING, TEXT, Schema, listof, ref
 from foliot.server.describing.told import Body, Told, form
@@ -87,6 +87,8 @@ OPERATIONS: Final[Mapping[Place, Told]] = {
     ("get", "/v1/capabilities"): Told("listCapabilities", ref("Capabilities")),
     # --- who one is
     **access.OPERATIONS,
+    # --- what whoever runs an installation asks for
+    **operating.OPERATIONS,
     # --- tasks
     ("get", "/v1/tasks"): Told("listTasks", ref("TaskList")),
     ("post", "/v1/tasks"): Told(
@@ -232,6 +234,7 @@ def otherwise(method: str, path: str) -> Told:
 
 FORMS: Final = (
     *access.FORMS,
+    *operating.FORMS,
     tasks.Reason,
     tasks.Requeue,
     runs.Said,

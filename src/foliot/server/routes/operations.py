@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import Query
@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client.local_operations import LocalOperations
+from foliot.errors import InvalidInput
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
@@ -23,6 +24,7 @@ from foliot.store import bounds
 
 router = new_router("operations")
 
+MOST_AT_ONCE: Final = 1_000_000
 Budget = Annotated[str | None, Query(max_length=253, description="Only this budget, and the runs that wait for it.")]
 
 
@@ -76,6 +78,8 @@ async def limits(services: ServicesDep) -> Response:
 async def set_limit(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Let at most so many runs of a namespace, an agent or a lane be at work at once."""
     limit = await form(request, bounds.Limit)
+    if limit.max_running > MOST_AT_ONCE:
+        raise InvalidInput(f"{limit.max_running} at once is no limit", hint=f"at most {MOST_AT_ONCE:,}; or clear it")
     await _operations(services).set_limit(limit)
     await _record(services, caller, request, "limited", f"{limit.scope} {limit.name}", most=limit.max_running)
     return await limits(services)
