@@ -85,7 +85,7 @@ async def test_a_hidden_agent_is_as_missing_as_one_that_is_not_there(http: httpx
         assert answer.json()["error"]["message"].startswith(f"the model {where!r} does not exist")
 
 
-async def test_a_hidden_response_cannot_be_read_gone_on_from_or_cancelled(http: httpx.AsyncClient) -> None:
+async def test_a_hidden_response_cannot_be_read_gone_on_from_cancelled_or_deleted(http: httpx.AsyncClient) -> None:
     said = await http.post("/v1/responses", json={"model": "team-a/private", "input": "x"}, headers={"X-Name": "ann"})
     id = said.json()["id"]
     his = {"X-Name": "bob"}
@@ -93,6 +93,9 @@ async def test_a_hidden_response_cannot_be_read_gone_on_from_or_cancelled(http: 
 
     assert (await http.get(f"/v1/responses/{id}", headers={"X-Name": "ann"})).status_code == 200
     assert (await http.get(f"/v1/responses/{id}", headers=his)).status_code == 404
+    assert (await http.get(f"/v1/responses/{id}?stream=true", headers=his)).status_code == 404
+    assert (await http.get(f"/v1/responses/{id}/input_items", headers=his)).status_code == 404
+    assert (await http.delete(f"/v1/responses/{id}", headers=his)).status_code == 404
     assert (await http.post(f"/v1/responses/{id}/cancel", headers=his)).status_code == 404
     assert (await http.post("/v1/responses", json=order, headers=his)).status_code == 404
 
