@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.client.local_tooling import LocalTooling
-from foliot.offering import Asker
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.envelope import REQUEST_ID
 from foliot.server.guard import new_router
+from foliot.server.identity import Caller
 from foliot.server.naming import Name, Namespace, space
 from foliot.server.responses import Json
 from foliot.server.routes.work_tasks import who
+
+if TYPE_CHECKING:
+    from foliot.client.local_tooling import LocalTooling
+    from foliot.offering import Asker
 
 router = new_router("tools")
 
@@ -52,7 +55,7 @@ async def call(
 ) -> Response:
     """Call one tool, through the same rules as any other call. One that needs consent is not made."""
     order, where = await form(request, ToolOrder), space(namespace)
-    asker = Asker(where, order.agent, who(caller, order.user))
+    asker = _asker(where, order, caller)
     printed: list[str] = []
     called = await _tooling(services).call_tool(name, order.arguments, asker, key=order.key, on_output=printed.append)
     await record(services.runtime, caller, "called", "Tool", where, name, request=request.scope[REQUEST_ID])
@@ -65,9 +68,17 @@ async def judged(
 ) -> Response:
     """What would become of a call. Nothing is run."""
     order = await form(request, ToolOrder)
-    asker = Asker(space(namespace), order.agent, who(caller, order.user))
+    asker = _asker(space(namespace), order, caller)
     return Json(await _tooling(services).test_tool(name, order.arguments, asker))
 
 
+def _asker(where: str, order: ToolOrder, caller: Caller) -> Asker:
+    from foliot.offering import Asker
+
+    return Asker(where, order.agent, who(caller, order.user))
+
+
 def _tooling(services: Services) -> LocalTooling:
+    from foliot.client.local_tooling import LocalTooling  # with every tool there is: loaded when somebody asks for one
+
     return LocalTooling(services.runtime, services.settings)
