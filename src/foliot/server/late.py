@@ -11,12 +11,14 @@ A mistake in a declaration shows with its first request. So the tests ask for th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 
 from foliot.server.quick import shortcut
+
+_OF_PATH: Final = frozenset(("path_regex", "path_format", "param_convertors"))
 
 
 class LateRoute(APIRoute):
@@ -37,11 +39,13 @@ class LateRoute(APIRoute):
         self.name = name or endpoint.__name__
         self.methods = {method.upper() for method in methods or ("GET",)}
         self.include_in_schema = include_in_schema
-        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
         self._options = options
 
     def __getattr__(self, name: str) -> Any:
-        """Asked for whatever is not there: then all of it is made."""
+        """Asked for something that is not there yet: the pattern of the path is made for itself, the rest together."""
+        if name in _OF_PATH:
+            self.path_regex, self.path_format, self.param_convertors = compile_path(self.path)
+            return self.__dict__[name]
         options = self.__dict__.pop("_options", None)
         if options is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
