@@ -299,7 +299,7 @@ async def foliot(streams: int, rate: int) -> tuple[Seen, int, float]:
     with tempfile.TemporaryDirectory() as home:
         server = await Other.start("--serve", home)
         port = await server.line()
-        clients = await Other.start("--read", port, "/v1/events/watch", str(streams))
+        clients = await Other.start("--read", port, "/v1/resources/watch", str(streams))
         try:
             await clients.line()
             idle = server.memory()

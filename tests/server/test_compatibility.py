@@ -423,3 +423,21 @@ def test_a_watch_of_one_name_and_from_a_version_on(http: httpx.Client) -> None:
     http.post("/v1/agent-roles", json=manifest("agent-roles", "watched"))
     found = frames(http, f"/v1/agent-roles/watch?resourceVersion={version}&name=watched", 2)
     assert [data["resource"]["metadata"]["name"] for event, data in found if event == "resource"] == ["watched"]
+
+
+def test_events_tell_what_happened_behind_an_id(http: httpx.Client) -> None:
+    http.post("/v1/agent-roles", json=manifest("agent-roles", "told"))
+    http.delete("/v1/agent-roles/told")
+
+    found = frames(http, "/v1/events/watch?since=0&kind=AgentRole&name=told&source=ApiServer&namespace=default", 3)
+
+    happened = [data for event, data in found if event == "event"]
+    assert [data["type"] for data in happened] == ["resource.created", "resource.deleted"]
+    assert happened[0].keys() == {
+        *("id", "timestamp", "source", "type", "kind", "name", "namespace", "action", "message", "data")
+    }
+    assert (happened[0]["kind"], happened[0]["name"], happened[0]["action"]) == ("AgentRole", "told", "created")
+    behind = frames(http, f"/v1/events/watch?since={happened[0]['id']}&name=told&type=resource.deleted", 2)
+    assert [data["id"] for event, data in behind if event == "event"] == [happened[1]["id"]]
+    assert http.get("/v1/events/watch?since=soon").status_code == 400
+    assert http.get("/v1/events/watch?kind=dragons").status_code == 400

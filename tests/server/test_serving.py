@@ -89,13 +89,13 @@ async def test_a_list_and_a_watch_meet_without_a_gap(http: httpx.AsyncClient, ru
 async def test_a_watch_of_all_kinds_can_be_narrowed_to_a_namespace(
     http: httpx.AsyncClient, runtime: Runtime, streaming: Any
 ) -> None:
-    async with streaming(http, "/v1/events/watch", namespace="b") as stream:
+    async with streaming(http, "/v1/resources/watch", namespace="b") as stream:
         await stream.next()
         await runtime.resources.write([Put(endpoint("x", space="a")), Put(endpoint("y", space="b"))])
         assert (await stream.next()).data["resource"]["metadata"]["name"] == "y"
 
 
-@pytest.mark.parametrize(("after", "status", "code"), [("999999", 410, "gone"), ("soon", 422, "invalid")])
+@pytest.mark.parametrize(("after", "status", "code"), [("999999", 410, "gone"), ("soon", 400, "invalid")])
 async def test_a_place_that_is_no_place_is_refused_before_the_stream_begins(
     http: httpx.AsyncClient, after: str, status: int, code: str
 ) -> None:

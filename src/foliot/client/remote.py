@@ -162,7 +162,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
     async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
         """See `Client`. A connection that breaks off is taken up again behind the last change."""
         if filter.kind is None:
-            path, params = "/v1/events/watch", {"namespace": filter.namespace, "since": after}
+            path, params = "/v1/resources/watch", {**_selected(filter), "resourceVersion": after}
         else:
             path = f"/v1/{find_kind(filter.kind).plural}/watch"
             params = {**_selected(filter), "resourceVersion": after}

@@ -197,6 +197,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     # --- resources of every kind
     ("POST", "/v1/apply"): LOOK,
     ("GET", "/v1/events/watch"): LISTED,
+    ("GET", "/v1/resources/watch"): LISTED,
     ("GET", "/v1/tasks/watch"): LISTED,
     ("GET", "/v1/{kind}/watch"): LISTED,
     ("GET", "/v1/{kind}"): LISTED,

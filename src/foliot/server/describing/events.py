@@ -17,6 +17,11 @@ def changes(resource: str) -> Mapping[str, Schema]:
     return {"resource": changed, "bookmark": ref("BookmarkEvent"), "error": _FAILED}
 
 
+HAPPENED: Final[Mapping[str, Schema]] = {
+    "event": ref("ResourceEvent"),
+    "bookmark": ref("BookmarkEvent"),
+    "error": _FAILED,
+}
 TASK_CHANGES: Final = changes("StoredTask")
 TASK_EVENTS: Final[Mapping[str, Schema]] = {"event": ref("TaskEvent"), "end": _END, "error": _FAILED}
 RUN_EVENTS: Final[Mapping[str, Schema]] = {
@@ -46,6 +51,21 @@ def _event(name: str, data: Schema) -> Schema:
 
 
 SHAPES: Final[dict[str, Schema]] = {
+    "ResourceEvent": shape(
+        {
+            "id": COUNT,
+            "timestamp": TEXT,
+            "source": TEXT,
+            "type": {"enum": ["resource.created", "resource.updated", "resource.deleted"]},
+            "kind": TEXT,
+            "name": TEXT,
+            "namespace": TEXT,
+            "action": {"enum": ["created", "updated", "deleted"]},
+            "message": TEXT,
+            "data": ANYTHING,
+        },
+        about="What happened to a resource. `data.resource` is the resource; the id is a revision.",
+    ),
     "RunEvent": shape(
         {"type": TEXT, "run": TEXT, "seq": COUNT, "at": NUMBER, "data": ANYTHING},
         about="One event of a run's journal. `seq` has no gaps, and is the id of the event in a stream.",

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from foliot.resources.kinds import KINDS, Kind
 from foliot.server.describing import access, operating
-from foliot.server.describing.events import RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
+from foliot.server.describing.events import HAPPENED, RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
 from foliot.server.describing.schema import ANYTHING, TEXT, Schema, listof, ref
 from foliot.server.describing.told import Body, Told, form
 from foliot.server.openai.requests import ChatRequest, ResponsesRequest
@@ -161,7 +161,8 @@ OPERATIONS: Final[Mapping[Place, Told]] = {
     # --- resources of all kinds
     ("post", "/v1/apply"): Told("applyManifests", ref("Applied"), body=_BUNDLE, fails=(404, 409)),
     ("get", "/v1/resources"): Told("listResources", ref("ResourceList"), fails=(422,)),
-    ("get", "/v1/events/watch"): Told("watchEvents", events=changes("StoredResource"), fails=(404, 410)),
+    ("get", "/v1/resources/watch"): Told("watchResources", events=changes("StoredResource"), fails=(410,)),
+    ("get", "/v1/events/watch"): Told("watchEvents", events=HAPPENED, fails=(410,)),
     # --- as clients of OpenAI call it
     ("get", "/v1/models"): Told("listModels", ref("ModelList")),
     ("get", "/v1/models/{model}"): Told("getModel", ref("Model")),

@@ -14,9 +14,12 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import Gone, InvalidInput
+from foliot.errors import Gone
+from foliot.resources.kinds import find_kind
 from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.errors import BadParameter
 from foliot.server.guard import new_router
+from foliot.server.happened import events_of, told_by
 from foliot.server.identity import Caller
 from foliot.server.naming import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
 from foliot.server.sse import frame
@@ -35,21 +38,46 @@ Place = Annotated[
 OneName = Annotated[str | None, Query(alias="name", description="Only the resource of this name.")]
 
 
-@router.get("/v1/events/watch")
+@router.get("/v1/resources/watch")
 async def watch_all(
     request: Request,
     services: ServicesDep,
     caller: CallerDep,
     namespace: Namespace = None,
-    since: Position = None,
-    kind: Annotated[str | None, Query(description="Only resources of this kind.")] = None,
-    name: OneName = None,
+    resourceVersion: Position = None,
+    labelSelector: Labels = None,
+    fieldSelector: Fields = None,
 ) -> Response:
-    """Changes of resources of all kinds, from now on or behind the revision `since`."""
-    known = kind_at(kind).name if kind and kind.islower() else kind
-    filter = _named(wanted(known, namespace, None, None), name)
-    position = last_event(request, since) or str(await services.resources.revision())
-    return await _stream(services, caller, filter, position)
+    """As a watch of one kind, for resources of all kinds."""
+    filter = wanted(None, namespace, labelSelector, fieldSelector)
+    return await _stream(services, caller, filter, last_event(request, resourceVersion))
+
+
+@router.get("/v1/events/watch")
+async def watch_events(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    since: Annotated[
+        str | None, Query(description="Behind this id; 0 for all that is kept; without one, from now on.")
+    ] = None,
+    kind: Annotated[str | None, Query(description="Only of resources of this kind.")] = None,
+    name: OneName = None,
+    source: Annotated[str | None, Query(description="Only events of this source.")] = None,
+    type: Annotated[str | None, Query(description="Only events of this type, such as `resource.created`.")] = None,
+) -> Response:
+    """Events `event`: that a resource was created, updated or deleted, with what names it."""
+    filter = _named(wanted(find_kind(kind).name if kind else None, namespace, None, None), name)
+    position = last_event(request, since)
+    if position is None:
+        position = str(await services.resources.revision())
+    elif position == "0":
+        position = str((await services.database.read("feed_bounds"))[0]["compacted"])
+    mine = caller.narrowed(filter) if told_by(source) else None
+    after = await _checked(services, position)
+    frames = _nothing(services) if mine is None else _changes(services, mine, after)
+    return services.streams.respond(caller, events_of(frames, type))
 
 
 @router.get("/v1/tasks/watch")
@@ -110,7 +138,7 @@ async def _stream(services: Services, caller: Caller, wanted: Filter, position: 
 async def _checked(services: Services, position: str) -> int:
     """The revision that a client names. Raises `Gone` now, while there can still be a status."""
     if not position.isascii() or not position.isdigit() or len(position) > 18:
-        raise InvalidInput(f"{position[:40]!r} is no revision", hint="the id of an event, or a resourceVersion")
+        raise BadParameter(f"{position[:40]!r} is no revision", hint="the id of an event, or a resourceVersion")
     bounds = (await services.database.read("feed_bounds"))[0]
     if not bounds["compacted"] <= int(position) <= bounds["revision"]:
         raise Gone(f"the changes behind revision {position} are not kept", hint="list again, and watch from there")
