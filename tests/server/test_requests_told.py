@@ -18,9 +18,13 @@ from foliot.engine.telemetry.log_fields import log_fields
 from foliot.kernel.events import RunCreated
 from foliot.resources.reader import parse_text
 from foliot.runtime import Runtime
+from foliot.server.app import create_app
+from foliot.server.auth import TokenAuth
+from foliot.server.envelope import Limits
 from foliot.server.serving import HttpServer, Listen
 from foliot.settings import Settings, load_settings
 from foliot.store.placement import Offer
+from foliot.store.tokens import SqlTokens
 from foliot.tracing import traced
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -71,6 +75,19 @@ class TestTheAccessLog:
         assert first.ms > 0
         assert (second.status, second.caller) == (404, "")
 
+    async def test_who_asked_too_often_is_in_it(
+        self, runtime: Runtime, settings: Settings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _, text = await SqlTokens(runtime.tasking.database).create("ci", namespaces=["*"], roles=["reader"], now=0.0)
+        auth = TokenAuth(runtime.tasking.database, local=True)
+        app = create_app(runtime, settings=settings, auth=auth, limits=Limits(rate=0.01, burst=1))
+        known = {"Authorization": f"Bearer {text}"}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+            assert [(await http.get("/v1/agents", headers=known)).status_code for _ in range(2)] == [200, 429]
+        await auth.close()
+
+        assert [(line.caller, line.status) for line in self.lines(caplog)] == [("ci", 200), ("ci", 429)]
+
     async def test_nothing_that_may_be_secret_is_in_it(
         self, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -116,7 +133,7 @@ class TestTheAccessLog:
         (line,) = [each for each in lines if each["logger"] == "foliot.server.access"]
         assert (line["request"], line["status"], line["path"], line["message"]) == (
             "r-2",
-            "200",
+            200,
             "/livez",
             "GET /livez 200",
         )

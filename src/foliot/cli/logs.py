@@ -66,14 +66,18 @@ def _clean(record: logging.LogRecord) -> bool:
         record.exc_text = logging.Formatter().formatException(record.exc_info)
     if record.exc_text:
         record.exc_text = redact_everywhere(record.exc_text)
-    given = {name: redact_everywhere(str(value)) for name, value in vars(record).items() if name not in _OWN}
+    given = {
+        name: value if isinstance(value, int | float) else redact_everywhere(str(value))
+        for name, value in vars(record).items()
+        if name not in _OWN
+    }
     record.foliot_fields = {**log_fields(), **given}
     return True
 
 
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, str] = getattr(record, "foliot_fields", {})
+        fields: dict[str, str | float] = getattr(record, "foliot_fields", {})
         tail = " ".join(f"{name}={value}" for name, value in fields.items())
         line = super().format(record)
         first, newline, rest = line.partition("\n")
@@ -82,7 +86,7 @@ class _TextLines(logging.Formatter):
 
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, str] = getattr(record, "foliot_fields", {})
+        fields: dict[str, str | float] = getattr(record, "foliot_fields", {})
         line: dict[str, Any] = {
             **fields,
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -63,6 +63,7 @@ async def admit(scope: Scope, rule: Rule) -> None:
         return
     caller: Caller = await services.rates.identify(scope, services.auth)
     scope[CALLER] = caller
+    services.rates.count_caller(caller)
     scope[ROLE] = role = rule.kinds.get(scope["path_params"].get("kind", ""), rule.role) if rule.kinds else rule.role
     match rule.where:
         case "everywhere":

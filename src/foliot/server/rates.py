@@ -85,8 +85,13 @@ class Rates:
         # Keyed hashes of credentials that were good: who is known already does not suffer from what neighbours do.
         self._good: dict[int, None] = {}
 
+    def count_caller(self, caller: Caller) -> None:
+        """One request of somebody who is known. Raises `TooMany`, which says when to come back."""
+        if caller.known_by != "anonymous":
+            self.count(f"{caller.known_by}:{caller.name}")
+
     def count(self, name: str) -> None:
-        """One request of a caller. Raises `TooMany`, which says when to come back."""
+        """One request under a name. Raises `TooMany`."""
         if self._limited and (wait := self._requests.take(name, self._clock())):
             raise _too_many("too many requests", wait)
 
@@ -120,7 +125,7 @@ class Rates:
             self._good[given] = None
 
     async def identify(self, scope: _Scope, auth: Authenticator) -> Caller:
-        """Who calls, as the authenticator says, counted. Raises `Unauthenticated`, `TooMany`."""
+        """Who calls, as the authenticator says. Raises `Unauthenticated`, and `TooMany` for guesses without end."""
         self.check_peer(scope)
         try:
             caller = await auth.identify(scope)
@@ -129,7 +134,6 @@ class Rates:
             raise
         if caller.known_by != "anonymous":
             self.succeeded(scope)
-            self.count(f"{caller.known_by}:{caller.name}")
         return caller
 
 
