@@ -62,3 +62,15 @@ async def test_a_reader_waits_for_what_is_still_to_come() -> None:
         await asyncio.sleep(0)
         reader.close()
         assert len(await asyncio.wait_for(task, 5)) == 1
+
+
+async def test_a_run_is_attended_while_somebody_reads_it_or_observes_all() -> None:
+    hub = Hub()
+    assert not hub.attends("r1")
+    with hub.read("r1"):
+        assert (hub.attends("r1"), hub.attends("r2")) == (True, False)
+    assert not hub.attends("r1")
+    stop = hub.observe(lambda *heard: None)
+    assert hub.attends("r1")
+    stop()
+    assert not hub.attends("r1")

@@ -26,6 +26,10 @@ class Models(Protocol):
 class Watcher(Protocol):
     """Hears of a run as it goes on. Must return at once and must not raise."""
 
+    def attends(self, run_id: str) -> bool:
+        """Whether anybody would hear now what becomes durable of this run. If not, nobody is told."""
+        ...
+
     def recorded(self, run_id: str, seq: int, at: float, event: Event) -> None:
         """The event is durable."""
         ...
@@ -77,6 +81,9 @@ class Settlement(Protocol):
 
 class Silence:
     """Hears nothing."""
+
+    def attends(self, run_id: str) -> bool:
+        return False
 
     def recorded(self, run_id: str, seq: int, at: float, event: Event) -> None:
         pass

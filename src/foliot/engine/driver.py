@@ -31,7 +31,7 @@ from foliot.engine.summary import phase_of, summary_of
 from foliot.engine.tenure import Tenure
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
-from foliot.kernel.codec import decode, encode, type_of
+from foliot.kernel.codec import NAMES, decode, encode, type_of
 from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
 from foliot.kernel.events import Event, RunClaimed, RunResumed
 from foliot.kernel.loop import apply, decide
@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 STOP_WITHIN = 5.0
 # How long whoever slept through the end of its lease may ask whether it is still its own, with effects under way.
 ASK_WITHIN = 2.0
+# What an append of nothing but facts says beside them.
+_NOTHING_ELSE: dict[str, Any] = {}
 
 
 def begin(effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -215,8 +217,8 @@ class Driver:
         """Fold the event in, and keep it for the next append."""
         at = self._clock()
         data = encode(event)
-        state = apply(self.state, event, at)
-        self._entries.append(Entry(state.seq, at, type_of(event), data))
+        seq = apply(self.state, event, at).seq
+        self._entries.append(Entry(seq, at, NAMES[type(event)], data))
         self._facts.append(event)
 
     def _take(self, event: Event, signal_id: str | None) -> None:
@@ -261,30 +263,26 @@ class Driver:
     async def _write(self, phase: Phase | None = None, *, due: float | None = None) -> None:
         """Make everything recorded durable; only then is it told to anyone."""
         self._stop_if_lost()
-        entries, facts, taken = self._entries, self._facts, tuple(self._taken)
-        if phase is None:
-            if not entries and not taken:
-                return
-            append = partial(self._journal.append, self.lease, entries, taken=taken)
-        else:
-            rest: dict[str, Any] = {
-                "phase": phase,
-                "summary": summary_of(self.state),
-                "due": due,
-                "also": self._beside(phase),
-            }
-            append = partial(self._journal.append, self.lease, entries, taken=taken, **rest)
+        entries, facts = self._entries, self._facts
+        taken = tuple(self._taken) if self._taken else ()
+        rest: dict[str, Any] = _NOTHING_ELSE
+        if phase is not None:
+            rest = {"phase": phase, "summary": summary_of(self.state), "due": due, "also": self._beside(phase)}
+        elif not entries and not taken:
+            return
+        journal, lease = self._journal, self.lease
         try:
-            await append()
+            await journal.append(lease, entries, taken=taken, **rest)
         except Unavailable as error:
-            journal, lease, tenure = self._journal, self.lease, self._tenure
-            await append_again(append, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)
+            again = partial(journal.append, lease, entries, taken=taken, **rest)
+            tenure = self._tenure
+            await append_again(again, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)
         self._entries, self._facts = [], []  # nothing is recorded while something is written
         if taken:
             del self._taken[: len(taken)]
-        run_id, recorded = self.lease.run_id, self._watcher.recorded
-        for entry, event in zip(entries, facts, strict=True):
-            recorded(run_id, entry.seq, entry.at, event)
+        if self._watcher.attends(lease.run_id):
+            for entry, event in zip(entries, facts, strict=True):
+                self._watcher.recorded(lease.run_id, entry.seq, entry.at, event)
         if self._parking is not None and self._parking.is_concerned(facts):
             await self._parking.recorded(facts)
         if phase is None:

@@ -162,6 +162,10 @@ class Hub:
 
         return stop
 
+    def attends(self, run_id: str) -> bool:
+        """See `Watcher`."""
+        return bool(self._observers) or self._carrier is not None or run_id in self._readers
+
     def recorded(self, run_id: str, seq: int, at: float, event: Event) -> None:
         for heard in self._observers:
             heard(run_id, seq, at, event)

@@ -57,7 +57,7 @@ class Codec(Generic[F]):
 
 def type_of(event: Struct) -> str:
     """The name of the event's type without its version, for example `tool.finished`."""
-    return _NAMES.get(type(event)) or str(type(event).__struct_config__.tag).partition("@")[0]
+    return NAMES.get(type(event)) or str(type(event).__struct_config__.tag).partition("@")[0]
 
 
 def _name_in(data: bytes) -> str:
@@ -70,7 +70,8 @@ def _name_in(data: bytes) -> str:
 EVENT_TYPES: Final[tuple[type[Fact], ...]] = get_args(events.Event)
 # Shapes that are no longer written, each with the step to the next newer one. Only ever added to.
 RETIRED: Final[Mapping[type[Fact], Callable[[Any], Any]]] = {}
-_NAMES: Final[dict[type[Any], str]] = {t: str(t.__struct_config__.tag).partition("@")[0] for t in EVENT_TYPES}
+# The names of current types, as `type_of` gives them.
+NAMES: Final[dict[type[Any], str]] = {t: str(t.__struct_config__.tag).partition("@")[0] for t in EVENT_TYPES}
 _codec: Final[Codec[Fact]] = Codec(EVENT_TYPES, RETIRED)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 
 from foliot.errors import Conflict
@@ -149,12 +150,7 @@ def finishers_for(definition: ToolDefinition, parts: Parts) -> tuple[Finisher, .
 def compose(stages: Sequence[Stage], backend: Handler) -> Handler:
     if not stages:
         return backend
-    stage, inner = stages[0], compose(stages[1:], backend)
-
-    def handle(call: Invocation, running: Running) -> Awaitable[Any]:
-        return stage(call, running, inner)
-
-    return handle
+    return partial(stages[0], next=compose(stages[1:], backend))
 
 
 class Entry:
@@ -227,9 +223,9 @@ class Pipeline:
             rules = await self.parts.rules.rules(call.caller.namespace)
             for layer in entry.layers:
                 verdict = layer(call, rules)
-                if verdict.outcome == "deny":
-                    raise verdict.denial()
-                if verdict.outcome == "ask":
+                if (outcome := verdict.outcome) != "allow":
+                    if outcome == "deny":
+                        raise verdict.denial()
                     asks = (*asks, verdict)
             for gate in entry.gates:
                 await gate(call, rules, asks)

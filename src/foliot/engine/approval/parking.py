@@ -25,7 +25,12 @@ class Parking:
 
     def is_concerned(self, events: Iterable[Event]) -> bool:
         """Whether any of these is worth hearing: almost always none is."""
-        return bool(self._open) or any(type(event) is ApprovalRequested for event in events)
+        if self._open:
+            return True
+        for event in events:  # noqa: SIM110 - asked for every append, and a generator costs more than the loop
+            if type(event) is ApprovalRequested:
+                return True
+        return False
 
     async def recorded(self, events: Iterable[Event]) -> None:
         for event in events:
