@@ -75,7 +75,7 @@ class Follower:
 
     async def _connect(self) -> None:
         headers = {} if self._after is None else {"Last-Event-ID": self._after}
-        enough = self._chance.choice([1, 2, 3, 8, 1000])
+        enough = self._chance.choice([1, 2, 3, 8, 20])
         async with (
             httpx.AsyncClient(timeout=60) as http,
             http.stream("GET", self._servers.url + self.path, headers=headers) as response,
@@ -246,7 +246,7 @@ async def test_every_stream_goes_on_without_gap_or_repeat_whatever_breaks(
             await working
             await _compare(desk, servers, revision, watch, events, run, log)
             _check_tasks(tasks)
-            assert sum(each.connections for each in followers) > 12, "they were broken off"
+            assert sum(each.connections for each in followers) > len(followers), "they were broken off"
     finally:
         for each in followers:
             await each.close()

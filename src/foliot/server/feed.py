@@ -8,6 +8,7 @@ until they are there. Changes that come faster than they can be handed out go ou
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +20,8 @@ from foliot.stopping import stop_tasks
 from foliot.store.base import Database, Filter
 from foliot.store.transaction import Row
 from foliot.store.watch import LONGEST_WAIT, Action, Looked, window
+
+log = logging.getLogger(__name__)
 
 PAUSE: Final = 1.0
 # Between two rounds at least so long, and as long as handing out the last one took, so that streams never take more
@@ -165,6 +168,10 @@ class Feed:
                 self._head = await self._newest()
                 for group in self._groups.values():
                     group.ring.begin_anew(self._head)
+                continue
+            except Exception:  # nobody waits for this task: what it does not catch, nobody hears of
+                log.exception("changes could not be handed out; they are tried again")
+                await asyncio.sleep(PAUSE)
                 continue
             began = time.perf_counter()
             self._hand_out(upto)

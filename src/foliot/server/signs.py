@@ -8,6 +8,7 @@ whose mark is another one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import asynccontextmanager
@@ -18,6 +19,8 @@ import msgspec
 from foliot.errors import Unavailable
 from foliot.stopping import stop_tasks
 from foliot.store.base import Database
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 # Between two looks at least so long, and as long as the last one took.
@@ -82,6 +85,9 @@ class Signs:
                     await self._database.wait_for_change(timeout=LOOK_EVERY)
                     began = time.perf_counter()
             except Unavailable:
+                await asyncio.sleep(LOOK_EVERY)
+            except Exception:  # nobody waits for this task: what it does not catch, nobody hears of
+                log.exception("could not look for news of runs and tasks; it is tried again")
                 await asyncio.sleep(LOOK_EVERY)
             await asyncio.sleep(max(SHORTEST_ROUND, time.perf_counter() - began))
 

@@ -8,6 +8,7 @@ same with the same rows: a difference is told once, whoever finds it, and a watc
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -24,6 +25,8 @@ from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo
 from foliot.work.listing import TaskList
 from foliot.work.story.document import outline
+
+log = logging.getLogger(__name__)
 
 # Tasks that have ended are followed for as long as they are among the newest.
 FOLLOWED: Final = 2000
@@ -104,6 +107,9 @@ class TaskFeed:
                     await self._database.wait_for_change(timeout=LOOK_EVERY)
                     began = time.perf_counter() - took
             except Unavailable:
+                await asyncio.sleep(LOOK_EVERY)
+            except Exception:  # nobody waits for this task: what it does not catch, nobody hears of
+                log.exception("tasks could not be compared with what was told; it is tried again")
                 await asyncio.sleep(LOOK_EVERY)
             await asyncio.sleep(max(SHORTEST_ROUND, SHARE * (time.perf_counter() - began)))
 
