@@ -223,7 +223,7 @@ class Http:
         return self._session
 
     def _unreachable(self, lost: _Lost) -> Unavailable:
-        hint = "is it running, and is the address right? `foliot config current-context` says which is used"
+        hint = "is it running, and is the address right? `foliot context show` says which is used"
         if lost.reached and self._base.startswith("https:") and self.server.cert is None:
             hint = "a server that hangs up like this may ask for a certificate: set server_cert and server_cert_key"
         return Unavailable(f"the server at {self._base} cannot be reached: {lost}", hint=hint)

@@ -140,6 +140,7 @@ def loadtest(**options: Any) -> int:
 
 
 async def _loadtest(load: Load, gates: Gates, around: Around) -> tuple[dict[str, Any], Verdict]:
+    current().store_settings()  # before anything is written to a server that cannot do the rest
     started = time.time()
     name = run_name(started)
     if around.setup:
