@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foliot.engine.telemetry.callers_trace import asked_within
@@ -75,6 +76,8 @@ class Envelope:
                 await self._pass_on(exchange)
         except FoliotError as error:
             await exchange.fail(problem_of(error))
+        except ClientDisconnect:
+            pass  # in the middle of its body: nobody is left to be told, and nothing went wrong here
         except Exception:
             with logged_with(request=exchange.id):
                 log.exception("request %s failed", exchange.id)

@@ -66,6 +66,15 @@ def test_somebody_unknown_is_refused_before_their_body_is_read(wire: Any) -> Non
         assert caller.reply("POST").status == 401
 
 
+@pytest.mark.parametrize("path", ["/v1/apply", "/v1/work/tasks", "/v1/chat/completions", "/v1/agents", "/mcp"])
+def test_who_leaves_in_the_middle_of_a_body_is_no_mistake_of_the_server(wire: Any, path: str) -> None:
+    with wire.call() as caller:
+        caller.send(head(wire).replace(b"/v1/apply", path.encode()) + b"Content-Length: 1000\r\n\r\n{")
+        wire.until(lambda: wire.connections == 1)
+
+    wire.until(lambda: wire.connections == 0)  # that nothing is in the log is looked at after every test
+
+
 def test_a_connection_is_used_again_after_an_answer_that_came_before_the_body(wire: Any) -> None:
     with wire.call() as caller:
         caller.send(b"POST /v1/apply HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n")
