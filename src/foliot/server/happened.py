@@ -38,7 +38,7 @@ async def events_of(frames: AsyncGenerator[bytes], type: str | None) -> AsyncGen
 
 
 def _told(text: bytes, type: str | None) -> bytes:
-    lines = dict(line.partition(b": ")[::2] for line in text.split(b"\n"))
+    lines = {name: value for name, _, value in (line.partition(b": ") for line in text.split(b"\n"))}
     if lines.get(b"event") != b"resource":
         return text + b"\n\n"
     change = msgspec.json.decode(lines[b"data"], type=_Changed)
