@@ -31,7 +31,8 @@ QUEUE_P50_MS = 5.0
 QUEUE_P99_MS = 50.0
 PLACES = 64
 WAITS_AT_MOST = 60.0
-LOOK_EVERY = 0.005
+# The benchmark's own looks run on the loop that is measured: every 5 ms they were a tenth of what they measured.
+LOOK_EVERY = 0.02
 
 
 class Pass(NamedTuple):
