@@ -56,33 +56,34 @@ async def play(runtime: Runtime, tasks: int, under_way: int, name: str) -> Pass:
     """So many tasks, never more than `under_way` at a time."""
     service, gate = runtime.tasking.tasks, asyncio.Semaphore(under_way)
     names = [f"{name}-{number}" for number in range(tasks)]
-    waiting = set[str]()
+    waiting = set[int]()
     ended = asyncio.Event()
 
     async def watch() -> None:
-        """Frees a place for each task that has ended: one look for all, as seldom as will do."""
+        """Frees a place for each task that has ended and so has no live run: one look for all, as seldom as will do."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             before = set(waiting)
             if not before:
                 continue
-            live, _ = await service.list(namespace="bench", phases=("queued", "running"), limit=200)
-            for _ in over(before - {info.name for info in live}):
+            keys = json.dumps([str(key) for key in before])
+            live = await runtime.tasking.database.read("task_live", tasks=keys)
+            for _ in over(before - {row["task"] for row in live}):
                 gate.release()
 
-    def over(names: set[str]) -> set[str]:
-        waiting.difference_update(names)
+    def over(keys: set[int]) -> set[int]:
+        waiting.difference_update(keys)
         if not waiting:
             ended.set()
-        return names
+        return keys
 
     watching = asyncio.create_task(watch())
 
     async def ask(each: str) -> None:
         """Many ask at the same time, as users do; a place is given back when the task has ended."""
         await asyncio.wait_for(gate.acquire(), WAITS_AT_MOST)
-        await service.accept(Command("system", SYSTEM, namespace="bench", name=each, message="clocks"))
-        waiting.add(each)
+        accepted = await service.accept(Command("system", SYSTEM, namespace="bench", name=each, message="clocks"))
+        waiting.add(accepted.task.key)
         ended.clear()
 
     await asyncio.gather(*map(ask, names))
