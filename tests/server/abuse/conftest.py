@@ -225,12 +225,10 @@ def _listening_for_mistakes(found: list[str]) -> Iterator[None]:
 
     handler = Keeper(logging.ERROR)
     logging.getLogger("foliot").addHandler(handler)
-    logging.getLogger("asyncio").addHandler(handler)
     try:
         yield
     finally:
         logging.getLogger("foliot").removeHandler(handler)
-        logging.getLogger("asyncio").removeHandler(handler)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_who_does_not_read_what_they_asked_for_is_left(standing: Any) -> None:
         request = b"GET /v1/agents HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + b"\r\n\r\n"
         deaf.sendall(request * MOST_AHEAD)  # 16 megabytes of answers, more than lies between two ends
 
-        wire.until(lambda: wire.connections == 1)
+        assert deaf.recv(1) == b"H", "the first answer has begun"
         wire.until(lambda: wire.connections == 0)
         wire.still_serves()
 
