@@ -239,6 +239,26 @@ async def test_templates_are_told_among_them_and_what_was_accepted_is_told_as_wo
     await again.close()
 
 
+async def test_a_task_that_is_older_than_the_newest_is_followed_to_its_end(
+    offices: list[Office], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_feed_module, "FOLLOWED", 1)
+    office = offices[0]
+    await office.accept("cancelled")
+    await office.accept("old")
+    stream = office.watch()
+    await stream.begun()
+    for name in ("new", "newer", "newest"):
+        await office.accept(name)
+        await stream.until("added", name, "Pending")
+    await office.runtime.tasking.tasks.cancel("default", "cancelled", by="me")
+    await stream.until("updated", "cancelled", "Cancelled")
+    await office.work()
+    for name in ("old", "new", "newer", "newest"):
+        await stream.until("updated", name, "Succeeded")
+    await stream.close()
+
+
 async def test_nobody_sees_tasks_of_namespaces_that_are_not_theirs(offices: list[Office]) -> None:
     office = offices[0]
     stranger = Caller("stranger", "token", granted(["elsewhere"], ["reader"]))

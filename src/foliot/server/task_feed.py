@@ -20,7 +20,7 @@ import msgspec
 from foliot.errors import Unavailable
 from foliot.stopping import stop_tasks
 from foliot.store.base import Database, Document
-from foliot.store.task_feed import DROPPED_AT, Difference, Told, drop, tell, told_behind, told_of
+from foliot.store.task_feed import DROPPED_AT, Difference, Told, drop, keys_array, tell, told_behind, told_of
 from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo
 from foliot.work.listing import TaskList
@@ -56,6 +56,7 @@ class TaskFeed:
         self._database = database
         self._tasks = TaskList(database)
         self._marks: dict[int, Mark] = {}
+        self._at_work: Sequence[int] = []
         self._recent: list[Told] = []
         self._floor = 0
         self._stirs: list[Callable[[], None]] = []
@@ -96,9 +97,9 @@ class TaskFeed:
             try:
                 version = self._database.version()
                 if begins:
-                    self._marks, self._recent = {}, []
+                    self._marks, self._recent, self._at_work = {}, [], []
                     self.number = self._floor = (await self._database.read("task_feed_bounds"))[0]["told"]
-                await self._compare()
+                await self._compare(begins=begins)
                 begins = False
                 self._ready.set()
                 if version is None or self._database.version() == version:
@@ -113,14 +114,19 @@ class TaskFeed:
                 await asyncio.sleep(LOOK_EVERY)
             await asyncio.sleep(max(SHORTEST_ROUND, SHARE * (time.perf_counter() - began)))
 
-    async def _compare(self) -> None:
+    async def _compare(self, *, begins: bool) -> None:
+        """Of old tasks that wait for their turn there may be very many: they are looked at in the beginning, and then
+        only when they are taken up, or have ended."""
         floor = (await self._database.read("task_feed_newest"))[0]["key"] - FOLLOWED
-        rows = await self._database.read("task_feed_marks", floor=floor)
+        also = keys_array(self._at_work)
+        rows = await self._database.read("task_feed_marks", floor=floor, also=also, all=1 if begins else 0)
         marks = {
             int(row["key"]): (row["revision"], row["archived"], row["live"], int(row["seq"]), int(row["epochs"]))
             for row in rows
         }
         changed = [key for key, mark in marks.items() if self._marks.get(key) != mark]
+        busy = {int(row["key"]) for row in rows if row["held"]}.union(changed)
+        self._at_work = [key for key in busy if key <= floor]
         deleted = [row["task"] for row in await self._database.read("task_feed_deleted")]
         self._marks = {key: mark for key, mark in self._marks.items() if key in marks}
         for keys in (deleted, sorted(changed)):  # a name may be free again, and used

@@ -12,14 +12,18 @@ SELECT value AS told FROM counter WHERE name = 'task_told' /*for_update*/;
 UPDATE counter SET value = :value WHERE name = :name;
 
 -- name: task_feed_marks
--- Of the newest tasks, of all that have not ended and of those that were told as such: what differs when something
--- happened to one.
+-- Of the newest tasks, of older ones that are at work, that were told as not ended and have, and of those in :also (a
+-- JSON array of keys as text): what differs when something happened to one. With :all also of those that only wait.
 WITH wanted AS MATERIALIZED (
     SELECT key FROM task WHERE key > :floor
-    UNION SELECT key FROM task WHERE phase IN ('queued', 'running')
-    UNION SELECT task AS key FROM task_told WHERE live = 1)
+    UNION SELECT key FROM task WHERE :all = 1 AND phase IN ('queued', 'running')
+    UNION SELECT task AS key FROM queue WHERE held = 1
+    UNION SELECT s.task AS key FROM task_told AS s JOIN task AS t ON t.key = s.task
+           WHERE s.live = 1 AND t.phase NOT IN ('queued', 'running')
+    UNION SELECT CAST(value AS BIGINT) AS key FROM json_each(:also) AS earlier)
 SELECT w.key AS key, COALESCE(t.revision, 0) AS revision, CASE WHEN t.archived_at IS NULL THEN 0 ELSE 1 END AS archived,
-       COUNT(q.run) AS live, COALESCE(SUM(r.last_seq), 0) AS seq, COALESCE(SUM(r.epoch), 0) AS epochs
+       COUNT(q.run) AS live, COALESCE(SUM(q.held), 0) AS held, COALESCE(SUM(r.last_seq), 0) AS seq,
+       COALESCE(SUM(r.epoch), 0) AS epochs
   FROM wanted AS w LEFT JOIN task AS t ON t.key = w.key
   LEFT JOIN queue AS q ON q.task = w.key
   LEFT JOIN run AS r ON r.key = q.run
