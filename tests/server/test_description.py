@@ -11,7 +11,8 @@ import pytest
 
 from foliot.resources.kinds import KINDS
 from foliot.server.app import described
-from foliot.server.describing.operations import OPERATIONS, RESOURCES
+from foliot.server.describing import access, events, kinds, operating, shapes, work_shapes
+from foliot.server.describing.operations import FORMS, OPERATIONS, RESOURCES
 from foliot.server.description import PLAIN_RULES
 from foliot.server.permissions import RULES, Rule
 
@@ -90,6 +91,13 @@ def test_every_reference_leads_somewhere_and_nothing_is_told_for_nobody() -> Non
         assert name in components[sort], each
     schemas = {each.rpartition("/")[2] for each in references if "/schemas/" in each}
     assert components["schemas"].keys() <= schemas
+
+
+def test_no_two_shapes_have_one_name() -> None:
+    parts = [access.SHAPES, operating.SHAPES, shapes.SHAPES, shapes.OPENAI, work_shapes.SHAPES, events.SHAPES]
+    names = [name for part in [*parts, kinds.schemas(), work_shapes.derived(*FORMS)] for name in part]
+
+    assert sorted(names) == sorted(set(names))
 
 
 def test_every_schema_is_one() -> None:

@@ -197,6 +197,35 @@ async def test_secret_values_are_never_told(http: httpx.AsyncClient) -> None:
     assert "hunter2" not in "".join(answer.text for answer in answers)
 
 
+async def test_a_dry_run_does_not_tell_a_secret_either(http: httpx.AsyncClient) -> None:
+    secret = {"metadata": {"name": "key"}, "spec": {"data": {"token": "aHVudGVyMmh1bnRlcjI="}}}
+
+    planned = await http.post("/v1/secrets", json=secret, params={"dryRun": "true"})
+    await http.post("/v1/secrets", json=secret)
+    patched = await http.patch("/v1/secrets/key", json={"spec": secret["spec"]}, params={"dryRun": "true"})
+    empty = await http.post("/v1/secrets", json={"metadata": {"name": "none"}}, params={"dryRun": "true"})
+
+    assert [planned.status_code, patched.status_code, empty.status_code] == [201, 200, 201]
+    assert "aHVudGVy" not in planned.text + patched.text
+
+
+@pytest.mark.parametrize(
+    "plural", ["agent-systems", "memories", "agent-roles", "tool-permissions", "secrets", "workers"]
+)
+async def test_what_needs_no_spec_can_do_without(http: httpx.AsyncClient, plural: str) -> None:
+    made = await http.post(f"/v1/{plural}", json={"metadata": {"name": "bare"}})
+    bundle = {"kind": made.json()["kind"], "metadata": {"name": "bare-too"}}
+
+    assert made.status_code == 201, made.text
+    assert (await http.post("/v1/apply", json=bundle)).status_code == 200
+
+
+async def test_a_system_without_anything_is_refused_in_words(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/agent-systems", json={"metadata": {"name": "bare"}})
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_manifest")
+
+
 async def test_an_unknown_kind_is_not_there(http: httpx.AsyncClient) -> None:
     answer = await http.get("/v1/dragons")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from foliot.catalog.declared import key_of
-from foliot.errors import NotFound
+from foliot.errors import InvalidInput, NotFound
 from foliot.store.base import Document, Key, ResourceStore
 
 
@@ -60,6 +60,6 @@ async def _referenced(store: ResourceStore, documents: Sequence[Document]) -> di
     for key in sorted(wanted | servers - given):
         try:
             found[key] = await store.get(key)
-        except NotFound:
+        except (NotFound, InvalidInput):  # what cannot be a name is nobody's
             continue
     return found

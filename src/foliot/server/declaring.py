@@ -17,6 +17,7 @@ from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
 from foliot.server.identity import Caller
 from foliot.store.base import Document, Key, Put
+from foliot.store.secrets import masked
 
 ATTEMPTS: Final = 6
 Action = Literal["created", "updated", "unchanged", "deleted"]
@@ -106,7 +107,7 @@ class Declaring:
         document = _checked({**before, "status": given})
         expect = version_of(before) if conditions.match == "*" else conditions.match
         if conditions.dry:
-            return Written("updated", document)
+            return Written("updated", _shown(document))
         (written,) = await self._store.write([Put(document, expect=expect, only="status")])
         return Written(written.action, written.document)
 
@@ -139,7 +140,7 @@ class Declaring:
         warnings = tuple(await check_against_store(self._store, [document]))
         key = key_of(document)
         if dry:
-            return Written(await self._foreseen(key, expect), document, warnings)
+            return Written(await self._foreseen(key, expect), _shown(document), warnings)
         stored = {name: value for name, value in document.items() if name != "status"}
         (written,) = await self._store.write([Put(stored, expect=expect)])
         if written.action != "unchanged":
@@ -170,6 +171,11 @@ def merge(before: Any, changes: Any) -> Any:
         else:
             merged[name] = merge(merged.get(name), value)
     return merged
+
+
+def _shown(document: Document) -> Document:
+    """A document that was not stored, as it may be told."""
+    return masked({"spec": {}, **document})
 
 
 def _checked(raw: Document) -> Document:

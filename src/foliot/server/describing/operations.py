@@ -22,6 +22,8 @@ Place: TypeAlias = tuple[str, str]
 _ANY: Final[Schema] = {"oneOf": [ref(name) for name in KINDS]}
 _BUNDLE: Final = Body({"anyOf": [_ANY, ref("ManifestList")]}, "manifest")
 _TASK: Final = ref("StoredTask")
+# With these a delivery to a webhook is refused in a shape of its own.
+_REFUSED: Final = ("400", "401", "403", "404", "409", "413", "422", "429", "500")
 _APPROVAL: Final = ref("StoredToolApproval")
 _ACT: Final = form(work_tasks.Act)
 
@@ -145,10 +147,10 @@ OPERATIONS: Final[Mapping[Place, Told]] = {
     ),
     ("post", "/v1/webhook-deliveries/{endpoint_id}"): Told(
         "deliverToWebhook",
-        ref("Delivery"),
+        ref("DeliveryAnswer"),
         codes=("200", "202"),
         body=Body(ANYTHING, required=False),
-        others={code: ref("Delivery") for code in ("400", "401", "403", "404", "409", "413", "422", "429", "500")},
+        others=dict.fromkeys(_REFUSED, ref("DeliveryAnswer")),
     ),
     ("post", "/v1/tool-callbacks/{request_id}"): Told(
         "pushToolResult", ref("Taken"), codes=("202",), body=Body(ANYTHING, required=False), fails=(410,)

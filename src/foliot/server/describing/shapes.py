@@ -113,7 +113,7 @@ SHAPES: Final[dict[str, Schema]] = {
     "MemoryEntries": shape(
         {"entries": listof(shape({"key": TEXT, "value": TEXT}, optional={"score": NUMBER})), "count": COUNT}
     ),
-    "Delivery": shape(
+    "DeliveryAnswer": shape(
         {},
         optional={
             "accepted": YES_NO,

@@ -126,7 +126,7 @@ async def accept(
     if idempotency_key:
         command = msgspec.structs.replace(command, idempotency_key=idempotency_key)
     if conditions(None, None, dryRun).dry:
-        return Json(document, 201)
+        return resource(document, 201)
     accepted = await services.runtime.tasking.tasks.accept(command)
     if not accepted.duplicate:
         await _record(services, caller, request, "task_accepted", accepted.task)
