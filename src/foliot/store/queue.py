@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -43,9 +44,13 @@ class QueueItem(Struct, frozen=True):
 
         Urgent lines sort first, and those of a namespace beside one another.
         """
-        urgency = MOST_URGENT - min(max(self.priority, 0), MOST_URGENT)
-        alike = "\0".join((self.agent, self.lane, self.class_key, self.requirements))
-        return f"{urgency:03}{_digest(self.namespace, 4)}{_digest(alike, 8)}"
+        return _line(self.priority, self.namespace, self.agent, self.lane, self.class_key, self.requirements)
+
+
+@lru_cache(maxsize=4096)
+def _line(priority: int, namespace: str, *alike: str) -> str:
+    urgency = MOST_URGENT - min(max(priority, 0), MOST_URGENT)
+    return f"{urgency:03}{_digest(namespace, 4)}{_digest(chr(0).join(alike), 8)}"
 
 
 def _digest(text: str, size: int) -> str:
@@ -56,20 +61,20 @@ def enqueue(items: Sequence[QueueItem]) -> Tx[None]:
     yield from many(
         "queue_add",
         [
-            {
-                "run": item.run,
-                "run_id": item.run_id,
-                "task": item.task,
-                "namespace": item.namespace,
-                "agent": item.agent,
-                "lane": item.lane,
-                "class": item.class_key,
-                "priority": item.priority,
-                "line": item.line,
-                "due_at": item.due_at,
-                "max_running": item.max_running,
-                "requirements": item.requirements,
-            }
+            (
+                item.run,
+                item.run_id,
+                item.task,
+                item.namespace,
+                item.agent,
+                item.lane,
+                item.class_key,
+                item.priority,
+                item.line,
+                item.due_at,
+                item.max_running,
+                item.requirements,
+            )
             for item in items
         ],
     )

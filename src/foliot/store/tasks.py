@@ -132,10 +132,7 @@ def purge(before: float, limit: int) -> Tx[int]:
 def _add_facts(key: int, after: int, facts: Sequence[tuple[str, bytes]], now: float) -> Tx[None]:
     yield from many(
         "task_event_add",
-        [
-            {"task": key, "seq": seq, "at": now, "type": kind, "data": data}
-            for seq, (kind, data) in enumerate(facts, after + 1)
-        ],
+        [(key, seq, now, kind, data) for seq, (kind, data) in enumerate(facts, after + 1)],
     )
 
 

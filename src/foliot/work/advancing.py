@@ -164,8 +164,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
                 payload=envelope.payload,
             )
         )
-    made = [{"task": task.key, "message": ticket.message_id, "run_id": ticket.run_id} for ticket in tickets]
-    yield from many("task_run_add", made)
+    yield from many("task_run_add", [(task.key, ticket.message_id, ticket.run_id) for ticket in tickets])
     yield from queue.enqueue(items)
     return tickets
 
