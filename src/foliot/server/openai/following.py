@@ -7,6 +7,7 @@ steps that are heard from their beginning; of a step that was under way the text
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Hashable, Iterable, Sequence
 from typing import Final
 
@@ -24,7 +25,7 @@ PAGE: Final = 500
 async def follow_run(services: Services, run_id: str, *, structured: bool, after: int = 0) -> AsyncGenerator[Piece]:
     """The pieces of a run behind its first `after` events; the last one is `Ended` or `Rested`. Raises `NotFound`."""
     journal = services.runtime.runs.journal
-    listening = _Listening(run_id, structured, after)
+    listening = Listening(run_id, structured, after)
     stir = asyncio.Event()
     with services.runtime.watch(run_id, elsewhere=True) as reader:
         reader.call(stir.set)
@@ -52,40 +53,41 @@ async def follow_run(services: Services, run_id: str, *, structured: bool, after
                     await stir.wait()
 
 
-class _Listening:
+class Listening:
     """What one listener has heard."""
 
     def __init__(self, run_id: str, structured: bool, after: int) -> None:
         self.teller = Teller(run_id, structured=structured)
         self._after = after
         self._recorded = 0
-        self._joined = False
-        self._missed_beginning: int | None = None
+        self._joined_at: int | None = None
+        self._begun: set[int] = set()
 
     def hear(self, entries: Sequence[Entry], live: Sequence[Live]) -> list[Piece]:
         """The pieces of these events and of what was written meanwhile, in the order in which they belong together."""
         records = [Recorded(self.teller.run_id, each.seq, each.at, decode(each.data)) for each in entries]
         steps = [each.event.step for each in records if isinstance(each.event, ModelResponded)]
         self._recorded = max(steps, default=self._recorded)
-        if not self._joined and len(entries) < PAGE:
-            self._joined = True
-            self._missed_beginning = self._recorded + 1
-        heard = list(self._from_their_beginning(live))
-        pieces = self._told(each for each in heard if each.step <= self._recorded)
+        if self._joined_at is None and len(entries) < PAGE:
+            self._joined_at = self._recorded + 1  # this one, or any before, may have begun without being heard
+        written = deque(self._from_their_beginning(live))
+        pieces: list[Piece] = []
         for record in records:
+            if isinstance(record.event, ModelResponded):  # what was written of an answer comes before all of it
+                while written and written[0].step <= record.event.step:
+                    pieces += self.teller.tell(written.popleft())
             told = self.teller.tell(record)
             pieces += told if record.seq > self._after else ()
-        return [*pieces, *self._told(each for each in heard if each.step > self._recorded)]
-
-    def _told(self, written: Iterable[Streamed]) -> list[Piece]:
-        return [piece for each in written for piece in self.teller.tell(each)]
+        return [*pieces, *(piece for each in written for piece in self.teller.tell(each))]
 
     def _from_their_beginning(self, live: Sequence[Live]) -> Iterable[Streamed]:
+        if self._joined_at is None:
+            return
         for item in live:
             match item:
-                case Recorded(event=StepStarted(step)) if step == self._missed_beginning:
-                    self._missed_beginning = None  # it had not begun yet, or begins anew
-                case Streamed(step=step) if self._joined and step != self._missed_beginning:
+                case Recorded(event=StepStarted(step)):
+                    self._begun.add(step)
+                case Streamed(step=step) if step > self._joined_at or step in self._begun:
                     yield item
                 case _:
                     pass
