@@ -73,6 +73,7 @@ async def all_tasks_frames(
         if place is None:
             place = Place(feed.revision, feed.number)
             items, _ = await patiently(lambda: list_tasks(services, caller, wanted, limit=MOST_TASKS, cursor=None))
+            await patiently(lambda: feed.mind([item["metadata"].get("uid", "") for item in items]))
             if begun := [frame("resource", view.begun(item)) for item in items]:
                 yield b"".join(begun)
         yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(place)}, str(place))

@@ -13,10 +13,11 @@ UPDATE counter SET value = :value WHERE name = :name;
 
 -- name: task_feed_marks
 -- Of the newest tasks, of older ones that are at work, that were told as not ended and have, and of those in :also (a
--- JSON array of keys as text): what differs when something happened to one. With :all also of those that only wait.
+-- JSON array of keys as text): what differs when something happened to one. With :all also of those that were told
+-- and only wait.
 WITH wanted AS MATERIALIZED (
     SELECT key FROM task WHERE key > :floor
-    UNION SELECT key FROM task WHERE :all = 1 AND phase IN ('queued', 'running')
+    UNION SELECT task AS key FROM task_told WHERE :all = 1 AND live = 1
     UNION SELECT task AS key FROM queue WHERE held = 1
     UNION SELECT s.task AS key FROM task_told AS s JOIN task AS t ON t.key = s.task
            WHERE s.live = 1 AND t.phase NOT IN ('queued', 'running')
@@ -43,6 +44,11 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.t
        t.ended_at AS ended_at, t.archived_at AS archived_at
   FROM json_each(:keys) AS wanted JOIN task AS t ON t.key = CAST(wanted.value AS BIGINT)
  ORDER BY t.key;
+
+-- name: task_feed_live
+-- Of these tasks (a JSON array of uids) those that have not ended.
+SELECT t.key AS key FROM json_each(:uids) AS wanted JOIN task AS t ON t.uid = wanted.value
+ WHERE t.phase IN ('queued', 'running');
 
 -- name: task_feed_told
 SELECT s.task AS task, s.number AS number, s.first AS first, s.live AS live, s.gone AS gone, s.document AS document
