@@ -262,7 +262,8 @@ class Driver:
 
     async def _write(self, phase: Phase | None = None, *, due: float | None = None) -> None:
         """Make everything recorded durable; only then is it told to anyone."""
-        self._stop_if_lost()
+        if self._lost:
+            raise LeaseLost(self._lost)
         entries, facts = self._entries, self._facts
         taken = tuple(self._taken) if self._taken else ()
         rest: dict[str, Any] = _NOTHING_ELSE
@@ -286,16 +287,13 @@ class Driver:
         if self._parking is not None and self._parking.is_concerned(facts):
             await self._parking.recorded(facts)
         if phase is None:
-            self._stop_if_lost()  # it may have been lost while this was being written
+            if self._lost:  # while this was being written
+                raise LeaseLost(self._lost)
         elif self._settlement is not None:
             await self._settlement.settled()
 
     def _beside(self, phase: Phase) -> Beside | None:
         return None if self._settlement is None else self._settlement.settle(self.state)
-
-    def _stop_if_lost(self) -> None:
-        if self._lost:
-            raise LeaseLost(self._lost)
 
     # --- effects -------------------------------------------------------------------------------------------------
 
@@ -410,7 +408,7 @@ class Driver:
         """Until something is in the mailbox or the lease is lost. Effects keep their own deadlines."""
         if self._mail or self._lost:
             return
-        self._alarm = asyncio.get_running_loop().create_future()
+        self._alarm = asyncio.Future(loop=asyncio.get_running_loop())  # as the loop would make it, without a call
         try:
             await self._alarm
         finally:

@@ -95,7 +95,9 @@ async def call_tool(
             failure = ToolFailure("execution_failed", "tool_backend_failure", broken)
             result = failed(intent.call_id, intent.name, failure)
     ends_run = ends_run and result.error is None
-    return ToolFinished(result, clock() - started, ends_run=ends_run, usage=spending.usage, runs=spending.runs)
+    if not spending.runs:
+        return ToolFinished(result, clock() - started, ends_run=ends_run)
+    return ToolFinished(result, clock() - started, ends_run=ends_run, usage=spending.usage, runs=dict(spending.runs))
 
 
 def _was_told_to_stop(error: BaseException) -> bool:

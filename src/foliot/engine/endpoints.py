@@ -97,6 +97,8 @@ class RunModels:
 
     def _refs(self, spec: RunSpec) -> tuple[str, ...]:
         first = str(spec.extra.get(ENDPOINT, spec.model))
+        if not spec.fallbacks:
+            return (first,)
         return (first, *(qualified(ref, spec.namespace) for ref in spec.fallbacks))
 
     async def close(self) -> None:

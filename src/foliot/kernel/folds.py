@@ -112,8 +112,8 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     state.compacted = False
     state.spent.steps += 1
     state.spent.add(response.usage)
-    if response.usage.total_tokens:
-        state.known_tokens, state.new_chars = response.usage.total_tokens, 0
+    if tokens := response.usage.total_tokens:
+        state.known_tokens, state.new_chars = tokens, 0
         state.transcript.append(open_calls(state, response))
     else:
         add_message(state, open_calls(state, response))

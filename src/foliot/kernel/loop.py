@@ -304,7 +304,8 @@ def _ask(state: State) -> AskModel:
         left = spec.limits.max_tokens - state.spent.tokens - _estimate(state)
         settings = replace(settings, max_output_tokens=min(settings.max_output_tokens, max(1, left)))
     request = ModelRequest(spec.model, messages, spec.system, state.tools, spec.output_schema, settings, spec.agent)
-    return AskModel(state.step, request, (StepStarted(state.step, state.asks + 1),), state.deadline)
+    step = state.step
+    return AskModel(step, request, (StepStarted(step, state.asks + 1),), state.deadline)
 
 
 def _estimate(state: State) -> int:

@@ -81,7 +81,7 @@ class SqliteDatabase:
         if self._life != _lives:
             self._refuse()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = asyncio.Future(loop=loop)
         job = Job(future, loop, body, args, kwargs)
         gathered = self._gathered.get(loop)
         if gathered is None:

@@ -20,7 +20,7 @@ import asyncio
 import inspect
 import re
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -65,7 +65,7 @@ class FunctionTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         values = self._convert(call)
         if self._is_async:
-            return await cast("Awaitable[Any]", self.function(**values))
+            return await self.function(**values)
         return await asyncio.to_thread(partial(self.function, **values))
 
     def _convert(self, call: Invocation) -> dict[str, Any]:

@@ -13,25 +13,23 @@ from foliot.kernel.messages import Usage
 
 
 class Spending:
-    """The newest account of each run that one call has delegated."""
+    """`runs` is the newest account of each run that one call has delegated."""
+
+    __slots__ = ("runs",)
 
     def __init__(self) -> None:
-        self._of: dict[str, Usage] = {}
+        self.runs: dict[str, Usage] = {}
 
     def note(self, run_id: str, usage: Usage) -> None:
-        self._of[run_id] = usage
-
-    @property
-    def runs(self) -> dict[str, Usage]:
-        return dict(self._of)
+        self.runs[run_id] = usage
 
     @property
     def usage(self) -> Usage | None:
         """The sum; None when nothing was spent."""
-        if not self._of:
+        if not self.runs:
             return None
         total = Spent()
-        for usage in self._of.values():
+        for usage in self.runs.values():
             total.add(usage)
         return total.usage()
 
@@ -63,4 +61,4 @@ def spend(run_id: str, usage: Usage) -> None:
 def spent() -> Usage | None:
     """What the call that is made here has spent so far; None when nothing, or when nobody counts."""
     spending = _current.get()
-    return spending.usage if spending is not None else None
+    return spending.usage if spending is not None and spending.runs else None
