@@ -180,6 +180,14 @@ class TestOverHttp:
 
         assert statuses == [200, 200, 200, 429]
 
+    async def test_who_is_not_let_in_is_counted_by_address(
+        self, http: httpx.AsyncClient, tokens: list[dict[str, str]]
+    ) -> None:
+        statuses = [(await http.get("/v1/agents")).status_code for _ in range(4)]
+
+        assert statuses == [401, 401, 401, 429]
+        assert (await http.get("/v1/auth/me", headers=tokens[0])).status_code == 200
+
     async def test_health_is_told_as_often_as_somebody_asks(self, http: httpx.AsyncClient) -> None:
         statuses = {(await http.get(path)).status_code for _ in range(5) for path in ("/livez", "/readyz", "/healthz")}
 

@@ -96,7 +96,7 @@ class Rates:
             raise _too_many("too many requests", wait)
 
     def count_peer(self, scope: _Scope) -> None:
-        """One request of somebody who is not asked for their name. Raises `TooMany`."""
+        """One request of somebody who has no name here. Raises `TooMany`."""
         if self._limited and scope["path"] not in HEALTH:
             self.count(peer_of(scope))
 
@@ -131,6 +131,7 @@ class Rates:
             caller = await auth.identify(scope)
         except Unauthenticated:
             self.failed(scope)
+            self.count_peer(scope)
             raise
         if caller.known_by != "anonymous":
             self.succeeded(scope)
