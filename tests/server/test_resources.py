@@ -209,9 +209,7 @@ async def test_a_dry_run_does_not_tell_a_secret_either(http: httpx.AsyncClient) 
     assert "aHVudGVy" not in planned.text + patched.text
 
 
-@pytest.mark.parametrize(
-    "plural", ["agent-systems", "memories", "agent-roles", "tool-permissions", "secrets", "workers"]
-)
+@pytest.mark.parametrize("plural", ["memories", "agent-roles", "tool-permissions", "secrets", "workers"])
 async def test_what_needs_no_spec_can_do_without(http: httpx.AsyncClient, plural: str) -> None:
     made = await http.post(f"/v1/{plural}", json={"metadata": {"name": "bare"}})
     bundle = {"kind": made.json()["kind"], "metadata": {"name": "bare-too"}}
