@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.routing import Match
 
@@ -16,6 +16,7 @@ WORDS = sorted({word for route in app.routes for word in getattr(route, "path", 
 word = st.sampled_from([*WORDS, "", "x", "agents", "%2e", "watch"])
 
 
+@settings(deadline=None)
 @given(st.lists(word, min_size=0, max_size=6), st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]))
 def test_the_index_finds_what_the_router_would_have_found(words: list[str], method: str) -> None:
     path = "/" + "/".join(words)

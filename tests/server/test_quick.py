@@ -9,7 +9,7 @@ import httpx2 as httpx
 import pytest
 from fastapi import APIRouter, Body, Cookie, Depends, FastAPI, Header, Path, Query
 from fastapi.routing import APIRoute
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator
 from starlette.requests import Request
@@ -69,6 +69,7 @@ headers = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["agent", "toolong", "é"]), query, headers)
 async def test_both_ways_answer_alike(kind: str, query: list[tuple[str, str]], headers: list[tuple[str, str]]) -> None:
     path = f"/{kind}/x"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.engine.live import Live, Recorded, Streamed
@@ -59,6 +59,7 @@ def heard(timeline: Timeline, joined: int, looks: list[int], *, elsewhere: bool)
 steps = st.lists(st.lists(st.text("abcdé ", min_size=1, max_size=6), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(steps, st.integers(0, 40), st.lists(st.integers(0, 9), max_size=12))
 def test_every_character_is_told_once_and_in_order(written: list[list[str]], joined: int, looks: list[int]) -> None:
     timeline = history(written)
@@ -90,6 +91,7 @@ def test_pieces_from_another_process_are_told_from_the_next_step_on() -> None:
     assert [piece.text for piece in pieces if isinstance(piece, Wrote)] == ["Let me look.", "It ", "is."]
 
 
+@settings(deadline=None)
 @given(steps, st.integers(0, 40), st.integers(0, 60))
 def test_numbers_are_the_same_however_the_text_was_cut(written: list[list[str]], joined: int, number: int) -> None:
     timeline = history(written)
