@@ -28,6 +28,10 @@ class Place:
 
     async def heard(self, subscription: Subscription, run_id: str = "probe") -> None:
         """Publish until the reader hears it: a new one takes a moment. Leaves nothing unread."""
+        await self.heard_by(self.sender, subscription, run_id)
+
+    async def heard_by(self, sender: LiveBus, subscription: Subscription, run_id: str = "probe") -> None:
+        """As `heard`, with another sender."""
         deadline = time.monotonic() + SOON
         stream = subscription.__aiter__()
         first = asyncio.ensure_future(anext(stream))
@@ -35,7 +39,7 @@ class Place:
         while not first.done() or not number:
             assert time.monotonic() < deadline, "nothing is heard"
             number = next(self._probes)
-            self.sender.publish(subscription.namespace, subscription.run_id or run_id, f"probe {number}".encode())
+            sender.publish(subscription.namespace, subscription.run_id or run_id, f"probe {number}".encode())
             await asyncio.wait([first], timeout=0.05)
         last = first.result()
         while last.data != f"probe {number}".encode():
@@ -165,6 +169,20 @@ async def test_who_leaves_hears_no_more_and_readers_end_with_the_bus(place: Plac
     await asyncio.sleep(0)
     await place.reader.close()
     assert await asyncio.wait_for(reading, SOON) is None
+
+
+async def test_a_reader_is_told_when_what_is_answered_will_be_heard(place: Place) -> None:
+    hears = asyncio.Event()
+    with place.reader.subscribe("team", "answers") as answers, place.sender.subscribe("team", "asked") as asked:
+        if isinstance(place.reader, LocalLive):
+            hears.set()
+        answers.when_heard(hears.set)
+        await place.heard_by(place.reader, asked)
+        await asyncio.wait_for(hears.wait(), SOON)
+        place.reader.publish("team", "asked", b"anybody?")
+        assert [piece.data for piece in await take(asked, 1)] == [b"anybody?"]
+        place.sender.publish("team", "answers", b"here")
+        assert [piece.data for piece in await take(answers, 1)] == [b"here"]
 
 
 class TestLosses:

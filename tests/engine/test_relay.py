@@ -167,6 +167,18 @@ async def test_a_worker_that_comes_later_asks_who_reads(both: Both) -> None:
     await late.relay.close()
 
 
+async def test_whoever_begins_to_hear_asks_again_and_says_again_what_it_wants(both: Both) -> None:
+    await both.reads("r")
+    late = Side(both.bus, lambda: both.now)
+    late.relay.start()
+    await both.until(lambda: late.hub.wanted("r"))
+    said = len(both.bus.published)
+    for heard in both.bus._readers:  # pyright: ignore[reportPrivateUsage]  # as a bus that lost its connection
+        heard.hears()
+    await both.until(lambda: len(both.bus.published) >= said + 4)  # each asks, and the one that reads says so
+    await late.relay.close()
+
+
 async def test_readers_are_told_how_many_pieces_were_lost(both: Both) -> None:
     reader = await both.reads("r")
     both.worker.hub.streamed("r", 1, TextDelta("a"))

@@ -79,7 +79,7 @@ async def declare(
     """An agent whose model plays these turns."""
     endpoint = await http.post("/v1/model-endpoints", json=scripted(agent, *turns, **options))
     assert endpoint.status_code == 201, endpoint.text
-    spec = {"model_ref": agent, "prompt": "Work.", "tools": list(tools)}
+    spec = {"model_ref": agent, "prompt": "Work.", "tools": list(tools), "limits": {"max_steps": 50}}
     made = await http.post("/v1/agents", json={"metadata": {"name": agent}, "spec": spec})
     assert made.status_code == 201, made.text
 

@@ -64,6 +64,7 @@ async def until_asked(stream: Any) -> tuple[list[str], str]:
     async with asyncio.timeout(40):
         while True:
             event = await stream.next(40)
+            assert event.name != "end", event
             if event.name == "delta":
                 assert event.id is None
                 assert not written, "pieces of an answer come before it"

@@ -73,6 +73,20 @@ class Subscription:
         self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._alarm = asyncio.Event()
         self._closed = False
+        self._begun: Callable[[], None] | None = None
+
+    def when_heard(self, begun: Callable[[], None]) -> None:
+        """Call this whenever hearing begins, or begins again after a break: what was said before may be missed, and
+        what others say in answer to something that is published here from now on is heard.
+
+        Within one process that is so from the beginning, and nothing is called.
+        """
+        self._begun = begun
+
+    def hears(self) -> None:
+        """For the bus: this reader hears from now on."""
+        if self._begun is not None and not self._closed:
+            self._begun()
 
     def put(self, piece: Piece) -> None:
         """For the bus. Pieces of other runs are passed over, and so are repeated ones."""
@@ -133,6 +147,11 @@ class Readers:
     def put(self, piece: Piece) -> None:
         for reader in tuple(self._by_namespace.get(piece.namespace, ())):
             reader.put(piece)
+
+    def hear(self, namespace: str) -> None:
+        """Those of this namespace hear from now on."""
+        for reader in tuple(self._by_namespace.get(namespace, ())):
+            reader.hears()
 
     def any_of(self, namespace: str) -> bool:
         return namespace in self._by_namespace

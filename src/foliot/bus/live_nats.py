@@ -101,6 +101,7 @@ class NatsLive:
 
                 subscription = await client.subscribe(_subject(reader.namespace, reader.run_id), cb=hear)
                 self._subscribed[reader] = (client, subscription)
+                reader.hears()  # the server takes what is sent next after this
 
 
 def _subject(namespace: str, run_id: str | None) -> str:

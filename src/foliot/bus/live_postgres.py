@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -69,15 +70,16 @@ class PostgresLive:
     def _attend(self) -> None:
         """Listen to the namespaces that somebody reads, and to no others."""
         for namespace in self._readers.namespaces - self._listening.keys():
-            self._listening[namespace] = self._database.listen(_channel(namespace), self._hear)
+            self._listening[namespace] = self._database.listen(_channel(namespace), partial(self._hear, namespace))
         for namespace in self._listening.keys() - self._readers.namespaces:
             self._listening.pop(namespace)()
         if not self._listening:
             self._begun.clear()
 
-    def _hear(self, notice: str | None) -> None:
+    def _hear(self, namespace: str, notice: str | None) -> None:
         if notice is None:
-            return  # what was missed shows in the numbers
+            self._readers.hear(namespace)  # what was missed shows in the numbers
+            return
         try:
             part = _decoder.decode(notice)
         except (msgspec.DecodeError, RecursionError):

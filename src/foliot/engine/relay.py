@@ -170,14 +170,20 @@ class Relay:
         self._bus = bus = await self._opening()
         with bus.subscribe(WISHES) as heard:
             hearing = asyncio.create_task(self._hear(heard))
+            heard.when_heard(self._ask)
             try:
-                self._say(_Wish(self._name, asks=True))
+                self._ask()
                 self._attach()
                 while True:
                     self._say_wishes(self._read)
                     await self._until_time_to_say_it_again()
             finally:
                 await stop_tasks(hearing)
+
+    def _ask(self) -> None:
+        """Both ways round: whoever listens only now has missed what was said before."""
+        self._say(_Wish(self._name, asks=True))
+        self._changed.set()
 
     async def _until_time_to_say_it_again(self) -> None:
         with suppress(TimeoutError):
