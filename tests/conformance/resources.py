@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from foliot.store.base import Change, Database, Delete, Document, Filter, Key, P
 from foliot.store.keyring import Keyring, load_keyring
 from foliot.store.resources import SqlResourceStore
 from foliot.store.selectors import parse_fields, parse_labels
+from foliot.store.transaction import Tx, run
 
 EVERYTHING = Filter()
 
@@ -221,6 +222,30 @@ class ResourceStoreConformance:
     async def test_an_empty_batch_does_nothing(self, store: ResourceStore) -> None:
         assert await store.write([]) == []
         assert await store.revision() == 0
+
+    async def test_what_is_written_beside_a_batch_is_stored_with_it_or_not_at_all(
+        self, store: ResourceStore, database: Database
+    ) -> None:
+        told: list[str] = []
+
+        def beside(written: Sequence[Written]) -> Tx[None]:
+            told[:] = [each.action for each in written]
+            yield from run("setting_put", name="beside", value="first")
+
+        def refusing(written: Sequence[Written]) -> Tx[None]:
+            yield from run("setting_put", name="beside", value="second")
+            raise Conflict("no")
+
+        await store.write([Put(agent("a")), Put(agent("a"))], also=beside)
+        with pytest.raises(Conflict):
+            await store.write([Put(agent("b")), Delete(key("a"))], also=refusing)
+        with pytest.raises(Conflict):
+            await store.write([Put(agent("a"), expect="absent")], also=beside)
+
+        assert told == ["created", "unchanged"]
+        assert [row["value"] for row in await database.read("setting_get", name="beside")] == ["first"]
+        assert await pages(store, EVERYTHING, 10) == [["a"]]
+        assert await store.revision() == 1
 
     async def test_concurrent_writers_lose_no_update(self, store: ResourceStore) -> None:
         await put(store, agent(spec={"n": 0}))
