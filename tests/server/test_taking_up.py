@@ -15,13 +15,16 @@ import httpx2 as httpx
 import pytest
 
 from foliot.agent import Agent
+from foliot.catalog.apply import apply_documents
 from foliot.models.scripted import ScriptedModel
+from foliot.resources.reader import parse_text
 from foliot.runtime import Runtime
 from foliot.server.engagements import Drives
 from foliot.server.taking_up import MOST_CLAIMS, TakingUp
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.tools.function import tool
+from foliot.work.base import Command
 
 MANIFEST = """\
 apiVersion: foliot.dev/v1
@@ -221,3 +224,15 @@ async def test_a_run_that_somebody_drives_is_left_to_them(runtime: Runtime, driv
 
     desk.free.set()
     assert (await driving).output == "Done."
+
+
+async def test_the_runs_of_tasks_are_left_to_workers(runtime: Runtime, drives: Drives) -> None:
+    manifest = MANIFEST.replace(", tools: [look, pay]", "")
+    bundle = parse_text(manifest, "desk.yaml", namespace=None)
+    await apply_documents(runtime.resources, [item.document for item in bundle.items])
+    await runtime.tasking.tasks.accept(Command("agent", "desk", message="go"))
+
+    assert await TakingUp(runtime, drives).look() == []
+
+    (info,) = await runtime.runs.journal.list()
+    assert info.phase == "pending"

@@ -143,6 +143,8 @@ class _Watch:
                     await self._waits.wait()
             self._waits.clear()
             with suppress(Unavailable):  # whoever follows says when the server stays away
+                if (await self._client.find_run(self._opening.run_id)).phase != "waiting":
+                    continue
                 stood = await self._client.standing(self._opening.run_id)
                 if stood.info.phase == "waiting" and stood.seq <= self._seq and await self._is_over(stood):
                     return stood.result

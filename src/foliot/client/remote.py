@@ -26,6 +26,7 @@ from foliot.store.base import Change, Document, Filter, Key, Page, Requirement, 
 from foliot.store.selectors import matches
 from foliot.work.story.document import outline
 
+TASK: Final = "Task"
 _ACTIONS: Final[dict[str, Literal["created", "updated", "deleted"]]] = {
     "added": "created",
     "updated": "updated",
@@ -68,7 +69,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
     async def get(self, kind: str, name: str, *, namespace: str) -> Document:
         """See `Client`."""
         key = Key(kind, namespace, name)
-        if kind == "Task":
+        if kind == TASK:
             return await self._task_document(key)
         try:
             answer = await self._http.ask("GET", _path(key), params={"namespace": namespace})
@@ -89,9 +90,13 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
 
     async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
         """See `Client`."""
-        path = "/v1/resources" if filter.kind is None else f"/v1/{find_kind(filter.kind).plural}"
-        # `after` would take what is no cursor for a name.
-        params = {**_selected(filter), "limit": limit, "after" if filter.kind is None else "continue": cursor}
+        params: dict[str, Any] = {**_selected(filter), "limit": limit}
+        if filter.kind is None or filter.kind == TASK:
+            # What is listed below /v1/tasks is work; here tasks are resources, as they are declared.
+            path, params = "/v1/resources", {**params, "kind": filter.kind, "after": cursor}
+        else:
+            # `after` would take what is no cursor for a name.
+            path, params = f"/v1/{find_kind(filter.kind).plural}", {**params, "continue": cursor}
         found = wire.read((await self._http.ask("GET", path, params=params)).body, _List)
         return Page(found.items, found.after, int(found.metadata.resourceVersion))
 
@@ -122,7 +127,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         return await self._declared(documents)
 
     async def _declared(self, documents: Sequence[Document], **params: bool) -> list[Taken]:
-        wanted = [document for document in documents if document["kind"] == "Task"]
+        wanted = [document for document in documents if document["kind"] == TASK]
         if not wanted:
             return []
         path = "/v1/work/declared"
@@ -161,7 +166,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
 
     async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
         """See `Client`. A connection that breaks off is taken up again behind the last change."""
-        if filter.kind is None:
+        if filter.kind is None or filter.kind == TASK:
             path, params = "/v1/resources/watch", {**_selected(filter), "resourceVersion": after}
         else:
             path = f"/v1/{find_kind(filter.kind).plural}/watch"

@@ -20,6 +20,7 @@ from foliot.client import wire
 from foliot.client.declared_work import is_work
 from foliot.client.local_work import LocalWork
 from foliot.errors import InvalidInput
+from foliot.resources.kinds import KINDS
 from foliot.server.acts import record
 from foliot.server.bodies import form, manifests
 from foliot.server.context import CallerDep, Services, ServicesDep
@@ -52,6 +53,7 @@ from foliot.work.listing import cursor_of
 router = new_router("work")
 
 LONGEST_WAIT: Final = 10.0
+OneKind = Annotated[str | None, Query(max_length=63, description="Only resources of this kind, such as `Agent`.")]
 # Of a task with more runs under way, only so many are looked into.
 LOOKED_INTO: Final = 40
 
@@ -85,9 +87,12 @@ async def list_all(
     after: After = None,
     labelSelector: Labels = None,
     fieldSelector: Fields = None,
+    kind: OneKind = None,
 ) -> Response:
-    """Resources of all kinds, in the form of `GET /v1/{kind}`."""
-    filter = caller.narrowed(wanted(None, namespace, labelSelector, fieldSelector))
+    """Resources of all kinds, or of one, in the form of `GET /v1/{kind}`. Tasks are as they are declared."""
+    if kind is not None and kind not in KINDS:
+        raise InvalidInput(f"there is no kind {kind[:80]!r}", hint=f"the kinds are {', '.join(KINDS)}")
+    filter = caller.narrowed(wanted(kind, namespace, labelSelector, fieldSelector))
     if filter is None:
         return Json(listed(Page([], None, await services.resources.revision())))
     return Json(listed(await services.client.list(filter, limit=min(limit, MOST), cursor=after)))
