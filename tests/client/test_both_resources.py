@@ -10,6 +10,7 @@ import pytest
 
 from foliot.errors import Conflict, Gone, InvalidInput, NotFound
 from foliot.resources.problems import ManifestError
+from foliot.resources.reader import parse_text
 from foliot.store.base import Filter, Requirement
 
 
@@ -181,3 +182,37 @@ async def test_a_watch_from_the_future_is_gone(both):
 async def test_a_cursor_that_was_not_given_out_is_refused(both):
     with pytest.raises(InvalidInput):
         await both.client.list(ROLES, cursor="nonsense")
+
+
+TEAM = """\
+{{kind: ModelEndpoint, metadata: {{name: brain}}, spec: {{provider: scripted, script: [{{say: done}}]}}}}
+---
+{{kind: Agent, metadata: {{name: writer}}, spec: {{model_ref: brain, prompt: Write.}}}}
+---
+{{kind: Task, metadata: {{name: brief}}, spec: {{agent: writer, input: {{topic: {topic}}}}}}}
+"""
+
+
+def team(topic: str) -> list[dict[str, Any]]:
+    text = TEAM.format(topic=topic).replace("{kind:", "{apiVersion: foliot.dev/v1, kind:")
+    bundle = parse_text(text, "team.yaml")
+    bundle.raise_for_errors()
+    return bundle.documents
+
+
+async def test_tasks_are_read_listed_and_watched_as_they_are_declared(both):
+    before = (await both.client.list(Filter("Task"))).revision
+
+    await both.client.apply(team("clocks"))
+    (taken,) = await both.client.accept(team("clocks"), by="ann")
+
+    assert (taken.name, taken.new) == ("brief", True)
+    (listed,) = (await both.client.list(Filter("Task", "default"))).items
+    assert listed == await both.client.get("Task", "brief", namespace="default")
+    assert (listed["spec"]["input"], listed["status"]["phase"]) == ({"topic": "clocks"}, "Pending")
+    async with asyncio.timeout(20), aclosing(cast("Any", both.client.watch(Filter("Task"), after=before))) as changes:
+        change = await anext(changes)
+    assert (change.action, change.document["spec"]["input"]) == ("created", {"topic": "clocks"})
+    assert await both.client.opposed(team("clocks")) == []
+    (opposed,) = await both.client.opposed(team("bells"))
+    assert isinstance(opposed.error, Conflict)

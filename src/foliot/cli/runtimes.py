@@ -95,11 +95,6 @@ async def reached(*folders: str) -> AsyncGenerator[Reach]:
         await client.close()
 
 
-async def find_run(runtime: Runtime, word: str | None) -> RunInfo:
-    """As `run_of`, on a runtime."""
-    return await run_of(LocalWork(runtime), word)
-
-
 async def run_of(work: Work, word: str | None) -> RunInfo:
     """The run with this id or the only one that begins so; the newest of the namespace when none is named.
 
@@ -113,11 +108,6 @@ async def run_of(work: Work, word: str | None) -> RunInfo:
     if not word.strip():
         raise UsageError("An empty text does not name a run.", hint="`foliot runs` lists them.")
     return await work.find_run(word)
-
-
-async def newest_runs(runtime: Runtime, *, limit: int) -> list[RunInfo]:
-    """The newest runs of the namespace, newest first."""
-    return await runtime.runs.journal.list(namespace=namespace(), limit=limit)
 
 
 def interrupted(info: RunInfo, now: float) -> bool:
