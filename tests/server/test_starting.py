@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from foliot.errors import UsageError
+from foliot.server import starting
 from foliot.server.late import LateRoute
 
 # Each costs tens of milliseconds, and a server that does nothing yet needs none of them.
@@ -59,6 +62,16 @@ def test_fastapi_is_imported_with_models_that_are_built_when_they_are_used() -> 
     )
 
     assert said.split() == ["False", "True", "False", "True", "True", "a"]
+
+
+def test_where_the_packages_of_a_server_are_missing_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "NEEDED", ("fastapi", "no_such_package_anywhere"))
+
+    with pytest.raises(UsageError, match="no_such_package_anywhere") as error:
+        starting.begin()
+
+    assert error.value.hint == "pip install 'foliot[server]'"
+    assert gc.isenabled()
 
 
 async def answer(x: int) -> dict[str, int]:

@@ -10,12 +10,23 @@ Both are for a process whose business is to serve: they concern all of it.
 from __future__ import annotations
 
 import gc
+from importlib.util import find_spec
+from typing import Final
 
 from pydantic import BaseModel
 
+from foliot.errors import UsageError
+
+NEEDED: Final = ("fastapi", "uvicorn", "httptools")
+
 
 def begin() -> None:
-    """Import FastAPI cheaply, and look for garbage later: whatever is made while starting stays."""
+    """Import FastAPI cheaply, and look for garbage later: whatever is made while starting stays.
+
+    Raises `UsageError` where the packages of a server are not installed.
+    """
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise UsageError(f"a server needs {missing[0]}, which is not installed", hint="pip install 'foliot[server]'")
     gc.disable()
     _import_fastapi()
 
