@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from foliot.agent import Agent
 from foliot.engine.live import MOST_PIECES, Hub, Output, Recorded, Streamed
 from foliot.kernel.events import StepStarted
 from foliot.kernel.messages import TextDelta
+from foliot.models.scripted import ScriptedModel
+from foliot.runtime import Runtime
 
 
 async def everything(reader) -> list:
@@ -74,3 +78,41 @@ async def test_a_run_is_attended_while_somebody_reads_it_or_observes_all() -> No
     assert hub.attends("r1")
     stop()
     assert not hub.attends("r1")
+
+
+async def test_who_looks_without_waiting_takes_all_and_is_called_when_there_is_more() -> None:
+    hub, calls = Hub(), []
+    with hub.read("r") as reader:
+        reader.call(lambda: calls.append(1))
+        for number in range(MOST_PIECES + 3):
+            hub.output("r", "c", str(number))
+        assert len(reader.taken()) == MOST_PIECES
+        assert (reader.missed, len(calls), reader.taken()) == (3, MOST_PIECES, [])
+        hub.output("r", "c", "more")
+        assert reader.taken() == [Output("r", "c", "more")]
+        hub.missed("r", 4)
+        assert reader.missed == 7
+
+
+async def test_a_run_that_is_read_elsewhere_is_asked_for_pieces_although_nobody_here_wants_them() -> None:
+    carried: list[str] = []
+
+    class Carrier:
+        def streamed(self, run_id: str, step: int, delta: Any) -> None:
+            carried.append(f"{run_id}:{step}:{delta.text}")
+
+        def output(self, run_id: str, call_id: str, text: str) -> None:
+            carried.append(text)
+
+        def flush(self, run_id: str) -> None:
+            pass
+
+    agent = Agent("clerk", model=ScriptedModel(["Hello there.", "Hello there."]))
+    async with Runtime("memory:") as runtime:
+        hub = runtime.runs.watcher
+        assert isinstance(hub, Hub)
+        hub.carry_to(Carrier(), {"wanted"})
+        await runtime.run(agent, "go", run_id="unwanted")
+        assert carried == []
+        await runtime.run(agent, "go", run_id="wanted")
+    assert "".join(each.removeprefix("wanted:1:") for each in carried) == "Hello there."
