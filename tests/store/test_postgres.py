@@ -140,7 +140,7 @@ async def test_a_deadlock_is_solved_by_running_the_body_again(database: Postgres
     await transaction.commit()
     await other.close()
     await asyncio.wait_for(ours, 60)
-    assert runs == 2
+    assert runs >= 2  # on a busy machine the second one may meet the other once more
     assert (await get(database, "a"), await get(database, "b")) == ("ours", "ours")
 
 
