@@ -13,7 +13,19 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ORDER = ["startup", "manifests", "store", "gateway", "waiting", "queue", "tasks", "workers", "server", "streams", "steps"]
+ORDER = [
+    "startup",
+    "manifests",
+    "store",
+    "gateway",
+    "waiting",
+    "queue",
+    "tasks",
+    "workers",
+    "server",
+    "streams",
+    "steps",
+]
 
 
 def chosen(words: list[str]) -> list[Path]:
