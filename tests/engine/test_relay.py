@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foliot.bus.live import LocalLive, Piece
@@ -229,6 +229,7 @@ DELTAS = st.one_of(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(st.tuples(st.integers(1, 2), DELTAS), max_size=30))
 def test_gathering_changes_no_text(pieces: list[tuple[int, Any]]) -> None:
     sent = _carried(pieces)
