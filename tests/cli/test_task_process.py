@@ -120,7 +120,8 @@ def test_ctrl_c_cancels_the_task_and_everything_under_way(shell: Shell) -> None:
 def test_work_is_left_to_a_worker_that_is_alive_and_done_here_when_that_one_dies(shell: Shell) -> None:
     worker = shell.start("worker", "--name", "elsewhere")
     until(worker, lambda line: "elsewhere" in line)
-    following = shell.start("task", "run", shell.manifest("3s"), "x", "--name", "job")
+    # Long enough for another command to start and look, on a machine that has other things to do.
+    following = shell.start("task", "run", shell.manifest("8s"), "x", "--name", "job")
     until(following, lambda line: "second: step 1" in line)
     code, out, _ = shell.done("why", "job")
     assert code == 0
