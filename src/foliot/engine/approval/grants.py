@@ -6,6 +6,7 @@ it ends, is used up, or is revoked.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable
 
@@ -30,6 +31,7 @@ from foliot.tools.rules import StandingGrant, tool_token
 
 TRIES = 50
 LONGEST_SECONDS = 10 * 366 * 86_400.0
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class StoredGrants:
@@ -119,8 +121,8 @@ async def give_standing(
     """Let calls of a tool pass without a question for `seconds`. Raises `InvalidInput`."""
     if not by.strip():
         raise InvalidInput("a standing grant needs the name of who gives it")
-    if not tool_token(tool):
-        raise InvalidInput("a standing grant names a tool")
+    if not tool_token(tool) or not _NAME.fullmatch(tool.strip()):
+        raise InvalidInput("a standing grant names a tool", hint="by its name, such as files.write")
     if seconds <= 0 or (max_uses is not None and max_uses < 1):
         raise InvalidInput("a standing grant that ends before it begins covers nothing")
     if not seconds <= LONGEST_SECONDS:
