@@ -306,7 +306,8 @@ async def foliot(streams: int, rate: int) -> tuple[Seen, int, float]:
             await clients.line()
             idle = server.memory()
             async with Runtime(settings=load_settings({"home": home}, {})) as runtime:
-                first = await clients.ask()
+                while (first := await clients.ask())["fewest"] < 1:  # the bookmark of every stream
+                    await asyncio.sleep(TICK)
                 writer = Writer(runtime, rate)
                 seen = await measure(server, clients, writer)
                 await writer.stop()

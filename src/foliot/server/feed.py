@@ -19,13 +19,13 @@ from foliot.server.ring import Ring
 from foliot.stopping import stop_tasks
 from foliot.store.base import Database, Filter
 from foliot.store.transaction import Row
-from foliot.store.watch import LONGEST_WAIT, Action, Looked, window
+from foliot.store.watch import LONGEST_WAIT, WINDOW, Action, Looked, window
 
 log = logging.getLogger(__name__)
 
 PAUSE: Final = 1.0
-# Between two rounds at least so long, and as long as handing out the last one took, so that streams never take more
-# than half of the time of this process.
+# Between two rounds at least so long, and as long as this thread worked on the last one, so that changes gather and
+# streams take half of its time at most. Who is behind with reading does not rest.
 SHORTEST_ROUND: Final = 0.005
 # All rings together.
 KEPT_BYTES: Final = 32 * 1024 * 1024
@@ -173,10 +173,11 @@ class Feed:
                 log.exception("changes could not be handed out; they are tried again")
                 await asyncio.sleep(PAUSE)
                 continue
-            began = time.perf_counter()
+            began, behind = time.thread_time(), upto - self._head >= WINDOW
             self._hand_out(upto)
             await asyncio.sleep(0)  # whoever was woken has its turn before this goes on
-            await asyncio.sleep(max(SHORTEST_ROUND, time.perf_counter() - began))
+            if not behind:
+                await asyncio.sleep(max(SHORTEST_ROUND, time.thread_time() - began))
 
     async def _sort(self, rows: Sequence[Row]) -> None:
         """Make the frames of these changes, each once, for the groups that see them."""
