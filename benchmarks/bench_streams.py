@@ -306,8 +306,9 @@ async def foliot(streams: int, rate: int) -> tuple[Seen, int, float]:
             await clients.line()
             idle = server.memory()
             async with Runtime(settings=load_settings({"home": home}, {})) as runtime:
-                while (first := await clients.ask())["fewest"] < 1:  # the bookmark of every stream
-                    await asyncio.sleep(TICK)
+                first = await clients.ask()
+                while first["fewest"] < 1:  # the bookmark of every stream
+                    first = await clients.ask()
                 writer = Writer(runtime, rate)
                 seen = await measure(server, clients, writer)
                 await writer.stop()
