@@ -123,9 +123,9 @@ async def read_streams(host: str, port: int, path: str, count: int) -> None:
 
 async def serve_foliot(home: str) -> None:
     from foliot.runtime import Runtime
+    from foliot.server.access.auth import Anonymous
     from foliot.server.app import create_app
-    from foliot.server.auth import Anonymous
-    from foliot.server.serving import HttpServer, Listen
+    from foliot.server.edge.serving import HttpServer, Listen
     from foliot.settings import load_settings
 
     settings = load_settings({"home": home, "max_streams": "0"}, {})

@@ -10,7 +10,7 @@ import pytest
 
 from foliot.cli.commands.server_listening import check_reach
 from foliot.errors import UsageError
-from foliot.server.serving import Listen
+from foliot.server.edge.serving import Listen
 
 ELSEWHERE = Listen("192.0.2.1", 8080)
 WITH_TLS = Listen("192.0.2.1", 8080, Path("cert.pem"), Path("key.pem"))

@@ -17,14 +17,14 @@ from foliot.client.local_work import LocalWork
 from foliot.client.remote import RemoteClient
 from foliot.client.work import Work
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.serving import HttpServer, Listen
+from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import Settings, load_settings
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
-from foliot.store.tokens import SqlTokens
 
 
 @pytest.fixture

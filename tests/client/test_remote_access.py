@@ -12,9 +12,9 @@ import pytest
 
 from foliot import Client, Runtime
 from foliot.errors import Denied, NotFound, Unavailable
+from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
-from foliot.server.serving import HttpServer, Listen
+from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import Settings
 from foliot.store.base import Filter
 from foliot.work.base import Command

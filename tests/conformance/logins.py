@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
+from foliot.store.access.login_attempts import Pace, SqlLoginAttempts
+from foliot.store.access.login_flows import SqlLoginFlows
+from foliot.store.access.login_sessions import Lifetime, LoginSession, SqlLoginSessions
+from foliot.store.access.users import Account, SqlUsers
 from foliot.store.base import Database
-from foliot.store.login_attempts import Pace, SqlLoginAttempts
-from foliot.store.login_flows import SqlLoginFlows
-from foliot.store.login_sessions import Lifetime, LoginSession, SqlLoginSessions
-from foliot.store.users import Account, SqlUsers
 
 ADMIN = {"*": ["admin"]}
 LIFETIME = Lifetime(idle=100.0, whole=1000.0)

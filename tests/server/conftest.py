@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
 from foliot.settings import Settings, load_settings
 
 

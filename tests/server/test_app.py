@@ -6,11 +6,11 @@ from fastapi import APIRouter, FastAPI
 
 from foliot.errors import FoliotError
 from foliot.runtime import Runtime
+from foliot.server.access.auth import Anonymous
+from foliot.server.access.guard import all_routes, check_routes, new_router
+from foliot.server.access.permissions import RULES
 from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
-from foliot.server.envelope import Limits
-from foliot.server.guard import all_routes, check_routes, new_router
-from foliot.server.permissions import RULES
+from foliot.server.edge.envelope import Limits
 from foliot.settings import Settings
 
 

@@ -8,10 +8,10 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
 from foliot.settings import Settings
-from foliot.store.tokens import SqlTokens
+from foliot.store.access.tokens import SqlTokens
 
 Make = Callable[..., Awaitable[dict[str, str]]]
 

@@ -10,11 +10,11 @@ import jsonschema_rs
 import pytest
 
 from foliot.resources.kinds import KINDS
+from foliot.server.access.permissions import RULES, Rule
 from foliot.server.app import described
 from foliot.server.describing import access, events, kinds, operating, shapes, work_shapes
 from foliot.server.describing.operations import FORMS, OPERATIONS, RESOURCES
 from foliot.server.description import PLAIN_RULES
-from foliot.server.permissions import RULES, Rule
 
 DESCRIPTION = described()
 PLURALS = {kind.plural for kind in KINDS.values()}

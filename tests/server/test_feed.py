@@ -14,8 +14,8 @@ import pytest
 
 from foliot.errors import Gone
 from foliot.runtime import Runtime
-from foliot.server import feed as feed_module
-from foliot.server.feed import BEHIND, Feed
+from foliot.server.streams import feed as feed_module
+from foliot.server.streams.feed import BEHIND, Feed
 from foliot.stopping import stop_tasks
 from foliot.store.base import Delete, Filter, Key, Put, Requirement
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app, described
-from foliot.server.auth import Anonymous
 from foliot.settings import load_settings
 
 OPERATIONS = [

@@ -9,13 +9,13 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
+from foliot.server.access.guard import all_routes
+from foliot.server.access.permissions import RULES
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.guard import all_routes
-from foliot.server.permissions import RULES
 from foliot.settings import Settings
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Put
-from foliot.store.tokens import SqlTokens
 
 
 def endpoint(name: str, space: str) -> dict[str, object]:

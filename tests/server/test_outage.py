@@ -12,11 +12,11 @@ import httpx2 as httpx
 import pytest
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.serving import HttpServer, Listen
+from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import load_settings
-from foliot.store.tokens import SqlTokens
+from foliot.store.access.tokens import SqlTokens
 
 PATH = "/v1/model-endpoints"
 PATIENCE = 60.0

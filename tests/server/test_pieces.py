@@ -20,7 +20,7 @@ from foliot.kernel.messages import (
     ToolResult,
     Usage,
 )
-from foliot.server.pieces import Called, Ended, Piece, Printed, Returned, Teller, Wrote, usage_of
+from foliot.server.streams.pieces import Called, Ended, Piece, Printed, Returned, Teller, Wrote, usage_of
 
 
 def records(*facts: e.Event) -> list[Recorded]:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from foliot.errors import FoliotError
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.envelope import Limits
+from foliot.server.edge.envelope import Limits
+from foliot.server.edge.rates import Buckets, Rates, peer_of
 from foliot.server.errors import TooMany
-from foliot.server.rates import Buckets, Rates, peer_of
 from foliot.settings import Settings
-from foliot.store.tokens import SqlTokens
+from foliot.store.access.tokens import SqlTokens
 
 
 class Clock:

@@ -14,8 +14,8 @@ from fastapi import FastAPI
 
 from foliot.errors import Unavailable, UsageError
 from foliot.runtime import Runtime
-from foliot.server.serving import HttpServer, Listen, _bound
-from foliot.server.sse import KEEP_ALIVE, EventStream
+from foliot.server.edge.serving import HttpServer, Listen, _bound
+from foliot.server.streams.sse import KEEP_ALIVE, EventStream
 from foliot.store.base import Delete, Key, Put
 
 PATH = "/v1/model-endpoints/watch"

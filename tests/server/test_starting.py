@@ -39,9 +39,9 @@ def python(code: str) -> str:
 
 def test_what_few_servers_need_is_not_loaded_before_it_is_needed() -> None:
     loaded = python(
-        "import sys; import foliot.cli.runtimes, foliot.server.serving, foliot.server.auth\n"
+        "import sys; import foliot.cli.runtimes, foliot.server.edge.serving, foliot.server.access.auth\n"
         "from fastapi import FastAPI; from foliot.server.app import include_routers\n"
-        "from foliot.server.guard import check_routes\n"
+        "from foliot.server.access.guard import check_routes\n"
         "app = FastAPI(openapi_url=None); include_routers(app); check_routes(app)\n"
         "print(*sorted(sys.modules))"
     ).split()

@@ -12,11 +12,11 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
 from foliot.server.context import Services
-from foliot.server.serving import HttpServer, Listen
-from foliot.server.sse import CLOSING, EventStream, Slots
+from foliot.server.edge.serving import HttpServer, Listen
+from foliot.server.streams.sse import CLOSING, EventStream, Slots
 from foliot.settings import Settings
 from foliot.store.base import Put
 

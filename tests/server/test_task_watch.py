@@ -13,13 +13,13 @@ import pytest
 from foliot.errors import Gone
 from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
-from foliot.server import task_feed as task_feed_module
+from foliot.server.access.auth import Anonymous
+from foliot.server.access.identity import Caller, granted
 from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
-from foliot.server.identity import Caller, granted
-from foliot.server.task_watch import Place, all_tasks_frames, place_named
+from foliot.server.streams import task_feed as task_feed_module
+from foliot.server.streams.task_watch import Place, all_tasks_frames, place_named
 from foliot.server.tasklist import Wanted
 from foliot.settings import Settings, load_settings
 from foliot.stopping import stop_tasks

@@ -13,14 +13,14 @@ import httpx2 as httpx
 import pytest
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
+from foliot.server.access.permissions import RULES
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.permissions import RULES
-from foliot.server.serving import HttpServer, Listen
+from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import Settings
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Filter
 from foliot.store.placement import Offer
-from foliot.store.tokens import SqlTokens
 from tests.server.contract_kit import MANIFESTS, pay
 
 # In every document and every text of the other tenant, and in nothing that the caller sends.

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from foliot import Client
 from foliot.errors import Unavailable, UsageError
-from foliot.server.serving import HttpServer, listen_of
+from foliot.server.edge.serving import HttpServer, listen_of
 from foliot.settings import load_settings
 from foliot.store.base import Filter
 

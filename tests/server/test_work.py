@@ -13,12 +13,12 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.runtime import Runtime
-from foliot.server.serving import HttpServer, Listen
+from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import Settings
 from foliot.store.placement import Offer
 from foliot.tools.function import tool
-from foliot.work.declared_webhook import read_webhook
-from foliot.work.signatures import sign
+from foliot.work.triggers.declared_webhook import read_webhook
+from foliot.work.triggers.signatures import sign
 
 MANIFEST = """
 kind: ModelEndpoint

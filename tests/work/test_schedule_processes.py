@@ -21,7 +21,7 @@ from foliot.store.base import Key, Put
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
 from foliot.store.triggers import Slot, slots_of
-from foliot.work.schedules import Scheduler
+from foliot.work.triggers.schedules import Scheduler
 from tests.work.schedule_process import FIRST, MINUTE, RING, clock
 
 PROCESS = Path(__file__).with_name("schedule_process.py")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.resources.definitions.task_webhook import PROFILES
-from foliot.work.signatures import Scheme, SignatureRefused, lowered, moment_of, sign, verify
+from foliot.work.triggers.signatures import Scheme, SignatureRefused, lowered, moment_of, sign, verify
 
 NOW = 1_780_300_800.0
 SECRET = b"It's a Secret to Everybody"

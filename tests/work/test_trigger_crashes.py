@@ -15,11 +15,11 @@ from foliot.store.keyring import keyring_from_text
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
 from foliot.store.triggers import slots_of
-from foliot.work.declared_webhook import read_webhook
-from foliot.work.schedules import Scheduler
-from foliot.work.signatures import sign
-from foliot.work.webhook_endpoints import WebhookEndpoints
-from foliot.work.webhooks import Webhooks
+from foliot.work.triggers.declared_webhook import read_webhook
+from foliot.work.triggers.schedules import Scheduler
+from foliot.work.triggers.signatures import sign
+from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
+from foliot.work.triggers.webhooks import Webhooks
 from tests.work.task_book import TaskBook
 
 NOW = 1_780_300_800.0

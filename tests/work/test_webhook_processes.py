@@ -20,9 +20,9 @@ from foliot.store.base import Document, Put
 from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
-from foliot.work.declared_webhook import read_webhook
-from foliot.work.signatures import sign
-from foliot.work.webhook_endpoints import WebhookEndpoints
+from foliot.work.triggers.declared_webhook import read_webhook
+from foliot.work.triggers.signatures import sign
+from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
 from tests.work.test_schedule_processes import DECLARED
 
 EVENTS = 30

@@ -44,7 +44,7 @@ def granting(command: F) -> F:
 
 def granted(roles: tuple[str, ...], spaces: tuple[str, ...], *, admin: bool) -> tuple[list[str], list[str]]:
     """The roles, and the namespaces where they hold. Raises `UsageError`."""
-    from foliot.server.identity import role_named
+    from foliot.server.access.identity import role_named
 
     if admin and (roles or spaces):
         raise UsageError("--admin is all rights everywhere", hint="leave out --role and --in, or --admin")

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from foliot.errors import Unavailable, UsageError
-from foliot.work.declared_webhook import read_webhook
+from foliot.work.triggers.declared_webhook import read_webhook
 
 if TYPE_CHECKING:
     from foliot.store.base import Document

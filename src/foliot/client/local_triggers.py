@@ -47,7 +47,7 @@ class LocalTriggers:
 
     async def run_schedule(self, namespace: str, name: str, *, given: Mapping[str, str], by: str = "") -> Fired:
         """See `Triggers`."""
-        from foliot.work.schedules import Scheduler
+        from foliot.work.triggers.schedules import Scheduler
 
         await self.schedule(namespace, name)
         async with self._tasks() as tasks:
@@ -60,19 +60,19 @@ class LocalTriggers:
     # --- webhooks ------------------------------------------------------------------------------------------------
 
     async def webhook(self, namespace: str, name: str) -> Document:
-        from foliot.work.webhook_endpoints import WebhookEndpoints
+        from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
 
         document = await self._declared(WEBHOOK, namespace, name)
         return await WebhookEndpoints(self._db, self._store).ensure(document)
 
     async def webhooks(self, namespace: str | None) -> list[Document]:
-        from foliot.work.webhook_endpoints import WebhookEndpoints
+        from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
 
         endpoints = WebhookEndpoints(self._db, self._store)
         return [await endpoints.ensure(document) for document in await self._all(WEBHOOK, namespace)]
 
     async def rotate_webhook(self, namespace: str, name: str, *, grace: float) -> Document:
-        from foliot.work.webhook_endpoints import WebhookEndpoints
+        from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
 
         document = await self._declared(WEBHOOK, namespace, name)
         return await WebhookEndpoints(self._db, self._store).rotate(document, grace=grace)
@@ -91,8 +91,8 @@ class LocalTriggers:
 
     async def replay_delivery(self, namespace: str, name: str, id: str, *, by: str = "") -> str:
         """See `Triggers`."""
-        from foliot.work.declared_webhook import read_webhook
-        from foliot.work.webhooks import Webhooks
+        from foliot.work.triggers.declared_webhook import read_webhook
+        from foliot.work.triggers.webhooks import Webhooks
 
         read = read_webhook(await self._declared(WEBHOOK, namespace, name))
         async with self._tasks() as tasks:
@@ -103,7 +103,7 @@ class LocalTriggers:
         self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str]
     ) -> Sent:
         """See `Triggers`."""
-        from foliot.work.webhooks import Webhooks
+        from foliot.work.triggers.webhooks import Webhooks
 
         document = await self.webhook(namespace, name)
         signed = {**await signed_headers(document, self._store, body, event_id), **headers}
@@ -140,9 +140,9 @@ class LocalTriggers:
 async def signed_headers(webhook: Document, store: ResourceStore, body: bytes, event_id: str) -> dict[str, str]:
     """The headers of a delivery that is signed now, with the first of the webhook's secrets. Raises `SecretError`."""
     from foliot.tools.secrets import EnvironmentSecrets
-    from foliot.work import signatures
-    from foliot.work.declared_webhook import read_webhook
-    from foliot.work.webhook_secrets import signing_secrets
+    from foliot.work.triggers import signatures
+    from foliot.work.triggers.declared_webhook import read_webhook
+    from foliot.work.triggers.webhook_secrets import signing_secrets
 
     read = read_webhook(webhook)
     (secret, *_) = await signing_secrets(read, store, EnvironmentSecrets(os.environ))

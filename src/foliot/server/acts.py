@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from foliot.errors import FoliotError, InvalidInput, Unavailable
 from foliot.runtime import Runtime
-from foliot.server.identity import Caller
+from foliot.server.access.identity import Caller
 from foliot.store.audit import AuditRecord, append_records
 from foliot.store.base import Also, Change, Delete, Document, Filter, Key, Page, Put, ResourceStore, Rotation, Written
 from foliot.store.transaction import Tx

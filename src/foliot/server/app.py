@@ -20,18 +20,18 @@ from fastapi import APIRouter, FastAPI
 from foliot.client.local import LocalClient
 from foliot.measuring import measured
 from foliot.runtime import Runtime
+from foliot.server.access.guard import check_routes
 from foliot.server.context import Authenticator, Services
-from foliot.server.envelope import Envelope, Limits
-from foliot.server.guard import check_routes
+from foliot.server.edge.envelope import Envelope, Limits
+from foliot.server.edge.rates import Rates
 from foliot.server.index import index_routes
 from foliot.server.mcp.http import Door
 from foliot.server.problems import report_errors
-from foliot.server.rates import Rates
 from foliot.server.work import declared_work
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.version import __version__
-from foliot.work.webhook_endpoints import WebhookEndpoints
+from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
 
 # In the order in which paths are matched: particular ones before those with a {kind}.
 ROUTERS: Final = (

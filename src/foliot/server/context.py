@@ -13,15 +13,15 @@ from starlette.requests import Request
 from foliot.client.local import LocalClient
 from foliot.engine.telemetry.metrics import Metrics
 from foliot.runtime import Runtime
+from foliot.server.access.identity import Caller
+from foliot.server.edge.rates import Rates
 from foliot.server.engagements import Drives
-from foliot.server.identity import Caller
-from foliot.server.rates import Rates
-from foliot.server.streams import Streams
+from foliot.server.streams.open_streams import Streams
 from foliot.settings import Settings
 from foliot.store.base import Database, ResourceStore
 
 if TYPE_CHECKING:
-    from foliot.work.webhooks import Webhooks
+    from foliot.work.triggers.webhooks import Webhooks
 
 CALLER: Final = "foliot.caller"
 

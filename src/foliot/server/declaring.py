@@ -11,11 +11,11 @@ from foliot.catalog.references import check_against_store
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
+from foliot.server.access.identity import Caller
 from foliot.server.acts import RecordedStore, record
 from foliot.server.bodies import FILE
 from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
-from foliot.server.identity import Caller
 from foliot.store.base import Document, Key, Put
 from foliot.store.secrets import masked
 

@@ -12,13 +12,13 @@ from typing import Any, Final, cast
 
 from fastapi import FastAPI
 
+from foliot.server.access.permissions import RULES, Rule
 from foliot.server.describing import access, events, kinds, operating, shapes, work_shapes
 from foliot.server.describing.failures import failures, responses
 from foliot.server.describing.kinds import ANY_KIND, expanded
 from foliot.server.describing.operations import FORMS, OPERATIONS, otherwise
 from foliot.server.describing.schema import TEXT, ref
 from foliot.server.describing.told import Told
-from foliot.server.permissions import RULES, Rule
 from foliot.server.problems import MEDIA_TYPE
 
 # As the description writes paths: without how a parameter is matched.

@@ -20,7 +20,7 @@ from foliot.kernel import task_events as t
 from foliot.kernel.messages import Media, Message, Usage
 from foliot.results import RunResult
 from foliot.runtime import Adjust, Runtime
-from foliot.server.pieces import Asked, Ended, Piece, Rested, Teller, Worked, Wrote, usage_of
+from foliot.server.streams.pieces import Asked, Ended, Piece, Rested, Teller, Worked, Wrote, usage_of
 from foliot.server.targets import Target
 from foliot.stopping import stop_tasks
 from foliot.store.tasks import ENDED

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from foliot.server.sse import frame
+from foliot.server.streams.sse import frame
 
 SOURCE: Final = "apiserver"
 _ACTIONS: Final = {"added": "created", "updated": "updated", "deleted": "deleted"}

@@ -13,9 +13,9 @@ from starlette.requests import Request
 
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.kinds import KINDS, Kind
+from foliot.server.access.guard import DEFAULT
 from foliot.server.declaring import Conditions
 from foliot.server.errors import BadParameter
-from foliot.server.guard import DEFAULT
 from foliot.store.base import Filter
 from foliot.store.selectors import parse_fields, parse_labels
 

@@ -116,7 +116,7 @@ def report_errors(app: FastAPI) -> None:
     async def of_foliot(request: Request, error: Exception) -> Response:
         assert isinstance(error, FoliotError)
         if isinstance(error, Denied):
-            from foliot.server.login_acts import tell_denied  # which needs to know what a request is
+            from foliot.server.access.login_acts import tell_denied  # which needs to know what a request is
 
             await tell_denied(request, error)
         if error.http >= 500 and not isinstance(error, Unavailable):

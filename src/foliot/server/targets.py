@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from foliot.errors import NotFound
-from foliot.server.identity import Caller
+from foliot.server.access.identity import Caller
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 TargetKind: TypeAlias = Literal["agent", "system"]

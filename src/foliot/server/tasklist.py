@@ -16,10 +16,10 @@ import msgspec
 
 from foliot.client.declared_work import is_work
 from foliot.errors import InvalidInput, NotFound
+from foliot.server.access.guard import DEFAULT
+from foliot.server.access.identity import Caller
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
-from foliot.server.guard import DEFAULT
-from foliot.server.identity import Caller
 from foliot.server.paging import CURSOR_HINT, is_cursor
 from foliot.server.paging import place_of as of_resources
 from foliot.store.base import Document, Filter, Key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foliot.server.pieces import Asked, Rested
+from foliot.server.streams.pieces import Asked, Rested
 
 
 def waiting_text(rested: Rested, where: str) -> str:

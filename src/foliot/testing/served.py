@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
-from foliot.server.serving import HttpServer, Listen
+from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import Settings, load_settings
 from foliot.stopping import stop_tasks
 from foliot.store.placement import Offer

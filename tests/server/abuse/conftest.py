@@ -18,14 +18,14 @@ from typing import Any, Final
 import pytest
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.connections import Bounds
 from foliot.server.context import Services
-from foliot.server.envelope import Limits
-from foliot.server.serving import HttpServer, Listen
+from foliot.server.edge.connections import Bounds
+from foliot.server.edge.envelope import Limits
+from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import load_settings
-from foliot.store.tokens import SqlTokens
+from foliot.store.access.tokens import SqlTokens
 
 PATIENCE: Final = 30.0
 # Guesses of one test are not counted against the next one.

@@ -11,13 +11,13 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
+from foliot.server.access.passwords import Passwords
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.passwords import Passwords
 from foliot.settings import Settings
+from foliot.store.access.tokens import SqlTokens
+from foliot.store.access.users import SqlUsers
 from foliot.store.audit import AuditFilter, SqlAuditLog
-from foliot.store.tokens import SqlTokens
-from foliot.store.users import SqlUsers
 
 PASSWORD = "correct horse battery"
 CHEAP = {"rounds": 1, "memory": 8, "lanes": 1}

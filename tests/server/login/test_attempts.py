@@ -5,11 +5,11 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 
-from foliot.server.auth import TokenAuth
+from foliot.server.access.auth import TokenAuth
+from foliot.server.access.logins import WrongLogin
+from foliot.server.access.passwords import Passwords
 from foliot.server.errors import TooMany
-from foliot.server.logins import WrongLogin
-from foliot.server.passwords import Passwords
-from foliot.store.login_attempts import SqlLoginAttempts
+from foliot.store.access.login_attempts import SqlLoginAttempts
 from tests.server.login.conftest import CHEAP, PASSWORD, LogIn, Site
 
 
@@ -68,7 +68,7 @@ async def test_attempts_are_counted_for_all_servers_on_a_store(site: Site) -> No
 async def test_names_that_strangers_make_up_do_not_pile_up(
     site: Site, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.server.logins.SWEPT_EVERY", 5)
+    monkeypatch.setattr("foliot.server.access.logins.SWEPT_EVERY", 5)
     await site.user()
     for number in range(10):
         await http.post("/v1/auth/login", json=login(f"name{number}"))

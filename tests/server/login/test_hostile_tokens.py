@@ -15,8 +15,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from foliot.errors import Unavailable
+from foliot.server.access.oidc import ASKED_EVERY, LARGEST, Provider
 from foliot.server.errors import Unauthenticated
-from foliot.server.oidc import ASKED_EVERY, LARGEST, Provider
 from tests.server.login.provider import KEYS, FakeProvider, public_jwk
 
 

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from foliot.errors import UsageError
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
+from foliot.server.access.passwords import Passwords
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.passwords import Passwords
 from foliot.settings import Settings, load_settings
 from tests.server.login.conftest import CHEAP, Clock, Site
 from tests.server.login.provider import FakeProvider

@@ -13,9 +13,9 @@ import httpx2 as httpx
 import pytest
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
+from foliot.server.access.passwords import Passwords
 from foliot.server.app import create_app
-from foliot.server.auth import TokenAuth
-from foliot.server.passwords import Passwords
 from foliot.settings import Settings, load_settings
 from tests.server.login.conftest import CHEAP, Clock, Site
 

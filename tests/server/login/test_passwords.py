@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from foliot.errors import InvalidInput
+from foliot.server.access.passwords import AT_ONCE, WAITING, Passwords, check_password
 from foliot.server.errors import TooMany
-from foliot.server.passwords import AT_ONCE, WAITING, Passwords, check_password
 from tests.server.login.conftest import CHEAP, PASSWORD
 
 

@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from foliot.catalog.apply import apply_documents
 from foliot.resources.reader import parse_text
 from foliot.runtime import Runtime
+from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
 from foliot.settings import Settings, load_settings
 from foliot.store.placement import Offer
 

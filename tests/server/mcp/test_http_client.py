@@ -16,8 +16,8 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from foliot.runtime import Runtime
+from foliot.server.access.identity import Caller, granted
 from foliot.server.app import create_app
-from foliot.server.identity import Caller, granted
 from foliot.settings import Settings
 
 Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]

@@ -8,7 +8,7 @@ from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound,
 from foliot.kernel.messages import Usage
 from foliot.server.errors import TooMany, Unauthenticated
 from foliot.server.openai.errors import BadRequest, RunFailed, error_response
-from foliot.server.pieces import Ended
+from foliot.server.streams.pieces import Ended
 
 
 def failed(code: str, reason: str) -> RunFailed:

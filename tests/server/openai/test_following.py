@@ -11,7 +11,7 @@ from foliot.kernel.codec import encode, type_of
 from foliot.kernel.messages import Message, ModelResponse, Text, TextDelta, ToolResult, Usage
 from foliot.server.openai.following import Listening
 from foliot.server.openai.responses import DELTA, Answer, behind
-from foliot.server.pieces import Ended, Piece, Wrote
+from foliot.server.streams.pieces import Ended, Piece, Wrote
 from foliot.store.runs import Entry
 
 Timeline = list[Live]

@@ -9,9 +9,9 @@ import httpx2 as httpx
 import pytest
 
 from foliot.runtime import Runtime
+from foliot.server.access.identity import Caller, granted
 from foliot.server.app import create_app
 from foliot.server.errors import Unauthenticated
-from foliot.server.identity import Caller, granted
 from foliot.settings import Settings
 
 MANIFEST = """\

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from openai.types.responses import Response
 
 from foliot.runtime import Runtime
+from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app
-from foliot.server.auth import Anonymous
 from foliot.settings import Settings
 
 Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]

@@ -22,7 +22,7 @@ from foliot.errors import FoliotError, UsageError
 if TYPE_CHECKING:
     from foliot.store.base import Document
     from foliot.store.triggers import Slot
-    from foliot.work.slots import Timing
+    from foliot.work.triggers.slots import Timing
 
 _SHOWN = 5
 _name = click.argument("name", metavar="SCHEDULE")
@@ -67,7 +67,7 @@ def show(name: str, output: str) -> int:
 
 
 async def _show(name: str, output: str) -> int:
-    from foliot.work.declared_schedule import read_schedule
+    from foliot.work.triggers.declared_schedule import read_schedule
 
     async with triggered() as triggers:
         document = await triggers.schedule(namespace(), name)
@@ -139,7 +139,7 @@ def next_command(expression: str, time_zone: str, count: int) -> int:
     """The next times of a cron expression such as "0 9 * * 1", or of a schedule by its name."""
     from foliot.resources import cron
     from foliot.resources.timezones import time_zone_problem
-    from foliot.work.slots import Cron
+    from foliot.work.triggers.slots import Cron
 
     timing: Timing
     if " " in expression.strip() or expression.startswith("@"):
@@ -157,7 +157,7 @@ def next_command(expression: str, time_zone: str, count: int) -> int:
 
 
 async def _timing(name: str) -> tuple[Timing, str]:
-    from foliot.work.declared_schedule import read_schedule
+    from foliot.work.triggers.declared_schedule import read_schedule
 
     async with triggered() as triggers:
         read = read_schedule(await triggers.schedule(namespace(), name))
@@ -175,7 +175,7 @@ def serve() -> int:
 
 async def _serve() -> int:
     from foliot.settings import mask_password
-    from foliot.work.schedules import Scheduler
+    from foliot.work.triggers.schedules import Scheduler
 
     settings = current().store_settings()
     configure(settings, service=True)
@@ -252,6 +252,6 @@ def _utc(moment: float) -> str:
 
 
 def _local(moment: float, zone: str) -> str:
-    from foliot.work.slots import zone_of
+    from foliot.work.triggers.slots import zone_of
 
     return datetime.fromtimestamp(int(moment), zone_of(zone)).strftime("%a %Y-%m-%d %H:%M:%S %Z").strip()

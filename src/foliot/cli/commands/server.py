@@ -69,7 +69,7 @@ async def _serve(*, insecure: bool) -> int:
 
 
 async def _up(capacity: int, *, insecure: bool) -> int:
-    from foliot.work.schedules import Scheduler
+    from foliot.work.triggers.schedules import Scheduler
 
     async with _opened() as runtime:
         tasking = runtime.tasking
@@ -116,10 +116,10 @@ async def _opened() -> AsyncGenerator[Runtime]:
 @asynccontextmanager
 async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = False) -> AsyncGenerator[None]:
     """The API of the runtime, while the block runs. Says where it is, and who is let in."""
+    from foliot.server.access.auth import TokenAuth, is_loopback
     from foliot.server.app import create_app
-    from foliot.server.auth import TokenAuth, is_loopback
-    from foliot.server.connections import Bounds
-    from foliot.server.serving import HttpServer, limits_of, listen_of
+    from foliot.server.edge.connections import Bounds
+    from foliot.server.edge.serving import HttpServer, limits_of, listen_of
     from foliot.server.starting import settle
     from foliot.server.taking_up import taking_up
     from foliot.settings import mask_password

@@ -12,7 +12,7 @@ from foliot.cli.invocation import current
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
-    from foliot.server.serving import Listen
+    from foliot.server.edge.serving import Listen
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Files that a server has open besides its connections: the store, models, tools.

@@ -14,8 +14,8 @@ from foliot.errors import NotFound
 
 if TYPE_CHECKING:
     from foliot.client.http import Http
+    from foliot.store.access.tokens import TokenInfo
     from foliot.store.base import Database
-    from foliot.store.tokens import TokenInfo
 
 # As the API writes a token.
 TokenData: TypeAlias = dict[str, Any]
@@ -54,7 +54,7 @@ async def token_place() -> AsyncGenerator[TokenPlace]:
 
 class OnStore:
     def __init__(self, database: Database) -> None:
-        from foliot.store.tokens import SqlTokens
+        from foliot.store.access.tokens import SqlTokens
 
         self._database = database
         self._tokens = SqlTokens(database)

@@ -16,7 +16,7 @@ from foliot.cli.tables import table
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
-    from foliot.store.users import UserInfo
+    from foliot.store.access.users import UserInfo
 
 SETUP_WITHIN: Final = "1h"
 _stdin_option = click.option(
@@ -39,7 +39,7 @@ def users() -> None:
 @_stdin_option
 def create(name: str, roles: tuple[str, ...], spaces: tuple[str, ...], admin: bool, from_stdin: bool) -> int:
     """Make an account. Every role includes reading. Roles hold in the namespaces of --in."""
-    from foliot.store.users import user_name
+    from foliot.store.access.users import user_name
 
     held, where = granted(roles, spaces, admin=admin)
     return run(_create(user_name(name), held, where, _password(name, from_stdin=from_stdin)))
@@ -92,7 +92,7 @@ def setup_token(expires: str) -> int:
 
 def _password(name: str, *, from_stdin: bool) -> str:
     """What was typed twice, or came in. Raises `UsageError` when nobody can be asked, `InvalidInput` for a weak one."""
-    from foliot.server.passwords import check_password
+    from foliot.server.access.passwords import check_password
 
     if from_stdin:
         try:
@@ -110,8 +110,8 @@ def _password(name: str, *, from_stdin: bool) -> str:
 
 async def _create(name: str, roles: list[str], spaces: list[str], password: str) -> int:
     from foliot.cli.runtimes import whoami
-    from foliot.server.passwords import Passwords
-    from foliot.store.users import SqlUsers
+    from foliot.server.access.passwords import Passwords
+    from foliot.store.access.users import SqlUsers
 
     async with opened_store() as database:
         kept = await Passwords().hash(password)
@@ -123,7 +123,7 @@ async def _create(name: str, roles: list[str], spaces: list[str], password: str)
 
 
 async def _list(output: str) -> int:
-    from foliot.store.users import SqlUsers
+    from foliot.store.access.users import SqlUsers
 
     async with opened_store() as database:
         found = await SqlUsers(database).list()
@@ -137,8 +137,8 @@ async def _list(output: str) -> int:
 
 
 async def _reset(name: str, password: str) -> int:
-    from foliot.server.passwords import Passwords
-    from foliot.store.users import SqlUsers
+    from foliot.server.access.passwords import Passwords
+    from foliot.store.access.users import SqlUsers
 
     async with opened_store() as database:
         kept = await Passwords().hash(password)
@@ -149,7 +149,7 @@ async def _reset(name: str, password: str) -> int:
 
 
 async def _grant(name: str, roles: list[str], spaces: list[str]) -> int:
-    from foliot.store.users import SqlUsers
+    from foliot.store.access.users import SqlUsers
 
     async with opened_store() as database:
         info = await SqlUsers(database).grant(name, dict.fromkeys(spaces, roles))
@@ -159,7 +159,7 @@ async def _grant(name: str, roles: list[str], spaces: list[str]) -> int:
 
 
 async def _switch(name: str, *, enable: bool) -> int:
-    from foliot.store.users import SqlUsers
+    from foliot.store.access.users import SqlUsers
 
     async with opened_store() as database:
         known = SqlUsers(database)
@@ -170,7 +170,7 @@ async def _switch(name: str, *, enable: bool) -> int:
 
 
 async def _setup_token(seconds: float) -> int:
-    from foliot.store.users import SqlUsers
+    from foliot.store.access.users import SqlUsers
 
     now = time.time()
     async with opened_store() as database:

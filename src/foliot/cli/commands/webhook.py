@@ -212,8 +212,8 @@ async def _listen(host: str, port: int) -> int:
     from aiohttp import web
 
     from foliot.cli.webhook_server import application
-    from foliot.work.webhook_endpoints import WebhookEndpoints
-    from foliot.work.webhooks import Webhooks
+    from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
+    from foliot.work.triggers.webhooks import Webhooks
 
     settings = current().store_settings()
     configure(settings, service=True)

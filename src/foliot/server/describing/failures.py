@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from foliot.server.access.permissions import Rule
 from foliot.server.describing.schema import SCHEMAS, TEXT, Schema, ref
-from foliot.server.permissions import Rule
 from foliot.server.problems import MEDIA_TYPE
 
 RESPONSES: Final = "#/components/responses/"

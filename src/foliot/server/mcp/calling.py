@@ -47,7 +47,7 @@ from foliot.server.mcp.waiting import (
     waiting_result,
 )
 from foliot.server.mcp.who import Context, Who
-from foliot.server.pieces import Asked, Called, Ended, Piece, Printed, Rested, Returned, Teller, Worked, Wrote
+from foliot.server.streams.pieces import Asked, Called, Ended, Piece, Printed, Rested, Returned, Teller, Worked, Wrote
 from foliot.server.targets import Target
 from foliot.stopping import stop_tasks
 from foliot.tools.base import Parked

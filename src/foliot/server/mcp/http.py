@@ -15,10 +15,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from foliot.errors import Unavailable
 from foliot.runtime import Runtime
+from foliot.server.access.guard import namespace_of
+from foliot.server.access.identity import Caller
 from foliot.server.context import CALLER
 from foliot.server.engagements import Drives
-from foliot.server.guard import namespace_of
-from foliot.server.identity import Caller
 from foliot.server.mcp.who import Context, Who
 from foliot.stopping import stop_tasks
 from foliot.tools.mcp.sdk import require_sdk

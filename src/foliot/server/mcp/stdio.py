@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from foliot.runtime import Runtime
+from foliot.server.access.identity import Caller, granted
 from foliot.server.engagements import Drives
-from foliot.server.identity import Caller, granted
 from foliot.server.mcp.who import Context, Who
 from foliot.tools.mcp.sdk import require_sdk
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from foliot.errors import Conflict, FoliotError
 from foliot.runtime import Runtime
 from foliot.server.mcp.who import Context, Who
-from foliot.server.pieces import Asked, Rested
+from foliot.server.streams.pieces import Asked, Rested
 from foliot.server.waiting import waiting_data, waiting_text
 from foliot.store.runs import TASK_LABEL
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from foliot.server.identity import Caller
+from foliot.server.access.identity import Caller
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext

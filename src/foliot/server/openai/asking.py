@@ -10,6 +10,7 @@ from typing import Any, Final
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import Message
 from foliot.runtime import Runtime
+from foliot.server.access.identity import Caller
 from foliot.server.acts import record
 from foliot.server.engagements import (
     CALLER_LABEL,
@@ -22,7 +23,6 @@ from foliot.server.engagements import (
     derived_id,
     engage,
 )
-from foliot.server.identity import Caller
 from foliot.server.openai.conversations import (
     Session,
     history_of,

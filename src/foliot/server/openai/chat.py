@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal, TypeAlias
 
 from foliot.kernel.messages import StopReason, Usage
-from foliot.server.pieces import Called, Ended, Piece, Printed, Rested, Returned, Worked, Wrote
+from foliot.server.streams.pieces import Called, Ended, Piece, Printed, Rested, Returned, Worked, Wrote
 from foliot.server.waiting import waiting_data, waiting_text
 
 PREFIX: Final = "chatcmpl-"

@@ -15,8 +15,8 @@ from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.state import State
 from foliot.runtime import Runtime
+from foliot.server.access.identity import Caller
 from foliot.server.engagements import derived_id
-from foliot.server.identity import Caller
 from foliot.server.targets import Target
 from foliot.store.runs import RunInfo
 from foliot.store.tasks import ENDED

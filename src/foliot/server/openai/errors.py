@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, Unavailable
 from foliot.server.errors import TooMany, Unauthenticated
-from foliot.server.pieces import Ended
 from foliot.server.problems import RETRY_AFTER
 from foliot.server.responses import Json
+from foliot.server.streams.pieces import Ended
 
 log = logging.getLogger(__name__)
 

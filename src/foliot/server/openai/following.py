@@ -15,8 +15,8 @@ from foliot.engine.live import Live, Recorded, Streamed
 from foliot.kernel.codec import decode
 from foliot.kernel.events import ModelResponded, StepStarted
 from foliot.server.context import Services
-from foliot.server.following import patiently
-from foliot.server.pieces import Piece, Teller
+from foliot.server.streams.following import patiently
+from foliot.server.streams.pieces import Piece, Teller
 from foliot.store.runs import Entry
 
 PAGE: Final = 500

@@ -11,7 +11,7 @@ from foliot.errors import NotFound
 from foliot.kernel import events as e
 from foliot.kernel.messages import Media, Message, Text, ToolCall, ToolResult
 from foliot.runtime import Runtime
-from foliot.server.identity import Caller
+from foliot.server.access.identity import Caller
 from foliot.server.openai.content import AUDIO
 from foliot.server.openai.conversations import load_visible, no_response, parse_response
 from foliot.server.openai.errors import BadRequest

@@ -8,16 +8,16 @@ from typing import Any, cast
 
 from foliot.errors import Conflict, NotFound
 from foliot.runtime import Runtime
+from foliot.server.access.identity import Caller
 from foliot.server.acts import record
 from foliot.server.context import Services
 from foliot.server.engagements import TaskEngagement, recorded
-from foliot.server.identity import Caller
 from foliot.server.openai.asking import METADATA_LABEL, MODEL_LABEL, PREVIOUS_LABEL, SESSION_LABEL
 from foliot.server.openai.conversations import Ref, load_visible, no_response, parse_response
 from foliot.server.openai.following import follow_run
 from foliot.server.openai.responses import Answer, Event, behind
 from foliot.server.openai.serving import event_frame, frames_of
-from foliot.server.pieces import Piece, Teller
+from foliot.server.streams.pieces import Piece, Teller
 from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from foliot.kernel.messages import Usage
-from foliot.server.pieces import Called, Ended, Piece, Rested, Returned, Wrote
+from foliot.server.streams.pieces import Called, Ended, Piece, Rested, Returned, Wrote
 from foliot.server.waiting import waiting_data, waiting_text
 
 SERVER_LABEL: Final = "foliot"

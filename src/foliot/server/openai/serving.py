@@ -16,8 +16,8 @@ from starlette.responses import Response
 from foliot.errors import FoliotError, Unavailable
 from foliot.server.engagements import Engagement
 from foliot.server.openai.errors import BadRequest, error_document
-from foliot.server.pieces import Piece
-from foliot.server.sse import EventStream, frame
+from foliot.server.streams.pieces import Piece
+from foliot.server.streams.sse import EventStream, frame
 from foliot.stopping import stop_tasks
 
 log = logging.getLogger(__name__)

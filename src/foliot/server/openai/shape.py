@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foliot.errors import FoliotError
-from foliot.server.guard import GuardedRoute
-from foliot.server.login_acts import tell_denied
+from foliot.server.access.guard import GuardedRoute
+from foliot.server.access.login_acts import tell_denied
 from foliot.server.openai.errors import BadRequest, error_response
 
 

@@ -1,5 +1,5 @@
-"""One module for each noun. Each exports `router`, made by `server.guard.new_router()`, with full paths in its routes.
+"""One module for each noun. Each exports `router`, made by `server.access.guard.new_router()`, with full paths.
 
-A route makes one call into the rooms below. Who may call it stands in `server/permissions.py`, and nowhere else: an
-application with a route that is not in that table does not start.
+A route makes one call into the rooms below. Who may call it stands in `server/access/permissions.py`, and nowhere else:
+an application with a route that is not in that table does not start.
 """

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.capabilities import listed_capabilities
+from foliot.server.access.guard import new_router
 from foliot.server.context import CallerDep, ServicesDep
-from foliot.server.guard import new_router
 from foliot.server.responses import Json
 from foliot.version import __version__
 from foliot.work.story.happenings import iso

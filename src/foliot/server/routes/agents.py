@@ -7,8 +7,8 @@ from typing import Annotated, Final
 from fastapi import Query
 from starlette.responses import Response
 
+from foliot.server.access.guard import new_router
 from foliot.server.context import ServicesDep
-from foliot.server.guard import new_router
 from foliot.server.naming import Limit, Name, Namespace, space
 from foliot.server.responses import Json
 from foliot.store.base import Key

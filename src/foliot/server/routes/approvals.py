@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.engine.approval.service import Decision
+from foliot.server.access.guard import new_router
+from foliot.server.access.identity import Caller
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.guard import new_router
-from foliot.server.identity import Caller
 from foliot.server.naming import Name, Namespace, space
 from foliot.server.responses import resource
 

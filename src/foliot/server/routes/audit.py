@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from foliot.client.local_operations import LocalOperations
 from foliot.errors import InvalidInput, NotFound
+from foliot.server.access.guard import HIDDEN, new_router
+from foliot.server.access.identity import Caller
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.guard import HIDDEN, new_router
-from foliot.server.identity import Caller
 from foliot.server.naming import MOST, Limit, Namespace
 from foliot.server.responses import Json
 from foliot.store.audit import AuditFilter, AuditRecord

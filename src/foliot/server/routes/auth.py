@@ -10,21 +10,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from foliot.errors import Denied, InvalidInput, UsageError
-from foliot.server.auth import TokenAuth, is_loopback
+from foliot.server.access.auth import TokenAuth, is_loopback
+from foliot.server.access.cookies import FLOW, SESSION
+from foliot.server.access.csrf import check_json, check_origin, csrf_token
+from foliot.server.access.guard import new_router
+from foliot.server.access.held import HELD, Held
+from foliot.server.access.identity import Caller, granted_each
+from foliot.server.access.login_acts import peer_of, tell
+from foliot.server.access.logins import WrongLogin
+from foliot.server.access.oidc_login import BACK_WITHIN, OidcLogins
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.cookies import FLOW, SESSION
-from foliot.server.csrf import check_json, check_origin, csrf_token
 from foliot.server.errors import Unauthenticated
-from foliot.server.guard import new_router
-from foliot.server.held import HELD, Held
-from foliot.server.identity import Caller, granted_each
-from foliot.server.login_acts import peer_of, tell
-from foliot.server.logins import WrongLogin
-from foliot.server.oidc_login import BACK_WITHIN, OidcLogins
 from foliot.server.responses import Json
-from foliot.store.login_sessions import LoginSession
-from foliot.store.users import user_name
+from foliot.store.access.login_sessions import LoginSession
+from foliot.store.access.users import user_name
 from foliot.work.story.happenings import iso
 
 router = new_router("auth")

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import UsageError
+from foliot.server.access.guard import HIDDEN, new_router
+from foliot.server.access.permissions import author_of
 from foliot.server.acts import RecordedStore
 from foliot.server.bodies import manifests
 from foliot.server.context import CallerDep, ServicesDep
-from foliot.server.envelope import REQUEST_ID
-from foliot.server.guard import HIDDEN, new_router
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import DryRun, Namespace, is_dry, parameters, space
-from foliot.server.permissions import author_of
 from foliot.server.responses import Json
 from foliot.store.selectors import parse_labels
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from foliot.errors import FoliotError
+from foliot.server.access.guard import new_router
 from foliot.server.context import Services, ServicesDep
-from foliot.server.guard import new_router
 from foliot.server.problems import RETRY_AFTER
 from foliot.server.responses import Json
 from foliot.store.workers import list_workers

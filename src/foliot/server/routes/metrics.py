@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from foliot.errors import NotFound
+from foliot.server.access.guard import new_router
 from foliot.server.context import ServicesDep
-from foliot.server.guard import new_router
 
 router = new_router("health")
 

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import NotFound
+from foliot.server.access.guard import namespace_of
+from foliot.server.access.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.envelope import REQUEST_ID
-from foliot.server.guard import namespace_of
-from foliot.server.identity import Caller
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.openai.asking import Asker, Begun, begin
 from foliot.server.openai.chat import Chat
 from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model
@@ -26,8 +26,8 @@ from foliot.server.openai.requests import Order, read_chat, read_response
 from foliot.server.openai.responses import Answer
 from foliot.server.openai.serving import DONE, OnHangUp, Stream, collect, data_frame, event_frame, on_hang_up
 from foliot.server.openai.shape import openai_router
-from foliot.server.pieces import Ended, Piece
 from foliot.server.responses import Json
+from foliot.server.streams.pieces import Ended, Piece
 from foliot.server.targets import Target, find_target, list_targets
 
 router = openai_router()

@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import NotFound
+from foliot.server.access.guard import HIDDEN, ROLE, new_router
 from foliot.server.bodies import as_object, manifest, mapping
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.declaring import Declaring, Written
-from foliot.server.envelope import REQUEST_ID
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.errors import MethodNotAllowed
-from foliot.server.guard import HIDDEN, ROLE, new_router
 from foliot.server.naming import (
     DEFAULT_PAGE,
     NOT_EDITED,

@@ -13,16 +13,16 @@ from starlette.responses import Response
 from foliot.engine.story.tracing import trace_of
 from foliot.errors import NotFound
 from foliot.kernel.events import InputMode
+from foliot.server.access.guard import HIDDEN, ROLE, new_router
+from foliot.server.access.identity import Caller
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.envelope import REQUEST_ID
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.errors import BadParameter
-from foliot.server.following import event_data, run_frames
-from foliot.server.guard import HIDDEN, ROLE, new_router
-from foliot.server.identity import Caller
 from foliot.server.naming import Limit, Namespace, last_event
 from foliot.server.responses import Json
+from foliot.server.streams.following import event_data, run_frames
 from foliot.store.journal import ALL_PHASES
 from foliot.store.runs import Phase, RunInfo
 

@@ -10,8 +10,8 @@ from fastapi import Query
 from starlette.responses import Response
 
 from foliot.engine.story.tracing import trace_of
+from foliot.server.access.guard import new_router
 from foliot.server.context import ServicesDep
-from foliot.server.guard import new_router
 from foliot.server.messages import chosen, messages_of, metrics_of
 from foliot.server.naming import Name, Namespace, parameters, space
 from foliot.server.responses import Json

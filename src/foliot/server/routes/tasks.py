@@ -13,15 +13,14 @@ from starlette.responses import Response
 from foliot.client.declared_work import is_work
 from foliot.errors import Conflict, NotFound
 from foliot.resources.kinds import KINDS
+from foliot.server.access.guard import HIDDEN, new_router
+from foliot.server.access.identity import Caller
 from foliot.server.acts import record
 from foliot.server.bodies import as_object, form, manifest, mapping
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.declaring import Declaring
-from foliot.server.envelope import REQUEST_ID
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.errors import PreconditionRequired
-from foliot.server.following import task_frames
-from foliot.server.guard import HIDDEN, new_router
-from foliot.server.identity import Caller
 from foliot.server.naming import (
     After,
     Continue,
@@ -41,6 +40,7 @@ from foliot.server.naming import (
 )
 from foliot.server.responses import Json, resource
 from foliot.server.routes.resources import listed
+from foliot.server.streams.following import task_frames
 from foliot.server.tasklist import FURTHEST, Wanted, list_tasks, place_of
 from foliot.server.taskview import task_document
 from foliot.store.base import Document, Key, Page

@@ -17,15 +17,15 @@ from starlette.responses import Response
 
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.durations import seconds
-from foliot.server.auth import TokenAuth
+from foliot.server.access.auth import TokenAuth
+from foliot.server.access.guard import new_router
+from foliot.server.access.identity import EVERYWHERE, Caller, role_named
+from foliot.server.access.login_acts import tell
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, ServicesDep
-from foliot.server.guard import new_router
-from foliot.server.identity import EVERYWHERE, Caller, role_named
-from foliot.server.login_acts import tell
 from foliot.server.responses import Json
 from foliot.setting_values import NAME
-from foliot.store.tokens import SqlTokens, TokenInfo
+from foliot.store.access.tokens import SqlTokens, TokenInfo
 from foliot.work.story.happenings import iso
 
 router = new_router("tokens")

@@ -8,12 +8,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.server.access.guard import new_router
+from foliot.server.access.identity import Caller
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.envelope import REQUEST_ID
-from foliot.server.guard import new_router
-from foliot.server.identity import Caller
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import Name, Namespace, space
 from foliot.server.responses import Json
 from foliot.server.routes.work_tasks import who

@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from foliot.client.local_triggers import LocalTriggers
 from foliot.errors import InvalidInput
+from foliot.server.access.guard import new_router
+from foliot.server.access.identity import Caller
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.envelope import REQUEST_ID
-from foliot.server.guard import new_router
-from foliot.server.identity import Caller
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import MOST, Limit, Name, Namespace, space
 from foliot.server.responses import Json
 from foliot.server.routes.work_tasks import who

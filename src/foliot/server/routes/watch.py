@@ -16,14 +16,14 @@ from starlette.responses import Response
 
 from foliot.errors import Gone
 from foliot.resources.kinds import find_kind
+from foliot.server.access.guard import new_router
+from foliot.server.access.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import BadParameter
-from foliot.server.guard import new_router
 from foliot.server.happened import events_of, told_by
-from foliot.server.identity import Caller
 from foliot.server.naming import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
-from foliot.server.sse import frame
-from foliot.server.task_watch import all_tasks_frames, place_named
+from foliot.server.streams.sse import frame
+from foliot.server.streams.task_watch import all_tasks_frames, place_named
 from foliot.server.tasklist import Wanted
 from foliot.store.base import Filter, Requirement
 

@@ -15,13 +15,13 @@ from foliot.client.local_work import LOOKED_AT, NEAR, LocalWork, several
 from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.engine.approval.service import Decision
 from foliot.errors import InvalidInput, NotFound
+from foliot.server.access.guard import ROLE, new_router
+from foliot.server.access.identity import Caller
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.driving import begin_run, fork_run, resume_run
-from foliot.server.envelope import REQUEST_ID
-from foliot.server.guard import ROLE, new_router
-from foliot.server.identity import Caller
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import MOST, Limit, Name, Namespace, space
 from foliot.server.responses import Json
 from foliot.server.routes.work_tasks import Act, spaces, who

@@ -21,13 +21,12 @@ from foliot.client.declared_work import is_work
 from foliot.client.local_work import LocalWork
 from foliot.errors import InvalidInput
 from foliot.resources.kinds import KINDS
+from foliot.server.access.guard import HIDDEN, ROLE, new_router
+from foliot.server.access.identity import Caller
 from foliot.server.acts import record
 from foliot.server.bodies import form, manifests
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.envelope import REQUEST_ID
-from foliot.server.following import task_batches
-from foliot.server.guard import HIDDEN, ROLE, new_router
-from foliot.server.identity import Caller
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import (
     DEFAULT_PAGE,
     MOST,
@@ -45,7 +44,8 @@ from foliot.server.naming import (
 )
 from foliot.server.responses import Json
 from foliot.server.routes.resources import listed
-from foliot.server.sse import frame
+from foliot.server.streams.following import task_batches
+from foliot.server.streams.sse import frame
 from foliot.store.base import Page
 from foliot.work.base import Command
 from foliot.work.listing import cursor_of

@@ -11,8 +11,8 @@ from typing import Final
 from starlette.responses import Response
 
 from foliot.errors import NotFound
+from foliot.server.access.guard import new_router
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.guard import new_router
 from foliot.server.naming import (
     DEFAULT_PAGE,
     After,

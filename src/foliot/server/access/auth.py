@@ -1,0 +1,248 @@
+"""How callers are known: by a token, by a session, or while there is neither, and only on this machine, not at all.
+
+Without tokens and accounts everybody at the machine may do everything. A page in a browser on it is not somebody at the
+machine: requests that another site makes a browser send are refused, whatever name they reached the machine by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from foliot.errors import FoliotError
+from foliot.server.access.believing import MOST_KNOWN, Believed, Holder
+from foliot.server.access.cookies import SESSION
+from foliot.server.access.csrf import SAFE, check_origin, check_token, csrf_token
+from foliot.server.access.held import HELD, Held
+from foliot.server.access.identity import EVERYWHERE, Caller, granted, granted_each, role_named
+from foliot.server.access.logins import Logins
+from foliot.server.access.oidc import LEEWAY
+from foliot.server.access.passwords import Passwords
+from foliot.server.errors import Unauthenticated
+from foliot.settings import Settings
+from foliot.store.access.login_sessions import LoginSession
+from foliot.store.access.tokens import SqlTokens, TokenInfo
+from foliot.store.base import Database
+
+log = logging.getLogger(__name__)
+
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+ANONYMOUS: Final = Caller("anonymous", "anonymous", granted([EVERYWHERE], ["admin"]))
+# The time of the last use is written at most so often; of a session that may rest only shortly, more often.
+NOTED_EVERY: Final = 60.0
+_SEND_ONE: Final = "send a token: `Authorization: Bearer fol_…`; `foliot tokens create` makes one"
+
+
+class TokenAuth:
+    """An `Authenticator` on the tokens and accounts of a store. `local`: only this machine can reach the server.
+
+    `settings` say how long sessions last, and name an identity provider. Raises `UsageError` when half of that is
+    missing.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        local: bool,
+        settings: Settings | None = None,
+        passwords: Passwords | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.logins = Logins(database, settings, passwords=passwords, clock=clock)
+        self._tokens = SqlTokens(database)
+        self._local = local
+        self._clock = clock
+        self._by_token = Believed(database, self._ask_token)
+        self._by_cookie = Believed(database, self._ask_session)
+        self._vouched: dict[str, tuple[float, Caller]] = {}
+        self._noted: dict[str, float] = {}
+        self._notes: set[asyncio.Task[None]] = set()
+        self._closed_door = False
+
+    async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
+        """See `Authenticator`."""
+        given = _bearer(scope)
+        if given is not None:
+            return await self._of_bearer(given)
+        held = await self.session(scope)
+        if held is not None:
+            return held.caller
+        if not self._local or await self.configured() or not _sits_here(scope):
+            raise Unauthenticated("who are you?", hint=_SEND_ONE)
+        return ANONYMOUS
+
+    async def session(self, scope: MutableMapping[str, Any]) -> Held | None:
+        """The session of a request, None without a good one.
+
+        Raises `CrossSite` for a request that writes, when a page of another site may have sent it.
+        """
+        cookie = self.logins.cookies.read(scope, SESSION)
+        if cookie is None:
+            return None
+        now = self._clock()
+        holder = await self._by_cookie.of(cookie, now)
+        if holder is None:
+            return None
+        held = scope[HELD] = Held(holder.caller, holder.by, csrf_token(cookie))
+        if scope["method"] not in SAFE:
+            check_origin(scope, self.logins.public_url)
+            check_token(scope, cookie)
+        idle = self.logins.lifetime.idle
+        if self._is_due(holder.by.digest, now, min(NOTED_EVERY, idle / 10)):
+            self._note(self.logins.sessions.seen(holder.by, idle=idle, now=now))
+        return held
+
+    async def held(self, cookie: str) -> LoginSession | None:
+        """The good session of a cookie, whoever sends it."""
+        holder = await self._by_cookie.of(cookie, self._clock())
+        return None if holder is None else holder.by
+
+    def forget(self) -> None:
+        """A token or session was taken back through this server: it holds here at once, elsewhere within a second."""
+        self._by_token.forget()
+        self._by_cookie.forget()
+
+    async def configured(self) -> bool:
+        """Whether anybody can be known: then nobody is let in who is not."""
+        # Once there is a token or an account, there is one for ever: rows are never deleted.
+        if not self._closed_door:
+            self._closed_door = (
+                self.logins.oidc is not None or await self._tokens.any() or await self.logins.users.any()
+            )
+        return self._closed_door
+
+    async def describe(self) -> str:
+        """See `Authenticator`."""
+        if await self.configured():
+            return "callers need a token, or log in"
+        if self._local:
+            return "no token exists: everybody on this machine may do everything (`foliot tokens create` ends that)"
+        return "no token exists, and nobody is let in: make one with `foliot tokens create --admin`"
+
+    async def close(self) -> None:
+        """Wait for the notes of the last uses."""
+        await asyncio.gather(*self._notes)
+
+    async def _of_bearer(self, text: str) -> Caller:
+        now = self._clock()
+        if text.count(".") == 2 and self.logins.oidc is not None and self.logins.oidc.audience is not None:
+            return await self._of_provider(text, now)
+        holder = await self._by_token.of(text, now)
+        if holder is None:
+            raise Unauthenticated("this token is not good", hint="it may be wrong, expired or revoked")
+        if self._is_due(holder.by.id, now, NOTED_EVERY):
+            self._note(self._tokens.used(holder.by.id, now=now))
+        return holder.caller
+
+    async def _of_provider(self, text: str, now: float) -> Caller:
+        """Who a token of the identity provider is about. It is good until it expires: nobody can take it back."""
+        known = self._vouched.get(text)
+        if known is not None and now < known[0]:
+            return known[1]
+        assert self.logins.oidc is not None, "asked only where there is a provider"
+        claims, name, grants = await self.logins.oidc.bearer(text)
+        caller = Caller(name, "oidc", granted_each(grants))
+        if len(self._vouched) >= MOST_KNOWN:
+            self._vouched.clear()
+        self._vouched[text] = (float(claims["exp"]) + LEEWAY, caller)
+        return caller
+
+    async def _ask_token(self, text: str, now: float) -> Holder[TokenInfo] | None:
+        info = await self._tokens.verify(text, now=now)
+        return None if info is None else Holder(_caller(info), info)
+
+    async def _ask_session(self, text: str, now: float) -> Holder[LoginSession] | None:
+        session = await self.logins.sessions.find(text, now=now)
+        if session is None:
+            return None
+        return Holder(Caller(session.name, "session", granted_each(session.grants)), session)
+
+    def _is_due(self, key: str, now: float, every: float) -> bool:
+        """Whether the last use of something was noted so long ago that it is worth a write."""
+        if now - self._noted.get(key, 0.0) < every:
+            return False
+        if len(self._noted) >= MOST_KNOWN:
+            self._noted.clear()
+        self._noted[key] = now
+        return True
+
+    def _note(self, write: Awaitable[None]) -> None:
+        task = asyncio.create_task(_written(write))
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+
+
+async def _written(write: Awaitable[None]) -> None:
+    try:
+        await write
+    except FoliotError as error:  # nobody waits for this
+        log.warning("the use of a token or session was not noted: %s", error.message)
+
+
+class Anonymous:
+    """Lets in everybody who sits at this machine, with all rights: for tests, and to embed a server."""
+
+    async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
+        """See `Authenticator`."""
+        if not _sits_here(scope):
+            raise Unauthenticated("who are you?", hint=_SEND_ONE)
+        return ANONYMOUS
+
+    async def describe(self) -> str:
+        """See `Authenticator`."""
+        return "everybody on this machine may do everything"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name means this machine only."""
+    bare = host.strip("[]").lower()
+    if bare in LOOPBACK:
+        return True
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(bare).is_loopback
+    except ValueError:
+        return False
+
+
+def _caller(info: TokenInfo) -> Caller:
+    return Caller(info.name, "token", granted(info.namespaces, [role_named(role) for role in info.roles]))
+
+
+def _bearer(scope: MutableMapping[str, Any]) -> str | None:
+    """The token of the request; a second one, or something else than a token, is nobody."""
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    if not given:
+        return None
+    scheme, _, token = given[0].decode("latin-1").partition(" ")
+    if len(given) > 1 or scheme.lower() != "bearer" or not token.strip():
+        raise Unauthenticated("the Authorization header cannot be used", hint=_SEND_ONE)
+    return token.strip()
+
+
+def _sits_here(scope: MutableMapping[str, Any]) -> bool:
+    """Whether a request came from a program on this machine that was not sent by a page of another site."""
+    client = scope.get("client")
+    if client is not None and not is_loopback(client[0]):
+        return False
+    host = ""
+    origin = site = b""
+    for name, value in scope["headers"]:
+        if name in (b"x-forwarded-for", b"forwarded", b"x-real-ip"):
+            return False  # somebody passes on what comes from elsewhere
+        if name == b"host":
+            host = value.decode("latin-1")
+        elif name == b"origin":
+            origin = value
+        elif name == b"sec-fetch-site":
+            site = value
+    if not is_loopback(host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host):
+        return False
+    if origin and origin.decode("latin-1").partition("://")[2] != host:
+        return False
+    return site in (b"", b"same-origin", b"none")

@@ -1,0 +1,1 @@
+"""Where connections come in: bounds, rates, origins, logs, and the server process."""

@@ -1,0 +1,1 @@
+"""Server-sent events: what they carry, and how many readers share it."""

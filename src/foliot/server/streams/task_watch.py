@@ -1,0 +1,174 @@
+"""A watch of tasks: how they stand, then each that comes, changes or goes.
+
+Two feeds make it: that of work, with the numbers of `TaskFeed`, and that of resources, for templates and for tasks that
+could not be accepted. The id of an event holds the place in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from foliot.client.declared_work import is_work
+from foliot.errors import Gone, NotFound
+from foliot.server.access.identity import Caller
+from foliot.server.context import Services
+from foliot.server.errors import BadParameter
+from foliot.server.streams.following import patiently
+from foliot.server.streams.sse import frame
+from foliot.server.streams.task_feed import as_text
+from foliot.server.tasklist import Wanted, list_tasks
+from foliot.store.base import Document, Filter
+from foliot.store.selectors import matches
+from foliot.store.task_feed import Told
+from foliot.store.watch import Looked, window
+
+MOST_TASKS: Final = 1000
+# Of so many a stream remembers that it told of them.
+REMEMBERED: Final = 10_000
+_PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
+_TYPES: Final = {"created": "added", "updated": "updated", "deleted": "deleted"}
+
+
+class Place(NamedTuple):
+    """Behind this change of resources and this number of work."""
+
+    revision: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.revision}.{self.number}"
+
+
+async def place_named(services: Services, position: str | None) -> Place | None:
+    """Where a client wants to go on; None is from the beginning, and so is the revision of a list, which says nothing
+    of work. Raises `BadParameter`, and `Gone` now, while there can still be a status."""
+    if position is None or (position.isascii() and position.isdigit()):
+        return None
+    found = _PLACE.fullmatch(position)
+    if found is None:
+        raise BadParameter(f"{position[:40]!r} is no place in the changes of tasks", hint="the id of an event is one")
+    place = Place(int(found[1]), int(found[2]))
+    resources = (await services.database.read("feed_bounds"))[0]
+    work = (await services.database.read("task_feed_bounds"))[0]
+    kept = resources["compacted"] <= place.revision <= resources["revision"]
+    if not kept or not work["dropped"] <= place.number <= work["told"]:
+        raise Gone(f"the changes behind {position} are not kept", hint="watch again, without an id")
+    return place
+
+
+async def all_tasks_frames(
+    services: Services, caller: Caller, wanted: Wanted, place: Place | None
+) -> AsyncGenerator[bytes]:
+    """The newest tasks, a bookmark, and what changes; with a place only what has changed behind it."""
+    filter = caller.narrowed(wanted.filter)
+    feed = services.streams.tasks
+    stir = asyncio.Event()
+    async with feed.joined(stir.set):
+        view = _View(services, filter, place)
+        if place is None:
+            place = Place(feed.revision, feed.number)
+            items, _ = await patiently(lambda: list_tasks(services, caller, wanted, limit=MOST_TASKS, cursor=None))
+            await patiently(lambda: feed.mind([item["metadata"].get("uid", "") for item in items]))
+            if begun := [frame("resource", view.begun(item)) for item in items]:
+                yield b"".join(begun)
+        yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(place)}, str(place))
+        while True:
+            stir.clear()
+            place, frames = await patiently(lambda at=place: view.behind(at))
+            if frames:
+                yield b"".join(frames)
+            elif place.number >= feed.number:
+                await stir.wait()
+
+
+class _View:
+    """What one stream has told, and what a change is for it. Without a filter there is nothing to see."""
+
+    def __init__(self, services: Services, filter: Filter | None, start: Place | None) -> None:
+        self._services = services
+        self._filter = filter
+        self._start = start
+        # What does not change in a task: the rest of a filter may have let it through before.
+        fixed = () if filter is None else tuple(each for each in filter.fields if not each.key.startswith("status."))
+        self._fixed = Filter("Task", filter.namespace, filter.labels, fixed) if filter is not None else None
+        self._known: dict[str, int] = {}
+        self._decided: set[str] = set()
+
+    def begun(self, document: Document) -> dict[str, Any]:
+        """A task of the list that the stream begins with."""
+        self._remember(_identity(document), as_text(document))
+        return {"type": "added", "resource": document}
+
+    async def behind(self, place: Place) -> tuple[Place, list[bytes]]:
+        """What to tell of the changes behind a place, and the place behind them."""
+        frames: list[bytes] = []
+        upto, rows = await window(self._services.database, "Task", place.revision)
+        for row in rows:
+            place = place._replace(revision=row["revision"])
+            if (told := await self._declared(Looked(self._services.database, row))) is not None:
+                frames.append(frame("resource", told, str(place)))
+        place = place._replace(revision=upto)
+        number, work = await self._services.streams.tasks.behind(place.number)
+        for each in work:
+            place = place._replace(number=each.number)
+            if (told := self._work(each)) is not None:
+                frames.append(frame("resource", told, str(place)))
+        return place._replace(number=max(number, place.number)), frames
+
+    async def _declared(self, looked: Looked) -> dict[str, Any] | None:
+        if self._filter is None or (action := await looked.through(self._filter)) is None:
+            return None
+        document = looked.document
+        if is_work(document) and await self._accepted(document):
+            return None  # told as work
+        identity = _identity(document)
+        if action == "deleted":
+            self._known.pop(identity, None)
+        else:
+            if self._known.get(identity) == hash(as_text(document)):
+                return None
+            self._remember(identity, as_text(document))
+        return {"type": _TYPES[action], "resource": document}
+
+    async def _accepted(self, document: Document) -> bool:
+        metadata = document["metadata"]
+        try:
+            await self._services.runtime.tasking.tasks.get(metadata["namespace"], metadata["name"])
+        except NotFound:
+            return False
+        return True
+
+    def _work(self, told: Told) -> dict[str, Any] | None:
+        if self._filter is None or self._fixed is None:
+            return None
+        document: Document = msgspec.json.decode(told.document)
+        if not matches(document, self._fixed):
+            return None
+        identity = _identity(document)
+        knew = identity in self._known
+        if self._start is not None and told.first <= self._start.number and identity not in self._decided:
+            knew = True  # by an earlier stream, as far as can be told
+            self._decided.add(identity)
+        if not told.gone and matches(document, self._filter):
+            if self._known.get(identity) == hash(told.document):
+                return None
+            self._remember(identity, told.document)
+            return {"type": "updated" if knew else "added", "resource": document}
+        self._known.pop(identity, None)
+        return {"type": "deleted", "resource": {"kind": "Task", "metadata": document["metadata"]}} if knew else None
+
+    def _remember(self, identity: str, text: str) -> None:
+        self._known.pop(identity, None)
+        self._known[identity] = hash(text)
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
+
+
+def _identity(task: Document) -> str:
+    metadata = task["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"

@@ -1,0 +1,132 @@
+"""Sessions of browsers: 256 random bits in a cookie, of which only the SHA-256 is kept.
+
+Whose session it is decides about roles at every request: an account that is disabled, or has other roles, has them in
+all its sessions at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from msgspec import Struct
+
+from foliot.errors import Denied
+from foliot.store.access.users import Account, Grants, decoded, digest_of, encoded
+from foliot.store.base import Database
+from foliot.store.transaction import Row, Tx, one, run
+
+NOBODY: Final = ""
+
+
+class Lifetime(Struct, frozen=True):
+    """How long a session may rest, and how long it may last at all, in seconds."""
+
+    idle: float
+    whole: float
+
+
+class LoginSession(Struct, frozen=True):
+    """A session that is good. A blank `user_id` is somebody whom an identity provider vouched for."""
+
+    digest: str
+    user_id: str
+    name: str
+    grants: dict[str, tuple[str, ...]]
+    created_at: float
+    idle_until: float
+    ends_at: float
+
+    def good(self, now: float) -> bool:
+        return now < self.idle_until and now < self.ends_at
+
+
+class SqlLoginSessions:
+    """On either database."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def begin(self, account: Account, *, lifetime: Lifetime, now: float) -> tuple[LoginSession, str]:
+        """A session of an account whose password was found right, and the text for the cookie.
+
+        Raises `Denied` when the password was changed or the account disabled since it was looked at.
+        """
+        info = account.info
+        session, text = _new(info.id, info.name, info.grants, lifetime, now)
+
+        def body() -> Tx[None]:
+            row = yield from one("user_locked", name=info.name)
+            if row is None or row["password"] != account.password or row["disabled_at"] is not None:
+                raise Denied("the account was changed meanwhile", hint="log in again")
+            yield from _add(session, "")
+            yield from run("user_logged_in", id=info.id, now=now)
+
+        await self._db.write(body)
+        return session, text
+
+    async def begin_vouched(
+        self, name: str, grants: Grants, *, lifetime: Lifetime, now: float
+    ) -> tuple[LoginSession, str]:
+        """A session of somebody whom an identity provider vouched for, with the roles that follow from its word."""
+        session, text = _new(NOBODY, name, grants, lifetime, now)
+        await self._db.write(_add, session, encoded(grants))
+        return session, text
+
+    async def find(self, text: str, *, now: float) -> LoginSession | None:
+        """The session of this cookie, if it is good now."""
+        found = await self._db.read("session_get", digest=digest_of(text))
+        session = _session(found[0]) if found else None
+        return session if session is not None and session.good(now) else None
+
+    async def seen(self, session: LoginSession, *, idle: float, now: float) -> None:
+        """It was used: it may rest for `idle` seconds again."""
+        until = min(now + idle, session.ends_at)
+        await self._db.write(run, "session_seen", digest=session.digest, idle_until=until)
+
+    async def end(self, session: LoginSession) -> None:
+        await self._db.write(run, "session_end", digest=session.digest)
+
+    async def prune(self, *, now: float) -> int:
+        """Forget those that are over; the number of them."""
+        return await self._db.write(run, "session_prune", now=now)
+
+
+def _new(user_id: str, name: str, grants: Grants, lifetime: Lifetime, now: float) -> tuple[LoginSession, str]:
+    text = secrets.token_urlsafe(32)
+    held = {space: tuple(roles) for space, roles in grants.items()}
+    ends_at = now + lifetime.whole
+    return LoginSession(digest_of(text), user_id, name, held, now, min(now + lifetime.idle, ends_at), ends_at), text
+
+
+def _add(session: LoginSession, grants: str) -> Tx[int]:
+    return (
+        yield from run(
+            "session_add",
+            digest=session.digest,
+            user_id=session.user_id,
+            name=session.name,
+            grants=grants,
+            now=session.created_at,
+            idle_until=session.idle_until,
+            ends_at=session.ends_at,
+        )
+    )
+
+
+def _session(row: Row) -> LoginSession | None:
+    grants: str | None = row["grants"]
+    if row["user_id"] != NOBODY:
+        grants = row["user_grants"]
+        if grants is None or row["disabled_at"] is not None:
+            return None
+    assert grants is not None, "a session without an account has roles of its own"
+    return LoginSession(
+        row["digest"],
+        row["user_id"],
+        row["name"],
+        decoded(grants),
+        row["created_at"],
+        row["idle_until"],
+        row["ends_at"],
+    )

@@ -1,0 +1,225 @@
+"""Accounts of people who log in with a password, of which only a slow hash is kept.
+
+The hash is made and compared above (see server/access/passwords.py): it takes long on purpose, and no transaction waits
+for it. Accounts are never deleted, only disabled: what the audit log says of a name stays true.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from foliot.errors import Conflict, Denied, InvalidInput, NotFound
+from foliot.store.base import Database
+from foliot.store.transaction import Row, Tx, one, rows, run
+
+# Roles by namespace; `*` is all of them.
+Grants: TypeAlias = Mapping[str, Sequence[str]]
+SETUP_PREFIX: Final = "fos"
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
+_grants = msgspec.json.Decoder(dict[str, tuple[str, ...]])
+
+
+class UserInfo(Struct, frozen=True):
+    """What may be known of an account. A blank `created_by` is whoever has the store at hand."""
+
+    id: str
+    name: str
+    grants: dict[str, tuple[str, ...]]
+    created_at: float
+    created_by: str = ""
+    password_at: float = 0.0
+    disabled_at: float | None = None
+    login_at: float | None = None
+
+
+class Account(Struct, frozen=True):
+    """An account with the hash of its password, for whoever compares."""
+
+    info: UserInfo
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Account({self.info.name!r})"
+
+
+def user_name(text: str) -> str:
+    """The name as it is kept, in small letters. Raises `InvalidInput`."""
+    name = text.strip().lower()
+    if _NAME.fullmatch(name):
+        return name
+    raise InvalidInput(
+        "this cannot be the name of a user",
+        hint="up to 63 letters, digits, dots, dashes, underscores and @, with a letter or digit at both ends",
+    )
+
+
+class SqlUsers:
+    """On either database."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def create(self, name: str, *, password: str, grants: Grants, now: float, by: str = "") -> UserInfo:
+        """A new account; `password` is a hash. Raises `Conflict` for a name in use, `InvalidInput`."""
+        info = _new(name, grants, now, by)
+        if not await self._db.write(_add, info, password):
+            raise Conflict(f"there is already a user {info.name!r}", hint="choose another name")
+        return info
+
+    async def set_up(self, token: str, name: str, *, password: str, grants: Grants, now: float) -> UserInfo:
+        """The first account, for whoever holds the setup token, which is spent by it.
+
+        Raises `Conflict` when there is an account already, `Denied` for a token that is not good, `InvalidInput`.
+        """
+        info = _new(name, grants, now, "setup")
+        given = digest_of(token)
+
+        def body() -> Tx[None]:
+            kept = yield from one("setup_token_locked")
+            if (yield from rows("user_any")):
+                raise Conflict("this installation has been set up", hint="log in, or ask an admin for an account")
+            if kept is None or now >= kept["expires_at"] or not hmac.compare_digest(kept["digest"], given):
+                raise Denied("this setup token is not good", hint="`foliot users setup-token` makes one")
+            yield from _add(info, password)
+            yield from run("setup_token_spend")
+
+        await self._db.write(body)
+        return info
+
+    async def new_setup_token(self, *, now: float, seconds: float) -> str:
+        """A token for `set_up`; one that was made before is worthless. Raises `Conflict` when there is an account."""
+        text = f"{SETUP_PREFIX}_{secrets.token_urlsafe(32)}"
+
+        def body() -> Tx[None]:
+            if (yield from rows("user_any")):
+                raise Conflict("there are accounts already", hint="`foliot users create` makes another one")
+            yield from run("setup_token_put", digest=digest_of(text), expires_at=now + seconds)
+
+        await self._db.write(body)
+        return text
+
+    async def find(self, name: str) -> Account | None:
+        """The account of this name, disabled or not."""
+        known = name.strip().lower()
+        found = await self._db.read("user_find", name=known) if _NAME.fullmatch(known) else []
+        return Account(_info(found[0]), found[0]["password"]) if found else None
+
+    async def any(self) -> bool:
+        """Whether an account was ever made."""
+        return bool(await self._db.read("user_any"))
+
+    async def list(self) -> list[UserInfo]:
+        """All of them by name, also those that are disabled."""
+        return [_info(row) for row in await self._db.read("user_list")]
+
+    async def set_password(self, name: str, password: str, *, now: float, instead_of: str | None = None) -> int:
+        """Another password; all sessions end. The number of sessions that ended. Raises `NotFound`.
+
+        With `instead_of` only while that hash is the one that is kept; else `Conflict`.
+        """
+
+        def body() -> Tx[int]:
+            row = yield from _locked(name)
+            if instead_of is not None and row["password"] != instead_of:
+                raise Conflict("the password was changed meanwhile", hint="log in again")
+            yield from run("user_password", id=row["id"], password=password, now=now)
+            return (yield from run("session_end_all", user_id=row["id"]))
+
+        return await self._db.write(body)
+
+    async def rehash(self, account: Account, password: str) -> None:
+        """The same password, hashed as is done now. Does nothing when it was changed meanwhile."""
+        await self._db.write(run, "user_rehash", id=account.info.id, password=password, old=account.password)
+
+    async def disable(self, name: str, *, now: float) -> UserInfo:
+        """Let nobody in by this account; its sessions end. Raises `NotFound`."""
+
+        def body() -> Tx[UserInfo]:
+            row = yield from _locked(name)
+            yield from run("user_disable", id=row["id"], now=now)
+            yield from run("session_end_all", user_id=row["id"])
+            return _info(row)
+
+        return msgspec.structs.replace(await self._db.write(body), disabled_at=now)
+
+    async def enable(self, name: str) -> UserInfo:
+        """Undo `disable`. Raises `NotFound`."""
+
+        def body() -> Tx[UserInfo]:
+            row = yield from _locked(name)
+            yield from run("user_enable", id=row["id"])
+            return _info(row)
+
+        return msgspec.structs.replace(await self._db.write(body), disabled_at=None)
+
+    async def grant(self, name: str, grants: Grants) -> UserInfo:
+        """Other roles instead of those it had; sessions have them at once. Raises `NotFound`."""
+
+        def body() -> Tx[UserInfo]:
+            row = yield from _locked(name)
+            yield from run("user_grant", id=row["id"], grants=encoded(grants))
+            return _info(row)
+
+        info = await self._db.write(body)
+        return msgspec.structs.replace(info, grants={space: tuple(held) for space, held in grants.items()})
+
+
+def digest_of(text: str) -> str:
+    """What is kept of a random secret."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def encoded(grants: Grants) -> str:
+    return msgspec.json.encode(grants, order="sorted").decode()
+
+
+def decoded(text: str) -> dict[str, tuple[str, ...]]:
+    return _grants.decode(text)
+
+
+def _new(name: str, grants: Grants, now: float, by: str) -> UserInfo:
+    held = {space: tuple(roles) for space, roles in grants.items()}
+    return UserInfo(secrets.token_hex(8), user_name(name), held, now, by, now)
+
+
+def _add(info: UserInfo, password: str) -> Tx[int]:
+    return (
+        yield from run(
+            "user_add",
+            id=info.id,
+            name=info.name,
+            password=password,
+            grants=encoded(info.grants),
+            now=info.created_at,
+            by=info.created_by,
+        )
+    )
+
+
+def _locked(name: str) -> Tx[Row]:
+    known = name.strip().lower()
+    row = (yield from one("user_locked", name=known)) if _NAME.fullmatch(known) else None
+    if row is None:
+        raise NotFound(f"there is no user {name.strip()!r}", hint="`foliot users list` shows them")
+    return row
+
+
+def _info(row: Row) -> UserInfo:
+    return UserInfo(
+        row["id"],
+        row["name"],
+        decoded(row["grants"]),
+        row["created_at"],
+        row["created_by"],
+        row["password_at"],
+        row["disabled_at"],
+        row["login_at"],
+    )

@@ -1,0 +1,1 @@
+"""What makes tasks without somebody asking: the clock, and signed calls."""

@@ -1,0 +1,41 @@
+"""The secrets that senders of a webhook sign with: all that are valid now."""
+
+from __future__ import annotations
+
+from foliot.errors import FoliotError, NotFound, SecretError
+from foliot.store.base import Key, ResourceStore
+from foliot.tools.secrets import DEFAULT_KEY, EnvironmentSecrets, SecretRef
+from foliot.work.triggers.declared_webhook import Webhook
+
+
+async def signing_secrets(webhook: Webhook, store: ResourceStore, environment: EnvironmentSecrets) -> list[bytes]:
+    """The values, in the order of the references; one that is missing is left out as long as there is another.
+
+    A reference without a key means the first key of the Secret. Raises `SecretError`, which never holds a value.
+    """
+    found: list[bytes] = []
+    problem = "the webhook names no secret"
+    for text in webhook.secret_refs:
+        try:
+            found.append(await _value(text, webhook.key.namespace, store, environment))
+        except FoliotError as error:
+            problem = error.message
+    if not found:
+        raise SecretError(problem)
+    return found
+
+
+async def _value(text: str, namespace: str, store: ResourceStore, environment: EnvironmentSecrets) -> bytes:
+    ref = SecretRef.parse(text, namespace)
+    if ref.namespace != namespace:
+        raise SecretError(f"the secret is in namespace {ref.namespace!r}, and the webhook is in {namespace!r}")
+    chosen = text.partition(":")[2].strip()
+    try:
+        values = await store.reveal(Key("Secret", ref.namespace, ref.name))
+    except NotFound:
+        return (await environment.resolve(ref)).encode()
+    key = chosen or (DEFAULT_KEY if not values else min(values))
+    value = values.get(key, b"")
+    if not value.strip():
+        raise SecretError(f"secret {ref.namespace}/{ref.name} has no value under {key!r}")
+    return value
