@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import httpx2 as httpx
@@ -155,9 +155,12 @@ def test_what_is_done_with_tasks_runs_and_approvals(http: httpx.Client, site: Si
     assert send(http, "POST", "/v1/tasks", json=body).status_code == 200
     other = {**body, "spec": {**body["spec"], "agent": "closer"}}
     assert send(http, "POST", "/v1/tasks", json=other).status_code == 409
-    done(http, "POST", "/v1/tasks/{name}/cancel", "/v1/tasks/again/cancel", json={"reason": "enough"})
-    http.get("/v1/tasks/again/events")  # until it has ended
+    ended = partial(done, http, "POST", "/v1/tasks/{name}/cancel", "/v1/tasks/again/cancel", json={"reason": "enough"})
+    ended()
+    http.get("/v1/tasks/again/events")  # until it has
     done(http, "POST", "/v1/tasks/{name}/requeue", "/v1/tasks/again/requeue")
+    ended()
+    http.get("/v1/tasks/again/events")
     done(http, "POST", "/v1/tasks/{name}/archive", "/v1/tasks/again/archive")
     first, second, third, fourth = site.approvals
     done(http, "GET", "/v1/tool-approvals/{name}", f"/v1/tool-approvals/{first}")

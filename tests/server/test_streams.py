@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,13 +12,16 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
+from foliot.errors import Unavailable
 from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.server.access.auth import Anonymous, TokenAuth
 from foliot.server.app import create_app
 from foliot.server.context import Services
 from foliot.server.edge.serving import HttpServer, Listen
+from foliot.server.errors import Unauthenticated
 from foliot.server.streams.sse import CLOSING, EventStream, Slots
 from foliot.settings import Settings
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Put
 
 PATH = "/v1/model-endpoints/watch"
@@ -165,3 +169,51 @@ async def test_a_store_that_is_compacted_under_a_watch_ends_it_with_410(
         await EventStream(frames(), closing=asyncio.Event())({}, receive, send)
     assert b'"status":410' in b"".join(sent)
     assert (await http.get(PATH, headers={"Last-Event-ID": "3"})).status_code == 410
+
+
+async def test_whoever_is_no_longer_let_in_is_told_and_the_stream_ends() -> None:
+    asked = 0
+    sent: list[bytes] = []
+
+    async def silent() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def still(_: Any) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise Unavailable("the store is away, which says nothing of the caller")
+        if asked == 3:
+            raise Unauthenticated("this token is not good")
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    stream = EventStream(silent(), closing=asyncio.Event(), heartbeat=0.002, still=still)  # type: ignore[arg-type]  # a generator
+    async with asyncio.timeout(SOON):
+        await stream({}, receive, send)
+
+    assert asked == 3
+    assert b'"status":401' in sent[-2]
+    assert CLOSING not in sent
+
+
+async def test_a_stream_is_held_by_what_let_its_caller_in(runtime: Runtime, settings: Settings) -> None:
+    database = runtime.tasking.database
+    tokens, auth = SqlTokens(database), TokenAuth(database, local=True)
+    streams = services_of(create_app(runtime, settings=settings, auth=auth)).streams
+    info, text = await tokens.create("reader", namespaces=["default"], roles=["reader"], now=time.time())
+    scope: dict[str, Any] = {"method": "GET", "headers": [(b"authorization", f"Bearer {text}".encode())]}
+    caller = await auth.identify(scope)
+
+    await streams.check(caller, scope)
+    with pytest.raises(Unauthenticated, match="rights"):
+        await streams.check(dataclasses.replace(caller, grants={}), scope)
+    await tokens.revoke(info.id, now=time.time())
+    with pytest.raises(Unauthenticated):
+        await streams.check(caller, scope)
+    await auth.close()

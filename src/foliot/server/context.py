@@ -52,7 +52,7 @@ class Services:
     streams: Streams = field(init=False)
 
     def __post_init__(self) -> None:
-        self.streams = Streams(self.database, self.closing, most=self.settings.max_streams)
+        self.streams = Streams(self.database, self.closing, self.auth, most=self.settings.max_streams)
 
     @property
     def resources(self) -> ResourceStore:

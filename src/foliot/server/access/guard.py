@@ -91,7 +91,7 @@ def check_routes(app: FastAPI) -> None:
     """Raises `FoliotError` for a route that the table does not speak of, or that has no guard."""
     for what, method, path, guarded in all_routes(app):
         if not guarded:
-            raise FoliotError(f"{what} is not guarded", hint="make its router with server.guard.new_router()")
+            raise FoliotError(f"{what} is not guarded", hint="make its router with server.access.guard.new_router()")
         if (method, path) not in RULES:
             raise FoliotError(f"{what} has no row in the table of permissions", hint="see server/access/permissions.py")
 

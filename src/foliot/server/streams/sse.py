@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, Unavailable
 from foliot.server.errors import TooMany
 from foliot.server.problems import problem_of
 from foliot.stopping import stop_tasks
@@ -71,6 +71,7 @@ class EventStream(Response):
 
     A `FoliotError` on the way is told as an event `error` with the problem as its data, and ends the stream. With
     `slots` it is one of those that the caller may have; one too many is refused with `TooMany` instead of begun.
+    `still` is asked again and again while it lasts, and raises when the caller may no longer have it.
     """
 
     media_type = "text/event-stream"
@@ -83,6 +84,7 @@ class EventStream(Response):
         heartbeat: float = HEARTBEAT,
         slots: Slots | None = None,
         caller: str = "",
+        still: Callable[[Scope], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no", "Cache-Control": "no-cache, no-transform"})
         del self.headers["content-length"]
@@ -90,18 +92,22 @@ class EventStream(Response):
         self._closing = closing
         self._heartbeat = heartbeat
         self._slot = nullcontext() if slots is None else slots.hold(caller)
+        self._still = still
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._slot:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._run(receive, _Line(send))
+            await self._run(scope, receive, _Line(send))
 
-    async def _run(self, receive: Receive, line: _Line) -> None:
+    async def _run(self, scope: Scope, receive: Receive, line: _Line) -> None:
         await line.put(KEEP_ALIVE)  # it is on
         work = asyncio.create_task(self._write(line))
         ends = [asyncio.create_task(_left(receive)), asyncio.create_task(self._closing.wait())]
+        farewell = CLOSING
         try:
-            await self._beat({work, *ends}, line)
+            await self._beat({work, *ends}, line, scope)
+        except FoliotError as error:
+            farewell = _told(error)
         finally:
             await stop_tasks(work, *ends)
         if work.done() and not work.cancelled() and (error := work.exception()) is not None:
@@ -110,13 +116,13 @@ class EventStream(Response):
             with suppress(TimeoutError):
                 async with asyncio.timeout(FAREWELL_WITHIN):
                     if work.cancelled():
-                        await line.put(CLOSING)
+                        await line.put(farewell)
                     await line.end()
 
-    async def _beat(self, ends: set[asyncio.Task[Any]], line: _Line) -> None:
+    async def _beat(self, ends: set[asyncio.Task[Any]], line: _Line, scope: Scope) -> None:
         """Until one of these has ended. No task is made for a frame, only for a sign of life, which may have to wait.
 
-        Looking twice as often as silence may last means that it never lasts longer.
+        Looking twice as often as silence may last means that it never lasts longer. Raises what `still` raises.
         """
         beat: asyncio.Task[None] | None = None
         try:
@@ -126,6 +132,9 @@ class EventStream(Response):
                     return
                 if line.is_quiet() and (beat is None or beat.done()):
                     beat = asyncio.create_task(line.put(KEEP_ALIVE))
+                if self._still is not None:
+                    with suppress(Unavailable):  # nobody is sent away because the store is away
+                        await self._still(scope)
         finally:
             await stop_tasks(beat)
 
@@ -135,7 +144,7 @@ class EventStream(Response):
                 async for chunk in frames:
                     await line.put(chunk)
             except FoliotError as error:
-                await line.put(b"event: error\ndata: %s\n\n" % bytes(problem_of(error).body))
+                await line.put(_told(error))
 
 
 class _Line:
@@ -159,6 +168,10 @@ class _Line:
         """Whether nothing was sent, or is being sent, since this was asked last."""
         used, self._used = self._used, self._lock.locked()
         return not used
+
+
+def _told(error: FoliotError) -> bytes:
+    return b"event: error\ndata: %s\n\n" % bytes(problem_of(error).body)
 
 
 async def _left(receive: Receive) -> None:
