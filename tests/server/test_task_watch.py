@@ -19,7 +19,7 @@ from foliot.server.app import create_app
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
 from foliot.server.streams import task_feed as task_feed_module
-from foliot.server.streams.task_watch import Place, all_tasks_frames, place_named
+from foliot.server.streams.task_watch import Place, all_tasks_frames, newest_place, place_named
 from foliot.server.tasklist import Wanted
 from foliot.settings import Settings, load_settings
 from foliot.stopping import stop_tasks
@@ -302,3 +302,14 @@ async def test_a_place_that_is_none_is_refused_and_one_too_long_ago_is_gone(
     await office.accept("last")
     assert await again.until("added", "last", "Pending") == [("added", "last", "Pending")]
     await again.close()
+
+
+async def test_a_watch_takes_over_from_a_list(offices: list[Office]) -> None:
+    one, other = offices
+    await one.accept("before")
+    place = await newest_place(one.services)
+    await one.accept("after")
+
+    watching = await other.go_on(str(place))
+    await watching.until("added", "after", "Pending")
+    await watching.close()

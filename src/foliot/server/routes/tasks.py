@@ -41,6 +41,7 @@ from foliot.server.naming import (
 from foliot.server.responses import Json, resource
 from foliot.server.routes.resources import listed
 from foliot.server.streams.following import task_frames
+from foliot.server.streams.task_watch import newest_place
 from foliot.server.tasklist import FURTHEST, Wanted, list_tasks, place_of
 from foliot.server.taskview import task_document
 from foliot.store.base import Document, Key, Page
@@ -95,11 +96,14 @@ async def list_all(
     """Tasks: work newest first, then templates."""
     filter = wanted("Task", namespace, labelSelector or labels, fieldSelector)
     phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
+    place = await newest_place(services)
     with parameters():
         which = Wanted(filter, phases, target, archived)
         cursor = continued or await place_of(services, caller, which, after)
         items, cursor = await list_tasks(services, caller, which, limit=limit, cursor=cursor, skip=offset)
-    return Json(listed(Page(items, cursor, await services.resources.revision())))
+    answer = listed(Page(items, cursor, place.revision))
+    answer["metadata"] = {"resourceVersion": str(place)}
+    return Json(answer)
 
 
 @router.post("/v1/tasks")

@@ -44,9 +44,18 @@ class Place(NamedTuple):
         return f"{self.revision}.{self.number}"
 
 
+async def newest_place(services: Services) -> Place:
+    """Where a watch takes over from a list that is made after this, without a gap.
+
+    While nobody watches no numbers are given, so what had changed until now may be told once more.
+    """
+    bounds = (await services.database.read("task_feed_bounds"))[0]
+    return Place(bounds["revision"], bounds["told"])
+
+
 async def place_named(services: Services, position: str | None) -> Place | None:
-    """Where a client wants to go on; None is from the beginning, and so is the revision of a list, which says nothing
-    of work. Raises `BadParameter`, and `Gone` now, while there can still be a status."""
+    """Where a client wants to go on; None is from the beginning, and so is the revision of one resource, which says
+    nothing of work. Raises `BadParameter`, and `Gone` now, while there can still be a status."""
     if position is None or (position.isascii() and position.isdigit()):
         return None
     found = _PLACE.fullmatch(position)
