@@ -417,15 +417,15 @@ async def test_who_was_killed_between_taking_and_making_has_lost_nothing(gate: G
     assert len(gate.book.names) == 2
 
 
-async def test_trouble_that_passes_is_500_and_the_next_try_finds_the_same_task(gate: Gate) -> None:
+async def test_trouble_that_passes_is_503_and_the_next_try_finds_the_same_task(gate: Gate) -> None:
     await gate.declare()
     gate.book.dies_after = Passing("the store is away")
-    assert await gate.send() == refused(500, "failed to process webhook")
+    assert await gate.send() == refused(503, "failed to process webhook")
     assert (await gate.send()).document["task"] == f"default/{gate.book.names[0]}"
     assert len(gate.book.names) == 1
 
 
-async def test_a_store_that_does_not_answer_is_500(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_does_not_answer_is_503(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     await gate.declare()
     address = (await gate.get())["status"]["endpointID"]
 
@@ -433,7 +433,7 @@ async def test_a_store_that_does_not_answer_is_500(gate: Gate, monkeypatch: pyte
         raise Unavailable("the store is away")
 
     monkeypatch.setattr(gate.database, "read", away)
-    assert await gate.webhooks.deliver(address, {}, BODY, gate.now) == refused(500, "failed to process webhook")
+    assert await gate.webhooks.deliver(address, {}, BODY, gate.now) == refused(503, "failed to process webhook")
 
 
 # --- the log, replays, the status -----------------------------------------------------------------------------------

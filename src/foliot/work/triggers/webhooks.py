@@ -102,8 +102,8 @@ class Webhooks:
             webhook = await self.find(endpoint_id, now)
         except NotFound:
             return _refusal(404, "webhook endpoint not found")
-        except (FoliotError, KeyError, ValueError):  # the store is away, or holds what nobody can read
-            return _refusal(500, "failed to process webhook")
+        except (FoliotError, KeyError, ValueError) as error:  # the store is away, or holds what nobody can read
+            return _refusal(_status_of(error), "failed to process webhook")
         shown = lowered(headers.items())
         secrets: list[bytes] = []
         signed = False
@@ -182,7 +182,7 @@ class Webhooks:
         except SecretError as error:
             raise _Refused(400, "webhook secret resolution failed", "secret_error", error.message) from None
         except FoliotError as error:
-            raise _Refused(500, "failed to process webhook", "secret_error", error.message) from None
+            raise _trouble(error, "secret_error") from None
 
     async def _take(self, webhook: Webhook, parcel: Parcel, digest: str, now: float) -> tuple[Answer, Event]:
         if (wait := self._too_often(webhook, now)) > 0:
@@ -201,7 +201,7 @@ class Webhooks:
         try:
             taken = await self._database.write(take_event, webhook.uid, names, now, webhook.window)
         except FoliotError as error:
-            raise _Refused(500, "failed to process webhook", "dedupe_error", error.message, event_id) from None
+            raise _trouble(error, "dedupe_error", event_id) from None
         if taken.task:
             return _taken(event_id, taken.task, duplicate=True)
         accepted = await self._accept(webhook, parcel, event_id, names, taken)
@@ -218,7 +218,7 @@ class Webhooks:
             accepted = await self._make(webhook.ref, command)
         except FoliotError as error:
             if error.retryable:  # it may be there: the event stays taken, and the next try finds out
-                raise _Refused(500, "failed to process webhook", "task_create_error", error.message, event_id) from None
+                raise _trouble(error, "task_create_error", event_id) from None
             await self._settle(webhook, names, taken, "", event_id)
             raise _Refused(400, "webhook task creation failed", "task_create_error", error.message, event_id) from None
         await self._settle(webhook, names, taken, accepted.task.id, event_id)
@@ -228,7 +228,7 @@ class Webhooks:
         try:
             await self._database.write(settle_event, webhook.uid, names, taken.taken_at, task)
         except FoliotError as error:
-            raise _Refused(500, "failed to process webhook", "dedupe_store_error", error.message, event_id) from None
+            raise _trouble(error, "dedupe_store_error", event_id) from None
 
     async def _make(self, ref: str, command: Command) -> Accepted:
         """A name may be that of the same event in an earlier window: then the time is added to it."""
@@ -253,6 +253,15 @@ class Webhooks:
         if kept is None or kept[0] != rate:
             kept = self._rates[webhook.uid] = (rate, Bucket(rate.burst, rate.requests / rate.per, now))
         return kept[1].take(now)
+
+
+def _trouble(error: FoliotError, reason: str, event_id: str = "") -> _Refused:
+    return _Refused(_status_of(error), "failed to process webhook", reason, error.message, event_id)
+
+
+def _status_of(error: Exception) -> int:
+    """For trouble that is not the sender's: 503 when it passes, and senders try again."""
+    return 503 if isinstance(error, FoliotError) and error.retryable else 500
 
 
 def _verified(webhook: Webhook, shown: dict[str, str], body: bytes, secrets: list[bytes], now: float) -> str:
