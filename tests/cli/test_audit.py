@@ -25,14 +25,14 @@ kind: Tool
 metadata: {name: dump}
 spec:
   type: function
-  function: desk_tools:dump
+  function: audited_tools:dump
   input_schema: {type: object}
 ---
 kind: Tool
 metadata: {name: wipe}
 spec:
   type: function
-  function: desk_tools:dump
+  function: audited_tools:dump
   input_schema: {type: object}
 ---
 kind: ToolPermission
@@ -47,7 +47,7 @@ spec: {model_ref: brain, tools: [dump, wipe]}
 
 @pytest.fixture
 def desk(foliot: Foliot, tmp_path: Path) -> Path:
-    (tmp_path / "desk_tools.py").write_text("def dump(obj, api_key=''):\n    return f'got {obj}'\n")
+    (tmp_path / "audited_tools.py").write_text("def dump(obj, api_key=''):\n    return f'got {obj}'\n")
     path = tmp_path / "desk.yaml"
     path.write_text(DESK)
     said = foliot("run", path, "go", "--id", "run-1")

@@ -38,7 +38,7 @@ spec:
 apiVersion: foliot.dev/v1
 kind: Tool
 metadata: {name: pay}
-spec: {type: function, function: "gated_tools:pay", effect: idempotent, operation_classes: [write]}
+spec: {type: function, function: "both_clients_tools:pay", effect: idempotent, operation_classes: [write]}
 ---
 apiVersion: foliot.dev/v1
 kind: ToolPermission
@@ -84,7 +84,7 @@ async def pay(amount: int) -> str:
 
 def furnish(folder: Path) -> None:
     (folder / "team.yaml").write_text(MANIFEST)
-    (folder / "gated_tools.py").write_text(TOOLS)
+    (folder / "both_clients_tools.py").write_text(TOOLS)
 
 
 @pytest.fixture
