@@ -34,8 +34,9 @@ class Foliot(Protocol):
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder that no other test sees, and none of the caller's settings."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home folder that no other test sees, and none of the caller's settings. Modules of tools that lie beside it are
+    forgotten afterwards: the next test may have others of the same name."""
     for name in list(os.environ):
         if name.startswith("FOLIOT_") and not name.startswith("FOLIOT_TEST_"):
             monkeypatch.delenv(name)
@@ -44,7 +45,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     monkeypatch.setenv("FOLIOT_HOME", str(folder))
     monkeypatch.chdir(tmp_path)
-    return folder
+    yield folder
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}{os.sep}"):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -141,6 +145,14 @@ def ask(request: pytest.FixtureRequest, foliot: Foliot, tmp_path: Path) -> Asked
     up: Up = request.getfixturevalue("up")
     where = ("--server", up.url, "--token-file", up.token, "-n", space)
     return Asked(foliot, where, space, up.folder, far=True)
+
+
+@pytest.fixture
+def applied(ask: Asked) -> Asked:
+    """The same, with the manifests of the module applied."""
+    said = ask("apply", "-f", "team.yaml")
+    assert said.code == 0, said.err
+    return ask
 
 
 AGENT = """\

@@ -87,97 +87,90 @@ def furnish(folder: Path) -> None:
     (folder / "both_clients_tools.py").write_text(TOOLS)
 
 
-@pytest.fixture
-def team(ask):
-    said = ask("apply", "-f", "team.yaml")
-    assert said.code == 0, said.err
-    return ask
-
-
-def test_resources_are_applied_listed_described_and_deleted(team):
-    again = team("apply", "-f", "team.yaml")
+def test_resources_are_applied_listed_described_and_deleted(applied):
+    again = applied("apply", "-f", "team.yaml")
     assert again.code == 0
     assert "unchanged" in again.out
-    assert team("get", "agents", "-o", "name").out.split() == [
+    assert applied("get", "agents", "-o", "name").out.split() == [
         "agent/asker",
         "agent/first",
         "agent/payer",
         "agent/second",
     ]
-    assert "model_ref" in team("get", "agent/first", "-o", "yaml").out
-    assert team("describe", "agent/first").code == 0
-    assert team("diff", "-f", "team.yaml").code == 0
-    missing = team("get", "agent", "frist")
+    assert "model_ref" in applied("get", "agent/first", "-o", "yaml").out
+    assert applied("describe", "agent/first").code == 0
+    assert applied("diff", "-f", "team.yaml").code == 0
+    missing = applied("get", "agent", "frist")
     assert (missing.code, "Did you mean first?" in missing.err) == (3, True)
-    assert team("delete", "agent/payer").code == 0
-    assert team("get", "agent/payer").code == 3
-    everything = team("get", "all", "-o", "name").out.split()
+    assert applied("delete", "agent/payer").code == 0
+    assert applied("get", "agent/payer").code == 3
+    everything = applied("get", "all", "-o", "name").out.split()
     assert "agent/first" in everything
 
 
-def test_a_task_is_run_to_its_result_and_looked_at_from_all_sides(team):
-    said = team("task", "run", "duo", "clocks", "--name", "t1", "-q")
+def test_a_task_is_run_to_its_result_and_looked_at_from_all_sides(applied):
+    said = applied("task", "run", "duo", "clocks", "--name", "t1", "-q")
     assert (said.code, said.out) == (0, "second on first on clocks\n"), said.err
 
-    assert team("task", "list", "-o", "name").out.split() == ["t1"]
-    assert "Succeeded" in team("task", "show", "t1").out
-    logs = team("task", "logs", "t1", "-f")
+    assert applied("task", "list", "-o", "name").out.split() == ["t1"]
+    assert "Succeeded" in applied("task", "show", "t1").out
+    logs = applied("task", "logs", "t1", "-f")
     assert logs.code == 0
     assert logs.out.count("the task has succeeded") == 1
-    assert team("task", "logs", "t1").out == logs.out
-    events = [json.loads(line) for line in team("task", "events", "t1", "-f").out.splitlines()]
+    assert applied("task", "logs", "t1").out == logs.out
+    events = [json.loads(line) for line in applied("task", "events", "t1", "-f").out.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    assert "first" in team("task", "graph", "t1").out
-    assert "second on first on clocks" in team("task", "trace", "t1", "--full").out
-    assert "succeeded" in team("why", "t1").out
-    runs = json.loads(team("runs", "-o", "json").out)["items"]
+    assert "first" in applied("task", "graph", "t1").out
+    assert "second on first on clocks" in applied("task", "trace", "t1", "--full").out
+    assert "succeeded" in applied("why", "t1").out
+    runs = json.loads(applied("runs", "-o", "json").out)["items"]
     assert sorted(run["spec"]["agent"] for run in runs) == ["first", "second"]
-    assert "first on clocks" in team("trace", runs[-1]["metadata"]["name"]).out
-    assert team("why", runs[0]["metadata"]["name"]).code == 0
-    assert team("task", "archive", "t1").code == 0
-    assert team("task", "list", "-o", "name").out == ""
+    assert "first on clocks" in applied("trace", runs[-1]["metadata"]["name"]).out
+    assert applied("why", runs[0]["metadata"]["name"]).code == 0
+    assert applied("task", "archive", "t1").code == 0
+    assert applied("task", "list", "-o", "name").out == ""
 
 
-def test_a_task_that_fails_says_so_and_can_be_tried_again(team):
-    said = team("task", "run", "second", "bad", "--name", "t1", "-q")
+def test_a_task_that_fails_says_so_and_can_be_tried_again(applied):
+    said = applied("task", "run", "second", "bad", "--name", "t1", "-q")
     assert said.code == 1
     assert "failed" in said.err or "dead-lettered" in said.err
-    again = team("task", "requeue", "t1")
+    again = applied("task", "requeue", "t1")
     assert again.code == 0, again.err
-    assert team("task", "wait", "t1", "-q", *_here(team)).code == 1
+    assert applied("task", "wait", "t1", "-q", *_here(applied)).code == 1
 
 
-def test_asking_twice_with_one_key_finds_one_task(team):
-    first = team("task", "run", "duo", "clocks", "--key", "k1", "--detach")
-    second = team("task", "run", "duo", "clocks", "--key", "k1", "--detach")
+def test_asking_twice_with_one_key_finds_one_task(applied):
+    first = applied("task", "run", "duo", "clocks", "--key", "k1", "--detach")
+    second = applied("task", "run", "duo", "clocks", "--key", "k1", "--detach")
 
     assert (first.code, second.code) == (0, 0), first.err
     assert first.out == second.out
-    assert team("task", "run", "duo", "other", "--key", "k1", "--detach").code == 4
+    assert applied("task", "run", "duo", "other", "--key", "k1", "--detach").code == 4
 
 
-def test_an_approval_is_shown_and_given_and_the_work_goes_on(team):
-    said = team("task", "run", "payer", "go", "--name", "t1")
+def test_an_approval_is_shown_and_given_and_the_work_goes_on(applied):
+    said = applied("task", "run", "payer", "go", "--name", "t1")
     assert said.code == 8, said.err
 
-    (name,) = team("approvals", "list", "-o", "name").out.split()
-    assert "pay" in team("approvals", "show", name).out
-    assert team("approvals", "approve", name, "--no-resume").code == 0
-    assert team("approvals", "approve", name).code == 4
+    (name,) = applied("approvals", "list", "-o", "name").out.split()
+    assert "pay" in applied("approvals", "show", name).out
+    assert applied("approvals", "approve", name, "--no-resume").code == 0
+    assert applied("approvals", "approve", name).code == 4
 
-    waited = team("task", "wait", "t1", "-q", "--wait", *_here(team))
+    waited = applied("task", "wait", "t1", "-q", "--wait", *_here(applied))
     assert (waited.code, waited.out) == (0, "Paid: 5 euros.\n"), waited.err
 
 
-def test_a_question_is_listed_and_answered(team):
-    said = team("task", "run", "asker", "go", "--name", "t1")
+def test_a_question_is_listed_and_answered(applied):
+    said = applied("task", "run", "asker", "go", "--name", "t1")
     assert said.code == 8, said.err
-    (question,) = json.loads(team("answer", "-o", "json").out)
+    (question,) = json.loads(applied("answer", "-o", "json").out)
     assert question["question"] == "Which colour?"
 
-    assert team("answer", question["run_id"], "blue", "--no-resume").code == 0
+    assert applied("answer", question["run_id"], "blue", "--no-resume").code == 0
 
-    waited = team("task", "wait", "t1", "-q", "--wait", *_here(team))
+    waited = applied("task", "wait", "t1", "-q", "--wait", *_here(applied))
     assert (waited.code, waited.out) == (0, "It is blue\n"), waited.err
 
 
@@ -199,13 +192,13 @@ def test_what_is_not_there_is_told_in_the_same_way(ask, words, code):
     assert "hint: " in said.err
 
 
-def _here(team) -> list[str]:
+def _here(applied) -> list[str]:
     """On the store nobody else does the work."""
-    return [] if team.far else ["--here"]
+    return [] if applied.far else ["--here"]
 
 
-def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(team, tmp_path):
-    words = [*team.where, "get", "agents", "-w", "-o", "name"]
+def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(applied, tmp_path):
+    words = [*applied.where, "get", "agents", "-w", "-o", "name"]
     command = [sys.executable, "-u", "-m", "foliot.cli", *map(str, words)]
     watch = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     guard = threading.Timer(60, watch.kill)
@@ -213,7 +206,7 @@ def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(team, tmp_path):
     try:
         assert watch.stdout is not None
         listed = [watch.stdout.readline().strip() for _ in range(4)]
-        assert team("delete", "agent/payer").code == 0
+        assert applied("delete", "agent/payer").code == 0
         changed = watch.stdout.readline().strip()
         watch.send_signal(signal.SIGINT)
         rest, errors = watch.communicate()
@@ -226,29 +219,29 @@ def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(team, tmp_path):
     assert (changed, rest, errors.strip(), watch.returncode) == ("agent/payer", "", "", 130)
 
 
-def test_a_changed_task_is_refused_and_one_that_did_not_change_is_not(team, tmp_path):
+def test_a_changed_task_is_refused_and_one_that_did_not_change_is_not(applied, tmp_path):
     (tmp_path / "task.yaml").write_text(TASK.format("clocks"))
-    accepted = team("apply", "-f", "task.yaml")
+    accepted = applied("apply", "-f", "task.yaml")
     assert (accepted.code, "task/brief accepted" in accepted.out) == (0, True), accepted.err
-    assert team("apply", "-f", "task.yaml").code == 0
+    assert applied("apply", "-f", "task.yaml").code == 0
 
     (tmp_path / "task.yaml").write_text(TASK.format("bells"))
-    refused = team("apply", "-f", "task.yaml")
+    refused = applied("apply", "-f", "task.yaml")
 
     assert (refused.code, refused.out) == (4, "")
     assert "task/brief asks for something else than the work that was accepted under its name." in refused.err
     assert "Nothing was applied." in refused.err
-    assert f"`foliot delete task brief -n {team.space}`" in refused.err
-    assert "clocks" in team("get", "task", "brief", "-o", "yaml").out
+    assert f"`foliot delete task brief -n {applied.space}`" in refused.err
+    assert "clocks" in applied("get", "task", "brief", "-o", "yaml").out
 
 
-def test_a_resource_is_changed_in_an_editor(team, tmp_path, monkeypatch):
+def test_a_resource_is_changed_in_an_editor(applied, tmp_path, monkeypatch):
     editor = tmp_path / "editor.sh"
     editor.write_text("#!/bin/sh\nsed -i 's/prompt: Go./prompt: Stay./' \"$1\"\n")
     editor.chmod(0o755)
     monkeypatch.setenv("EDITOR", str(editor))
 
-    said = team("edit", "agent/first")
+    said = applied("edit", "agent/first")
 
     assert said.code == 0, said.err
-    assert "prompt: Stay." in team("get", "agent/first", "-o", "yaml").out
+    assert "prompt: Stay." in applied("get", "agent/first", "-o", "yaml").out

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 MANIFEST = """\
 apiVersion: foliot.dev/v1
 kind: ModelEndpoint
@@ -97,13 +95,6 @@ def furnish(folder: Path) -> None:
     (folder / "two_tools.py").write_text(TOOLS)
 
 
-@pytest.fixture
-def team(ask):
-    said = ask("apply", "-f", "team.yaml")
-    assert said.code == 0, said.err
-    return ask
-
-
 def plain(text: str) -> str:
     """Without what differs from run to run: ids, namespaces and durations."""
     text = re.sub(r"\bn[0-9a-f]{8}/", "", text)
@@ -111,8 +102,8 @@ def plain(text: str) -> str:
     return re.sub(r"\b\d+(\.\d+)? ?(ms|s)\b", "TIME", text)
 
 
-def test_a_run_is_watched_to_its_answer_and_looked_at_afterwards(team) -> None:
-    said = team("run", "writer", "clocks")
+def test_a_run_is_watched_to_its_answer_and_looked_at_afterwards(applied) -> None:
+    said = applied("run", "writer", "clocks")
 
     assert (said.code, said.out) == (0, "On clocks: all is well.\n"), said.err
     assert plain(said.err).splitlines() == [
@@ -127,9 +118,9 @@ def test_a_run_is_watched_to_its_answer_and_looked_at_afterwards(team) -> None:
         "  TIME · 74 tokens",
         "✓ succeeded  2 steps · 1 tool call · 123 tokens · TIME · RUN",
     ]
-    assert team("run", "writer", "clocks", "-q").out == "On clocks: all is well.\n"
-    assert team("trace").code == 0
-    assert "succeeded" in team("why").out
+    assert applied("run", "writer", "clocks", "-q").out == "On clocks: all is well.\n"
+    assert applied("trace").code == 0
+    assert "succeeded" in applied("why").out
 
 
 def test_manifests_are_applied_before_their_agent_runs(ask) -> None:
@@ -144,8 +135,8 @@ def test_manifests_are_applied_before_their_agent_runs(ask) -> None:
     assert ask("run", "nobody", "x").code == 3
 
 
-def test_events_of_a_run_are_told_to_programs_line_by_line(team) -> None:
-    lines = [json.loads(line) for line in team("run", "writer", "clocks", "--json").out.splitlines()]
+def test_events_of_a_run_are_told_to_programs_line_by_line(applied) -> None:
+    lines = [json.loads(line) for line in applied("run", "writer", "clocks", "--json").out.splitlines()]
 
     stored = [line for line in lines if "seq" in line]
     assert [line["seq"] for line in stored] == list(range(1, len(stored) + 1))
@@ -154,70 +145,70 @@ def test_events_of_a_run_are_told_to_programs_line_by_line(team) -> None:
     assert lines[-1]["data"]["output"] == "On clocks: all is well."
     pieces = [line["data"]["text"] for line in lines if line["type"] == "text.delta" and line["step"] == 2]
     answer = "On clocks: all is well."
-    if team.far:  # pieces are for show: what was said before somebody listened is not said again
+    if applied.far:  # pieces are for show: what was said before somebody listened is not said again
         assert all(piece in answer for piece in pieces)
     else:
         assert "".join(pieces) == answer
 
 
-def test_a_run_that_fails_says_why_and_ends_with_1(team) -> None:
-    said = team("run", "broken", "x")
+def test_a_run_that_fails_says_why_and_ends_with_1(applied) -> None:
+    said = applied("run", "broken", "x")
 
     assert said.code == 1
     assert "error: " in said.err
     assert "foliot why" in said.err
 
 
-def test_a_run_that_needs_consent_ends_with_8_and_goes_on_when_it_is_given(team) -> None:
-    said = team("run", "payer", "go", "--id", team.space)
+def test_a_run_that_needs_consent_ends_with_8_and_goes_on_when_it_is_given(applied) -> None:
+    said = applied("run", "payer", "go", "--id", applied.space)
     assert said.code == 8, said.err
     assert "foliot approvals approve" in said.err
 
-    (name,) = team("approvals", "list", "-o", "name").out.split()
-    assert team("approvals", "approve", name, "--no-resume").code == 0
+    (name,) = applied("approvals", "list", "-o", "name").out.split()
+    assert applied("approvals", "approve", name, "--no-resume").code == 0
 
-    assert _until(lambda: team("resume", team.space, "-q"), lambda said: said.code == 0).out == "Paid: 5 euros.\n"
-    assert team("cancel", team.space).code == 4
+    assert _until(lambda: applied("resume", applied.space, "-q"), lambda said: said.code == 0).out == "Paid: 5 euros.\n"
+    assert applied("cancel", applied.space).code == 4
 
 
-def test_a_denied_call_is_told_to_the_model(team) -> None:
-    assert team("run", "payer", "go", "--id", team.space).code == 8
-    (name,) = team("approvals", "list", "-o", "name").out.split()
+def test_a_denied_call_is_told_to_the_model(applied) -> None:
+    assert applied("run", "payer", "go", "--id", applied.space).code == 8
+    (name,) = applied("approvals", "list", "-o", "name").out.split()
 
-    assert team("approvals", "deny", name, "--comment", "not today", "--no-resume").code == 0
+    assert applied("approvals", "deny", name, "--comment", "not today", "--no-resume").code == 0
 
-    ended = _until(lambda: team("resume", team.space, "-q"), lambda said: said.code != 8)
+    ended = _until(lambda: applied("resume", applied.space, "-q"), lambda said: said.code != 8)
     assert (ended.code, "not today" in ended.out) == (0, True), ended.err
 
 
-def test_a_question_is_answered_from_elsewhere(team) -> None:
-    assert team("run", "asker", "go", "--id", team.space).code == 8
+def test_a_question_is_answered_from_elsewhere(applied) -> None:
+    assert applied("run", "asker", "go", "--id", applied.space).code == 8
 
-    assert team("answer", team.space, "blue", "--no-resume").code == 0
+    assert applied("answer", applied.space, "blue", "--no-resume").code == 0
 
-    assert _until(lambda: team("resume", team.space, "-q"), lambda said: said.code == 0).out == "It is blue\n"
+    assert _until(lambda: applied("resume", applied.space, "-q"), lambda said: said.code == 0).out == "It is blue\n"
 
 
-def test_a_run_that_waits_can_be_cancelled(team) -> None:
-    assert team("run", "payer", "go", "--id", team.space).code == 8
+def test_a_run_that_waits_can_be_cancelled(applied) -> None:
+    assert applied("run", "payer", "go", "--id", applied.space).code == 8
 
-    said = team("cancel", team.space, "--reason", "changed my mind")
+    said = applied("cancel", applied.space, "--reason", "changed my mind")
 
     assert said.code == 0
-    assert _until(lambda: team("why", team.space), lambda said: "cancelled" in said.out).code == 0
-    assert team("resume", team.space).code == 1
+    assert _until(lambda: applied("why", applied.space), lambda said: "cancelled" in said.out).code == 0
+    assert applied("resume", applied.space).code == 1
 
 
-def test_ctrl_c_cancels_the_run_wherever_it_is_driven(team, tmp_path: Path) -> None:
-    hold = team.folder / "look.hold"
+def test_ctrl_c_cancels_the_run_wherever_it_is_driven(applied, tmp_path: Path) -> None:
+    hold = applied.folder / "look.hold"
     hold.touch()
-    words = [*team.where, "run", "writer", "clocks", "--id", team.space]
+    words = [*applied.where, "run", "writer", "clocks", "--id", applied.space]
     command = [sys.executable, "-u", "-m", "foliot.cli", *map(str, words)]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     guard = threading.Timer(PATIENCE, running.kill)
     guard.start()
     try:
-        while not (team.folder / "look.held").exists():
+        while not (applied.folder / "look.held").exists():
             assert running.poll() is None, running.communicate()
             time.sleep(0.01)
         running.send_signal(signal.SIGINT)
@@ -230,7 +221,7 @@ def test_ctrl_c_cancels_the_run_wherever_it_is_driven(team, tmp_path: Path) -> N
 
     assert running.returncode == 130, errors
     assert "Cancelling" in errors
-    assert "cancelled" in team("why", team.space).out
+    assert "cancelled" in applied("why", applied.space).out
 
 
 def _until(ask: Callable[[], object], good: Callable[[object], bool]) -> object:

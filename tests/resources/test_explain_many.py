@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from foliot.resources import explain
@@ -12,10 +14,10 @@ def test_only_the_first_of_many_unknown_fields_are_guessed_at(monkeypatch: pytes
     guessed = 0
     suggest = explain.suggest
 
-    def counted(*given: object) -> str | None:
+    def counted(*given: Any) -> str | None:
         nonlocal guessed
         guessed += 1
-        return suggest(*given)  # type: ignore[arg-type]
+        return suggest(*given)
 
     monkeypatch.setattr(explain, "suggest", counted)
     unknown = {f"k{number}": number for number in range(5000)}

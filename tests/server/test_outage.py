@@ -26,9 +26,15 @@ def endpoint(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"provider": "mock"}}
 
 
+class Admin(httpx.AsyncClient):
+    """Known to the server. `late` has a token that was never shown to it."""
+
+    late: dict[str, str]
+
+
 @pytest.fixture
-async def http(postgres_service: Any, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """An admin at a server on a PostgreSQL of the test's own. `http.late` is a token that was never shown to it."""
+async def http(postgres_service: Any, tmp_path: Path) -> AsyncIterator[Admin]:
+    """An admin at a server on a PostgreSQL of the test's own."""
     settings = load_settings({"home": str(tmp_path), "store": postgres_service.url}, {})
     async with Runtime(settings=settings) as runtime:
         database = runtime.tasking.database
@@ -40,22 +46,20 @@ async def http(postgres_service: Any, tmp_path: Path) -> AsyncIterator[httpx.Asy
         app = create_app(runtime, settings=settings, auth=auth)
         async with (
             HttpServer(app, Listen("127.0.0.1", 0), grace=10) as server,
-            httpx.AsyncClient(
-                base_url=server.url, timeout=PATIENCE, headers={"Authorization": f"Bearer {used}"}
-            ) as http,
+            Admin(base_url=server.url, timeout=PATIENCE, headers={"Authorization": f"Bearer {used}"}) as http,
         ):
-            http.late = {"Authorization": f"Bearer {late}"}  # type: ignore[attr-defined]
+            http.late = {"Authorization": f"Bearer {late}"}
             yield http
         await auth.close()
 
 
-async def ready(http: httpx.AsyncClient) -> None:
+async def ready(http: Admin) -> None:
     async with asyncio.timeout(PATIENCE):
         while (await http.get("/readyz")).status_code != 200:
             await asyncio.sleep(0.05)
 
 
-async def names_behind(http: httpx.AsyncClient, streaming: Any, revision: str, last: str) -> list[str]:
+async def names_behind(http: Admin, streaming: Any, revision: str, last: str) -> list[str]:
     """What a watch tells behind this revision up to the resource `last`, over as many streams as it takes."""
     told: list[str] = []
     async with asyncio.timeout(PATIENCE):
@@ -74,7 +78,7 @@ async def names_behind(http: httpx.AsyncClient, streaming: Any, revision: str, l
 
 @pytest.mark.services
 async def test_503_while_it_is_away_then_service_again_without_a_restart(
-    postgres_service: Any, http: httpx.AsyncClient, streaming: Any
+    postgres_service: Any, http: Admin, streaming: Any
 ) -> None:
     assert (await http.post(PATH, json=endpoint("before"))).status_code == 201
     listed = await http.get(PATH)
@@ -95,7 +99,7 @@ async def test_503_while_it_is_away_then_service_again_without_a_restart(
         ("DELETE", f"{PATH}/before", None, {}),
         ("POST", "/v1/work/tasks", {"target_kind": "agent", "target": "a", "message": "m"}, {}),
         # Whether somebody is known cannot be said now, which is not the same as that they are not.
-        ("GET", f"{PATH}/before", None, http.late),  # type: ignore[attr-defined]
+        ("GET", f"{PATH}/before", None, http.late),
     ]
     answers = await asyncio.gather(
         *(http.request(method, path, json=body, headers=headers) for method, path, body, headers in requests)
@@ -112,14 +116,14 @@ async def test_503_while_it_is_away_then_service_again_without_a_restart(
 
     assert (await http.get(f"{PATH}/before")).headers["etag"] == version, "what was refused was not done"
     assert (await http.get(f"{PATH}/lost")).status_code == 404
-    assert (await http.get(PATH, headers=http.late)).status_code == 200  # type: ignore[attr-defined]
+    assert (await http.get(PATH, headers=http.late)).status_code == 200
     assert (await http.post(PATH, json=endpoint("after"))).status_code == 201
     assert await watching == ["between", "after"]
 
 
 @pytest.mark.services
 async def test_a_database_that_dies_again_and_again_loses_nothing_that_was_answered(
-    postgres_service: Any, http: httpx.AsyncClient
+    postgres_service: Any, http: Admin
 ) -> None:
     kept: list[str] = []
     done = asyncio.Event()

@@ -86,7 +86,7 @@ class Caller:
 
     def reply(self, method: str = "GET") -> Reply:
         """The next answer. Raises `ConnectionError` when there is none."""
-        response = HTTPResponse(self, method=method)  # type: ignore[arg-type]
+        response = HTTPResponse(self, method=method)  # type: ignore[arg-type]  # of a socket it uses makefile() alone
         response.begin()
         return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
 
