@@ -12,6 +12,7 @@ import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.errors import Conflict, Denied, InvalidInput
+from foliot.kernel.budget import Limits
 from foliot.kernel.events import ToolFinished, ToolStarted
 from foliot.kernel.messages import ModelRequest, ToolResult
 from foliot.resources.validate import validate_document
@@ -285,6 +286,19 @@ async def test_a_call_waits_for_the_tool_it_comes_after_whatever_the_model_wrote
     )
 
     assert started == ["build", "deploy"]
+    assert all(result.error is None for result in results)
+
+
+async def test_calls_wait_for_the_tool_they_come_after_also_when_it_is_behind_all_that_may_run_at_once() -> None:
+    log: list[str] = []
+    ships = [f"ship{number}" for number in range(Limits().parallel_tools)]
+    tools = [ordered("test", log, after=("build",)), ordered("build", log)]
+
+    results, started = await run_calls(
+        [*tools, *(ordered(name, log, after=("test",)) for name in ships)], *ships, "test", "build"
+    )
+
+    assert started == ["build", "test", *ships]
     assert all(result.error is None for result in results)
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from foliot.engine.fork import branch
 from foliot.engine.replay import replay
 from foliot.engine.runs import user_message
+from foliot.engine.signals import signal
 from foliot.errors import Conflict, NotFound
+from foliot.kernel.budget import Limits
 from foliot.kernel.codec import encode, type_of
-from foliot.kernel.events import Fork, ModelFailed, StepStarted
+from foliot.kernel.events import Fork, InputReceived, ModelFailed, StepStarted
+from foliot.kernel.feedback import EMPTY, LAST_ANSWER
+from foliot.kernel.messages import ModelRequest, ModelResponse
+from foliot.kernel.spec import Repairs
 from foliot.models.base import ModelOverloaded
 from foliot.store.runs import Entry
 from foliot.tools.function import tool
@@ -53,10 +59,6 @@ async def test_a_fact_that_cannot_follow_is_a_difference(engine: Engine) -> None
 
 
 async def test_under_another_spec_the_journal_replays_differently(engine: Engine) -> None:
-    from msgspec.structs import replace
-
-    from foliot.kernel.budget import Limits
-
     found = replay(replace(engine.spec, limits=Limits(max_steps=1)), "r1", await engine.journal.read("r1"))
     assert found.difference is not None
 
@@ -81,6 +83,46 @@ async def test_a_branch_has_the_settled_past_and_what_is_changed(engine: Engine)
     assert [message.role for message in found.history] == ["user", "assistant", "tool"]
     assert found.input == (user_message("and now?"),)
     assert found.fork == Fork("r1", 6)
+
+
+async def test_a_branch_has_what_the_model_was_told_before_the_step() -> None:
+    def answer(request: ModelRequest) -> ModelResponse:
+        if len(engine.models.requests) == 1:
+            said = InputReceived("i1", user_message("in French"), "steer", "ann")
+            later = InputReceived("i2", user_message("and then Rome"), "queue", "ann")
+            for number, fact in enumerate((said, later)):
+                engine.runs.local("r1").deliver(signal("r1", fact, engine.now, signal_id=f"s{number}"))
+            return calls("look")
+        return says("")
+
+    engine = Engine(answer, [look], repairs=Repairs(outputs=1))
+    await engine.run()
+    asked = [request.messages for request in engine.models.requests]
+    assert [messages[-1].text for messages in asked[1:]] == ["in French", "and then Rome", EMPTY]
+
+    assert [(await branch(engine.runs, "r1", at=step)).history for step in (2, 3, 4)] == asked[1:]
+    await engine.close()
+
+
+async def test_a_branch_at_the_first_step_has_what_was_said_before_it() -> None:
+    engine = Engine(in_turn(says("done")))
+    driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1")
+    driver.deliver(signal("r1", InputReceived("i1", user_message("quickly"), "steer"), engine.now))
+    await engine.runs.drive(driver)
+
+    assert (await branch(engine.runs, "r1", at=1)).input == engine.models.requests[0].messages
+    other = await branch(engine.runs, "r1", at=1, input=(user_message("otherwise"),))
+    assert other.input == (user_message("otherwise"),)
+    await engine.close()
+
+
+async def test_a_branch_is_not_told_of_a_limit_that_it_has_not_reached() -> None:
+    engine = Engine(in_turn(calls("look"), says("done")), [look], limits=Limits(max_steps=2), on_limit="finish")
+    await engine.run()
+    assert engine.models.requests[1].messages[-1].text == LAST_ANSWER
+
+    assert (await branch(engine.runs, "r1", at=2)).history == engine.models.requests[1].messages[:-1]
+    await engine.close()
 
 
 async def test_a_fork_of_a_fork_keeps_the_whole_past(engine: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from foliot.kernel.actions import CallTools, Wait
 from foliot.kernel.budget import Limits
 from foliot.kernel.events import (
     ApprovalDecided,
@@ -17,6 +18,7 @@ from foliot.kernel.events import (
     StepStarted,
     ToolFinished,
     ToolStarted,
+    UnknownDecided,
 )
 from foliot.kernel.rules import refusal
 from foliot.kernel.spec import Contract, Repairs
@@ -151,6 +153,43 @@ def test_a_reading_tool_is_asked_again_after_something_may_have_changed():
     play = Play(spec(duplicates="short_circuit"), answers)
     play.run()
     assert [call.call_id for call in play.started] == ["a", "c", "d"]
+
+
+def test_what_was_read_while_something_changed_is_read_again():
+    play = Play(spec(duplicates="short_circuit"), [asks(("c", "look")), says("done")])
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "look"), ("b", "save"))))
+    look, save = play.next().calls
+    play.record(look.started(), save.started())
+    play.record(ToolFinished(result(save)), ToolFinished(result(look, "as it was before")))
+    play.run()
+    assert [call.call_id for call in play.started] == ["c"]
+
+
+def test_a_change_that_a_person_confirmed_after_a_crash_is_a_change():
+    play = Play(spec(duplicates="short_circuit"), [asks(("a", "look")), asks(("b", "pay")), asks(("c", "look"))])
+    play.ask(play.next())
+    play.call(play.next())
+    play.ask(play.next())
+    play.record(play.next().calls[0].started())
+    play.crash()
+    assert isinstance(play.run(), Wait)
+    play.record(UnknownDecided("b", "happened", by="ann"))
+    play.ask(play.next())
+    action = play.next()
+    assert isinstance(action, CallTools)
+    assert [call.call_id for call in action.calls] == ["c"]
+
+
+def test_a_call_that_was_refused_has_changed_nothing():
+    play = Play(
+        spec(duplicates="short_circuit"), [asks(("a", "look")), asks(("b", "pay")), asks(("c", "look")), says("x")]
+    )
+    tool = play.tool
+    play.tool = lambda call: ApprovalRequested("b", "ap", "pay", "d") if call.name == "pay" else tool(call)
+    play.run()
+    play.record(ApprovalDecided("b", "deny"))
+    play.run()
+    assert [call.call_id for call in play.started] == ["a"]
 
 
 def test_a_tool_with_effects_is_not_repeated_whatever_happened_since():

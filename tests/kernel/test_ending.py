@@ -193,6 +193,29 @@ def test_an_answer_that_was_cut_off_is_sent_back_and_then_fails_the_run():
     assert [rejected.reason for rejected in play.all(OutputRejected)] == ["truncated", "truncated"]
 
 
+@pytest.mark.parametrize("outputs", [0, 1])
+def test_another_attempt_does_not_begin_with_the_answer_that_was_not_accepted(outputs: int):
+    """A provider would take it as the beginning of its own answer, or refuse the request."""
+    cut = says("half an ans", stop="length")
+    play = Play(spec(repairs=Repairs(outputs=outputs)), [cut] * (outputs + 1))
+    for _ in range(outputs + 1):
+        play.ask(play.next())
+    play.record(*play.decide().events, RunRetried(1, "repairs_exhausted"), RunClaimed(2))
+    play.answers = iter([says("done")])
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    roles = [message.role for message in play.asked[-1].request.messages]
+    assert roles == ["user", *["assistant", "user"] * outputs]
+
+
+def test_another_attempt_after_an_empty_answer_begins_with_all_that_was_said():
+    past = (user("before"), says("earlier").message)
+    play = Play(spec(repairs=Repairs(outputs=0)), [says(" ")], history=past)
+    play.ask(play.next())
+    play.record(*play.decide().events, RunRetried(1, "repairs_exhausted"), RunClaimed(2))
+    assert play.next().request.messages == (*past, user("go"))
+
+
 def test_a_transcript_that_is_too_long_is_compacted_once():
     overflow = failing(kind="context_overflow", retryable=False)
     play = Play(spec(compaction=True), [overflow, says("done")])
@@ -343,6 +366,46 @@ def test_waiting_for_the_model_uses_up_the_time_limit():
     play.record(RunResumed("timer"))
     play.run()
     assert play.state.ended.reason == "seconds"
+
+
+def test_nobody_waits_for_the_model_past_the_time_limit():
+    play = Play(spec(limits=Limits(max_seconds=60.0)), [failing(retry_after=3600.0), says("x")])
+    ends = play.now + 60.0
+    action = play.run()
+    assert isinstance(action, Wait)
+    assert action.waiting.until == ends
+    play.now = ends
+    play.record(RunResumed("timer"))
+    play.run()
+    assert (play.state.ended.code, play.state.ended.reason) == ("budget_exceeded", "seconds")
+    assert len(play.asked) == 1
+
+
+def test_the_time_between_two_attempts_is_not_that_of_the_run():
+    play = Play(spec(limits=Limits(max_seconds=60.0)), [failing(kind="other", retryable=False), says("x")])
+    claimed = play.now
+    play.ask(play.next())
+    play.record(RunRetried(1, "other", due=play.now + 500.0))
+    left = play.now
+    play.now += 500.0
+    play.record(RunClaimed(2))
+    asking = play.next()
+    assert isinstance(asking, AskModel)
+    assert asking.deadline == claimed + 60.0 + (play.facts[-2][0] - left)
+    play.ask(asking)
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_a_wait_that_outlasts_an_attempt_is_counted_once():
+    play = Play(spec(limits=Limits(max_seconds=60.0)))
+    claimed = play.now
+    play.record(RunWaiting("capacity", "capacity"))
+    waiting_since = play.now
+    play.record(RunRetried(1, "worker_lost"))
+    play.now += 500.0
+    play.record(RunClaimed(2), RunResumed("capacity"))
+    assert play.state.deadline == claimed + 60.0 + (play.now - waiting_since)
 
 
 def test_a_crash_does_not_give_a_run_more_time():

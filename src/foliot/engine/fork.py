@@ -10,8 +10,11 @@ from msgspec.structs import replace
 from foliot.engine.runs import Runs
 from foliot.errors import NotFound
 from foliot.kernel.events import Fork, RunCreated, StepStarted
+from foliot.kernel.feedback import LAST_ANSWER
+from foliot.kernel.folds import inputs_due
 from foliot.kernel.messages import Message
 from foliot.kernel.spec import RunSpec
+from foliot.kernel.state import State
 
 
 class Branch(Struct, frozen=True):
@@ -35,7 +38,8 @@ async def branch(
 ) -> Branch:
     """The run as it was just before step `at`, with what is to be different. Raises `NotFound` for a step it never had.
 
-    At step 1 `input` takes the place of the original one; later it is said after the steps that are kept.
+    At step 1 `input` takes the place of the original one; later it is said after the steps that are kept. What the
+    model was told right before the step (a steering input, why its answer came back) is part of what is kept.
     """
     facts = await runs.facts(run_id)
     seq = next((n for n, (_, event) in enumerate(facts) if isinstance(event, StepStarted) and event.step == at), None)
@@ -51,7 +55,14 @@ async def branch(
         model=state.spec.model if model is None else model,
     )
     if at == 1:
-        history, said = await runs.history(created), created.input if input is None else tuple(input)
+        history = await runs.history(created)
+        said = (*created.input, *_told(state)) if input is None else tuple(input)
     else:
-        history, said = state.settled_messages(), tuple(input or ())
+        history, said = (*state.settled_messages(), *_told(state)), tuple(input or ())
     return Branch(changed, history, said, Fork(run_id, seq), created.definitions)
+
+
+def _told(state: State) -> tuple[Message, ...]:
+    """What the next question would have added to the transcript, but for the word of a limit: a fork starts afresh."""
+    notes = (note for note in state.notes if note.text != LAST_ANSWER)
+    return (*notes, *(given.message for given in inputs_due(state)))

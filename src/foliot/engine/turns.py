@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from foliot.engine.effects import failed
 from foliot.kernel.actions import CallIntent
+from foliot.kernel.calls import intent as intent_of
 from foliot.kernel.calls import parse_arguments
 from foliot.kernel.events import ToolFinished
 from foliot.kernel.messages import ToolFailure
@@ -25,8 +26,6 @@ class Turns:
 
 def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> Turns:
     """The calls that may start, of those that the kernel would start side by side."""
-    if len(state.calls) < 2:
-        return Turns(intents)
     definitions = [tools.definition(call.name) for call in state.calls]
     if not any(each is not None and (each.after or each.resource_keys) for each in definitions):
         return Turns(intents)
@@ -55,8 +54,18 @@ def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> T
             if not waits:
                 ready.append(intent)
     if not ready and not refused and not any(call.phase == "running" for call in state.calls):
-        ready = [intents[0]]  # a circle of more than two: the model's order breaks it
+        ready = [_first_in_line(state, before) or intents[0]]  # a circle of more than two: the model's order breaks it
     return Turns(ready, refused)
+
+
+def _first_in_line(state: State, before: dict[str, list[tuple[str, bool]]]) -> CallIntent | None:
+    """A call that all of these wait for, though the kernel would start it later: the model wrote it behind them."""
+    done = {call.id for call in state.calls if call.phase == "done"}
+    for call in state.calls:
+        may_start = call.phase == "requested" and call.twin is None and call.verdict is None and call.violation is None
+        if may_start and all(earlier in done for earlier, _ in before.get(call.id, ())):
+            return intent_of(state, call)
+    return None
 
 
 def _goes_on(tools: Toolbox, intent: CallIntent) -> bool:

@@ -116,7 +116,7 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
         call.bad = call.bad or result.error.kind in MISTAKES
         if result.error.kind == "denied" and state.spec.on_denied == "fail":
             state.end("denied", result.error.reason, f"{call.name}: {result.error.message}")
-    if event.synthetic is None and call.effect != "read":
+    if call.attempts and call.effect != "read":  # whoever says how it ended: once started, it may have acted
         state.effects += 1
     if call.signature is not None:
         settle_twins(state, call, event)

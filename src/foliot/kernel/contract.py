@@ -42,7 +42,8 @@ def settle_twins(state: State, call: Call, event: ToolFinished) -> None:
     """A call with a signature has its result: remember it, and let an equal one of this step follow or go ahead."""
     assert call.signature is not None
     if call.succeeded and event.synthetic is None:
-        state.cache[call.signature] = (event.result, state.effects)
+        # As it was when the call began: what changed beside it may not be in what it read.
+        state.cache[call.signature] = (event.result, call.effects_before)
     for other in state.calls:
         if other.twin is call:
             other.twin = None

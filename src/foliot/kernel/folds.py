@@ -31,7 +31,10 @@ def _claimed(state: State, event: e.RunClaimed) -> None:
     state.attempt = event.attempt
     state.fruitless += 1
     state.held = True
-    state.retried = None
+    if state.retried is not None:
+        if state.waiting is None:  # what it waits for besides is counted when that is over
+            state.waited += state.now - state.left_at
+        state.retried = None
     state.asking = False
     if state.started_at is None:
         state.started_at = state.now
@@ -62,9 +65,11 @@ def _retried(state: State, event: e.RunRetried) -> None:
     state.asking = False
     state.fruitless = 0
     state.retried = event
+    state.left_at = state.now
     if state.ending is not None and state.ending.cancelled is None:
         state.ending = None
-    if state.answer is not None and state.transcript and state.transcript[-1].role == "assistant":
+    answer = state.answer
+    if answer is not None and not answer.empty and state.transcript and state.transcript[-1].role == "assistant":
         state.transcript.pop()  # an answer that was not accepted is asked for again
     state.answer = None
     state.retry_at = None
@@ -157,12 +162,12 @@ REJECTED: Final[Mapping[e.Rejection, tuple[str, str]]] = {
 
 
 def _output_rejected(state: State, event: e.OutputRejected) -> None:
-    state.answer = None
     if state.output_repairs >= state.spec.repairs.outputs:
         code, what = REJECTED[event.reason]
         problems = f": {'; '.join(event.problems)}" if event.problems else ""
         state.end(code, "repairs_exhausted", f"{what}{problems}")
-        return
+        return  # the answer stays: another attempt takes it out of the transcript
+    state.answer = None
     state.output_repairs += 1
     state.notes.append(feedback.user_message(event.feedback))
 
@@ -179,6 +184,7 @@ def _tool_started(state: State, event: e.ToolStarted) -> None:
         state.spent.tool_calls += 1
     call.attempts += 1
     call.phase = "running"
+    call.effects_before = state.effects
 
 
 def _tool_finished(state: State, event: e.ToolFinished) -> None:

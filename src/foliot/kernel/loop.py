@@ -264,7 +264,9 @@ def _continue(state: State) -> Action:
         return Wait(waiting, (waiting,))
     if state.retry_at is not None and state.now < state.retry_at:
         message = f"the model failed {state.model_failures} times; it is asked again later"
-        waiting = RunWaiting("model_retry", "timer", until=state.retry_at, message=message)
+        # A provider may name any time: nobody waits past the end of the run's own.
+        until = state.retry_at if state.deadline is None else min(state.retry_at, state.deadline)
+        waiting = RunWaiting("model_retry", "timer", until=until, message=message)
         return Wait(waiting, (waiting,))
     if state.overflow:
         return Compact(state.step, tuple(state.transcript))

@@ -62,6 +62,7 @@ class Call:
 
     phase: CallPhase = "requested"
     attempts = 0  # how often it was started
+    effects_before = 0  # `State.effects` when it was last started
     bad = False  # the model must write it differently
     edited = False
     ends_run = False
@@ -137,6 +138,7 @@ class State:
         "inputs",
         "interrupted",
         "known_tokens",
+        "left_at",
         "model_failures",
         "new_chars",
         "notes",
@@ -177,6 +179,7 @@ class State:
         self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
         self.held = False
         self.retried: RunRetried | None = None
+        self.left_at = 0.0  # when the last attempt gave it back for another
         self.started_at: float | None = None
         self.waited = 0.0
         self.waiting: RunWaiting | None = None
@@ -204,7 +207,7 @@ class State:
         self.overflow = False
         self.compacted = False
         self.paid: set[str] = set()  # delegated runs whose account is in `spent`
-        self.effects = 0  # calls that may have changed something
+        self.effects = 0  # calls with a result that may have changed something
         self.tools_done: set[str] = set()
         self.waived: set[ContractRule] = set()
         self.cache: dict[tuple[str, bytes], tuple[ToolResult, int]] = {}
@@ -229,7 +232,10 @@ class State:
 
     @property
     def deadline(self) -> float | None:
-        """When the time limit ends. Waiting for a person, an input, capacity or a budget does not use it up."""
+        """When the time limit ends.
+
+        Waiting for a person, an input, capacity, a budget or the next attempt does not use it up.
+        """
         if self.started_at is None or (limit := self.spec.limits.max_seconds) is None:
             return None
         return self.started_at + limit + self.waited
