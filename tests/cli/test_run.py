@@ -241,6 +241,25 @@ def test_a_tool_whose_module_is_missing_is_told_before_anything_runs(foliot, sho
     assert foliot("runs", "-o", "name").out == ""
 
 
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("def price(item: str) -> str\n", "SyntaxError: expected ':'"),
+        ("price = missing\n", "NameError: name 'missing' is not defined"),
+        ("import sys\nsys.exit('no key')\n", "SystemExit: no key"),
+        ("def price(*items): ...\n", "price() cannot be a tool"),
+    ],
+)
+def test_a_tool_whose_module_is_broken_is_told_as_that(foliot, shop, source, why):
+    next(shop.parent.glob("*.py")).write_text(source)
+
+    said = foliot("run", shop, "x")
+
+    assert (said.code, said.out) == (5, "")
+    assert why in said.err
+    assert "Sorry" not in said.err
+
+
 def test_a_model_endpoint_or_tool_that_is_gone_is_named(foliot, shop):
     foliot("apply", "-f", shop)
     foliot("delete", "tool/price")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Iterable
+from ipaddress import ip_address
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -46,6 +48,8 @@ class Answer(BaseModel):
         ([Text("see"), Media("image/png", data="aGk=")], (Text("see"), Media("image/png", data="aGk="))),
         ({"a"}, (Text('["a"]'),)),
         ([], (Text("[]"),)),
+        (Path("/etc/hosts"), (Text('"/etc/hosts"'),)),
+        ({"at": [ip_address("127.0.0.1")]}, (Text('{"at":["127.0.0.1"]}'),)),
     ],
 )
 async def test_what_a_tool_returns_becomes_content(value, content) -> None:
@@ -53,6 +57,16 @@ async def test_what_a_tool_returns_becomes_content(value, content) -> None:
         return value
 
     assert await result_of(f) == ToolResult("c1", "f", content)
+
+
+@pytest.mark.parametrize("value", [object(), (n for n in range(3)), ValueError("x")])
+async def test_what_cannot_be_written_as_json_is_a_failure_that_names_it(value: object) -> None:
+    async def f() -> object:
+        return value
+
+    error = (await result_of(f)).error
+    assert error is not None
+    assert error.message.startswith(f"the tool returned {type(value).__name__}, which is not JSON: ")
 
 
 async def test_wrong_arguments_never_reach_the_function_and_every_fault_is_named() -> None:
@@ -311,6 +325,9 @@ class NoRules:
     async def rules(self, namespace: str) -> Rules:
         raise OSError("the store is down")
 
+    def at_hand(self, namespace: str) -> None:
+        return None
+
 
 async def test_rules_that_cannot_be_looked_up_refuse() -> None:
     refused = await Pipeline([refund], Parts(rules=NoRules())).admit(call("refund", amount=1))
@@ -389,6 +406,8 @@ async def test_a_tool_whose_records_are_required_does_not_run_unrecorded() -> No
 
 async def test_a_masker_that_breaks_loses_the_result_rather_than_show_it() -> None:
     class BrokenMasker(Masker):
+        knows_none = False
+
         def mask_result(self, result: ToolResult) -> ToolResult:
             raise RuntimeError("no")
 

@@ -37,6 +37,11 @@ def _imported(path: str, name: str) -> Callable[..., Any]:
             f"the function of tool {name!r} cannot be imported: {path}: {error}",
             hint="the module must be installed, or on PYTHONPATH, where the run is driven",
         ) from error
+    except (Exception, SystemExit) as error:  # the module is somebody else's, and anything can be wrong in it
+        raise InvalidInput(
+            f"the function of tool {name!r} cannot be imported: {path}: {type(error).__name__}: {error}",
+            hint=f"`python -c 'import {module_name}'` shows where",
+        ) from error
     if isinstance(found, FunctionTool):
         return found.function
     if not callable(found):

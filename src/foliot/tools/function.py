@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast, overload
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
 from foliot.errors import InvalidInput
-from foliot.tools.base import Effect, Invocation, OnOutput, OnUnknown, ToolArgumentsInvalid, ToolDefinition
+from foliot.tools.base import Effect, Invocation, OnOutput, OnUnknown, ToolArgumentsInvalid, ToolDefinition, ToolError
+from foliot.tools.docstring import parameters, summary
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -34,15 +33,24 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """What a function takes: checked by `model`, whose fields stand for the parameters in `names`, and shown to models
+    as `schema`. `wants_call` is the parameter that receives the call."""
+
+    model: type[BaseModel]
+    schema: dict[str, Any]
+    names: dict[str, str]
+    wants_call: str | None
+
+
 class FunctionTool:
     """A `Tool` around a function. Still callable as the function it was."""
 
-    def __init__(self, function: Function, definition: ToolDefinition, arguments: type[BaseModel], wants: str | None):
+    def __init__(self, function: Function, definition: ToolDefinition, arguments: _Arguments):
         self.function = function
         self._definition = definition
         self._arguments = arguments
-        self._names = tuple(arguments.model_fields)
-        self._wants_call = wants
         self._is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
         self.__name__ = definition.name
@@ -57,20 +65,24 @@ class FunctionTool:
 
     def with_definition(self, definition: ToolDefinition) -> FunctionTool:
         """The same function under another definition: how it is named, limited and governed."""
-        return FunctionTool(self.function, definition, self._arguments, self._wants_call)
+        return FunctionTool(self.function, definition, self._arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         values = self._convert(call)
-        if self._is_async:
+        if not self._is_async:
+            value = await asyncio.to_thread(_called, self.function, values)
+            return await value if inspect.isawaitable(value) else value  # a coroutine under a plain decorator
+        try:
             return await self.function(**values)
-        return await asyncio.to_thread(partial(self.function, **values))
+        except SystemExit as error:
+            raise _wanted_to_exit(error) from error
 
     def _convert(self, call: Invocation) -> dict[str, Any]:
         try:
-            model = self._arguments.model_validate(call.arguments)
+            model = self._arguments.model.model_validate(call.arguments)
         except ValueError as error:
             from pydantic import ValidationError  # here, because a call that fits should not pay for it
 
@@ -78,10 +90,24 @@ class FunctionTool:
                 raise
             places = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
             raise ToolArgumentsInvalid(f"arguments of {call.tool!r} do not fit: {places}") from None
-        values = {name: getattr(model, name) for name in self._names}
-        if self._wants_call:
-            values[self._wants_call] = call
+        values = {name: getattr(model, field) for field, name in self._arguments.names.items()}
+        if self._arguments.wants_call:
+            values[self._arguments.wants_call] = call
         return values
+
+
+def _called(function: Function, values: dict[str, Any]) -> Any:
+    """Call it on its thread. Nothing leaves but what a future can carry, and no order to end the whole process."""
+    try:
+        return function(**values)
+    except StopIteration as error:
+        raise RuntimeError(f"{function.__name__}() raised StopIteration") from error
+    except (SystemExit, KeyboardInterrupt) as error:  # Ctrl-C itself is never heard on a thread
+        raise _wanted_to_exit(error) from error
+
+
+def _wanted_to_exit(error: BaseException) -> ToolError:
+    return ToolError(f"the tool wanted to end the process: {type(error).__name__}({error})", retryable=False)
 
 
 @overload
@@ -111,35 +137,47 @@ def tool(
 
     `effect` says what a repeated call does: "read" changes nothing, "idempotent" may be repeated under the same key,
     "once" must never be repeated silently. It is "once" unless you say otherwise.
+
+    Raises `InvalidInput` for what cannot be a tool.
     """
+    if effect not in get_args(Effect):
+        raise InvalidInput(f"{effect!r} is not an effect", hint=f"one of {', '.join(get_args(Effect))}")
+    if on_unknown not in get_args(OnUnknown):
+        raise InvalidInput(f"on_unknown={on_unknown!r} is not known", hint=f"one of {', '.join(get_args(OnUnknown))}")
 
     def wrap(function: Function) -> FunctionTool:
-        arguments, wants = _arguments_model(function)
-        schema = arguments.model_json_schema()
-        _drop_titles(schema)
+        _check_function(function, name)
+        arguments = _arguments_of(function)
         definition = ToolDefinition(
             name=name or function.__name__,
-            description=description or _summary(function),
-            schema=schema,
+            description=description or summary(inspect.getdoc(function) or ""),
+            schema=arguments.schema,
             effect=effect,
             on_unknown=on_unknown,
             timeout=timeout,
             version=version,
         )
-        return FunctionTool(function, definition, arguments, wants)
+        return FunctionTool(function, definition, arguments)
 
     return wrap(function) if function is not None else wrap
 
 
-def _arguments_model(function: Function) -> tuple[type[BaseModel], str | None]:
-    from pydantic import ConfigDict, Field, create_model
+def _check_function(function: object, name: str | None) -> None:
+    if not callable(function) or isinstance(function, type) or not hasattr(function, "__name__"):
+        raise InvalidInput(
+            f"{function!r:.80} cannot be a tool", hint="Give a function, a method, or something made with @tool."
+        )
+    if name is None and function.__name__ == "<lambda>":
+        raise InvalidInput("a lambda has no name by which a model could call it", hint="Use tool(name=…)(lambda …).")
 
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise InvalidInput(f"a type in the signature of {function.__name__}() cannot be resolved: {error}") from None
-    docs = _parameter_docs(function)
+
+def _arguments_of(function: Function) -> _Arguments:
+    from pydantic import ConfigDict, PydanticUserError, create_model
+
+    hints = _hints(function)
+    said = parameters(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
     wants: str | None = None
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -148,40 +186,45 @@ def _arguments_model(function: Function) -> tuple[type[BaseModel], str | None]:
                 hint="Use parameters that can be given by keyword.",
             )
         hint = hints.get(parameter.name, Any)
-        if hint is Invocation:
+        if hint is Invocation or Invocation in typing.get_args(hint):
             wants = parameter.name
             continue
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hint, Field(default, description=docs.get(parameter.name)))
-    model = create_model(f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    return model, wants
+        # Under a name of our own: pydantic keeps some to itself, such as `schema`, `copy` and whatever begins with `_`.
+        names[field := f"p{len(names)}"] = parameter.name
+        fields[field] = _field(parameter, hint, said.get(parameter.name))
+    try:
+        model = create_model(f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        schema = model.model_json_schema()
+    except PydanticUserError as error:
+        raise InvalidInput(
+            f"{function.__name__}() cannot be a tool: {error.message.splitlines()[0]}",
+            hint="Annotate its parameters with types that can be written as JSON.",
+        ) from None
+    _drop_titles(schema)
+    return _Arguments(model, schema, names, wants)
 
 
-def _summary(function: Function) -> str:
-    """The docstring up to its section on parameters."""
-    text = inspect.getdoc(function) or ""
-    return re.split(r"\n\s*(?:Args|Arguments|Parameters|Returns|Raises)\s*:?\s*\n", text)[0].strip()
+def _hints(function: Function) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise InvalidInput(f"a type in the signature of {function.__name__}() cannot be resolved: {error}") from None
 
 
-def _parameter_docs(function: Function) -> dict[str, str]:
-    """`name: text` lines of an `Args:` section, continuation lines joined."""
-    text = inspect.getdoc(function) or ""
-    found = re.search(r"(?:^|\n)(?:Args|Arguments|Parameters)\s*:\s*\n(.*?)(?=\n\S|\Z)", text, re.DOTALL)
-    docs: dict[str, str] = {}
-    last = ""
-    indent: int | None = None
-    for line in found.group(1).splitlines() if found else ():
-        if not line.strip():
-            continue
-        depth = len(line) - len(line.lstrip())
-        indent = depth if indent is None else indent
-        named = re.match(r"\s*\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)", line)
-        if named and depth == indent:
-            last = named.group(1)
-            docs[last] = named.group(2).strip()
-        elif last:
-            docs[last] = f"{docs[last]} {line.strip()}".strip()
-    return docs
+def _field(parameter: inspect.Parameter, hint: Any, said: str | None) -> tuple[Any, Any]:
+    """Type and default of a parameter. `Field(description=…)` goes before a note, `Annotated[str, "its name"]`, and
+    both before what the docstring says."""
+    from pydantic import Field
+    from pydantic.fields import FieldInfo
+
+    extras = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
+    described = [each.description for each in extras if isinstance(each, FieldInfo) and each.description]
+    notes = [each for each in extras if isinstance(each, str)]
+    description = next(iter((*described, *notes)), said)
+    if isinstance(parameter.default, FieldInfo):  # `limit: int = Field(10, ge=1)`
+        return typing.Annotated[hint, Field(alias=parameter.name, description=description)], parameter.default
+    default = ... if parameter.default is parameter.empty else parameter.default
+    return hint, Field(default, alias=parameter.name, description=description)
 
 
 def _drop_titles(schema: Any) -> None:

@@ -43,8 +43,12 @@ def failure_result(call: Invocation, error: Exception) -> ToolResult:
 
 
 def _plain(value: object) -> object:
-    """Pydantic models, which people return from functions, as JSON data."""
+    """What people return from functions besides JSON: pydantic models, paths, and whatever else pydantic can write."""
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json")
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    if hasattr(value, "__next__"):  # it may never end
+        raise TypeError("return a list of what it gives")
+    from pydantic_core import to_jsonable_python  # here, because almost nobody pays for it
+
+    return to_jsonable_python(value)
