@@ -1,4 +1,7 @@
-"""One event of every type, with every field set. Their bytes are kept in golden/ for ever."""
+"""Events with every field set. Their bytes are kept for ever: golden/ has one of every type.
+
+A field that is added to a type later is set in `GROWN`, whose bytes are in golden_grown/: no golden file ever changes.
+"""
 
 from __future__ import annotations
 
@@ -67,4 +70,12 @@ SAMPLES: tuple[e.Event, ...] = (
     e.SessionCompacted(4, INPUT, USAGE),
     e.BudgetExceeded("tool_calls", 3, 2, "too many", "finish", "answer now"),
     e.ContractViolated("duplicate_call", "again", True, "c1", "pay"),
+)
+
+GROWN: tuple[e.Event, ...] = (
+    e.RunCreated("clerk", "sha256:00", trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    e.ModelResponded(1, ModelResponse(Message("assistant", (Text("hi"),)), endpoint="fast")),
+    e.ToolFinished(ToolResult("c1", "ask"), usage=USAGE, runs={"run-2": USAGE, "run-1": Usage(1)}),
+    e.InputReceived("i1", Message("user", (Media("image/png", url="https://example.com/a.png"),))),
+    e.BudgetExceeded("cost_usd", 2, 1.5, "no room", "pause", budget="team", until=99.5, call_id="c1"),
 )

@@ -19,7 +19,7 @@ from foliot.kernel.messages import ModelSettings
 from foliot.kernel.rules import LEGAL
 from foliot.kernel.spec import VERSION, Contract, RunSpec, decode_spec, digest, encode_spec
 from tests.kernel.play import spec
-from tests.kernel.samples import SAMPLES
+from tests.kernel.samples import GROWN, SAMPLES
 
 # One file per type and version. Never edit one: a journal somewhere holds these bytes. A new version adds a file.
 GOLDEN = Path(__file__).parent / "golden"
@@ -34,6 +34,13 @@ def test_every_type_has_a_sample_a_rule_and_a_fold():
 @pytest.mark.parametrize("event", SAMPLES, ids=type_of)
 def test_the_bytes_of_every_type_are_those_in_the_golden_file(event: e.Event):
     golden = (GOLDEN / f"{event.__struct_config__.tag}.json").read_bytes().rstrip(b"\n")
+    assert encode(event) == golden
+    assert decode(golden) == event
+
+
+@pytest.mark.parametrize("event", GROWN, ids=type_of)
+def test_the_bytes_of_fields_that_were_added_are_those_in_the_golden_file(event: e.Event):
+    golden = (GOLDEN.with_name("golden_grown") / f"{type_of(event)}.json").read_bytes().rstrip(b"\n")
     assert encode(event) == golden
     assert decode(golden) == event
 
