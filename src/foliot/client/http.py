@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -296,6 +297,11 @@ def _lost(error: BaseException) -> _Lost:
             return _Lost("it did not answer in time", reached=True)
         case _:
             return _Lost("the connection broke off", reached=True)
+
+
+def new_key() -> dict[str, str]:
+    """The header with which a server does a request once, however often it is asked."""
+    return {"Idempotency-Key": secrets.token_hex(16)}
 
 
 def _pause(failures: int) -> float:

@@ -12,6 +12,7 @@ import msgspec
 from foliot.client import wire
 from foliot.client.base import Applied, Outcome
 from foliot.client.declared_work import Taken
+from foliot.client.http import new_key
 from foliot.client.missing import not_found
 from foliot.client.remote_about import RemoteAbout
 from foliot.client.remote_operations import RemoteOperations
@@ -114,7 +115,9 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
             params["prune"] = selector_text(prune) or ""
         if not documents and prune is None:
             return Applied([], [])
-        answer = await self._http.ask("POST", "/v1/apply", params=params, body=_body(documents), repeatable=dry_run)
+        answer = await self._http.ask(
+            "POST", "/v1/apply", params=params, body=_body(documents), headers=new_key(), repeatable=True
+        )
         bundle = wire.read(answer.body, _Bundle)
         return Applied([Outcome(each.action, each.resource, each.before) for each in bundle.outcomes], bundle.warnings)
 

@@ -19,6 +19,8 @@ from foliot.server.describing.kinds import ANY_KIND, expanded
 from foliot.server.describing.operations import FORMS, OPERATIONS, otherwise
 from foliot.server.describing.schema import TEXT, ref
 from foliot.server.describing.told import Told
+from foliot.server.keys.answering import KEY
+from foliot.server.keys.table import keeps_answers
 from foliot.server.problems import MEDIA_TYPE
 
 # As the description writes paths: without how a parameter is matched.
@@ -49,11 +51,13 @@ def _completed(described: dict[str, Any]) -> dict[str, Any]:
     for path, item in paths.items():
         for method, operation in item.items():
             told = OPERATIONS.get((method, path)) or otherwise(method, path)
-            _complete(path, operation, told, PLAIN_RULES[method.upper(), path])
+            keyed = method == "post" and keeps_answers(path)
+            _complete(path, operation, told, PLAIN_RULES[method.upper(), path], keyed=keyed)
     for method, path, route, operation, told in of_kinds:
         rule = PLAIN_RULES[method.upper(), route]
         plural = path.split("/")[2]
-        _complete(path, operation, told, Rule(rule.where, rule.kinds.get(plural, rule.role)))
+        keyed = method == "post" and keeps_answers(path)
+        _complete(path, operation, told, Rule(rule.where, rule.kinds.get(plural, rule.role)), keyed=keyed)
         paths.setdefault(path, {})[method] = operation
     described["paths"] = dict(sorted(paths.items()))
     described["tags"] = [{"name": tag} for tag in sorted(_tags(described["paths"]))]
@@ -69,7 +73,7 @@ def _written() -> dict[str, Any]:
     return {**own, **shapes.SHAPES, **shapes.OPENAI, **work_shapes.SHAPES, **events.SHAPES}
 
 
-def _complete(path: str, operation: dict[str, Any], told: Told, rule: Rule) -> None:
+def _complete(path: str, operation: dict[str, Any], told: Told, rule: Rule, *, keyed: bool) -> None:
     operation["operationId"] = told.id
     operation["security"] = [] if rule.where == "public" else list(SECURITY)
     if rule.where != "public":
@@ -79,12 +83,14 @@ def _complete(path: str, operation: dict[str, Any], told: Told, rule: Rule) -> N
         operation["requestBody"] = told.body.described()
     given = cast("dict[str, Any]", operation["responses"])
     own = {code: each for code, each in given.items() if code != "422" and _says_something(each)}
-    told_of = failures(path, rule, body=told.body is not None, more=told.fails)
+    told_of = failures(path, rule, body=told.body is not None, more=(*told.fails, *((409,) if keyed else ())))
     operation["responses"] = {**told_of, **told.responses(), **own}
     for code in told.others.keys() & told_of.keys():  # before it comes to that, it may be refused as any other
         operation["responses"][code]["content"][MEDIA_TYPE] = {"schema": ref("Problem")}
     if told.events is not None:
         operation["parameters"].append(_LAST_EVENT)
+    if keyed:
+        operation["parameters"].append(_KEY)
 
 
 _LAST_EVENT: Final = {
@@ -93,6 +99,13 @@ _LAST_EVENT: Final = {
     "required": False,
     "description": "The id of the last event that was read; what follows comes.",
     "schema": TEXT,
+}
+_KEY: Final = {
+    "in": "header",
+    "name": "Idempotency-Key",
+    "required": False,
+    "description": "The same request again with the same key is done once, and answered as the first one was.",
+    "schema": {"type": "string", "pattern": f"^{KEY}$"},
 }
 
 

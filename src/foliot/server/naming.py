@@ -60,6 +60,9 @@ Labels = Annotated[str | None, Query(description="Such as `app=web,tier!=test,en
 Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`.")]
 DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All`: check everything, write nothing.")]
 IfMatch = Annotated[str | None, Header(description="The version that must be the current one; `*` for any.")]
+IdempotencyKey = Annotated[
+    str | None, Header(max_length=255, description="A second request with the same key finds the task of the first.")
+]
 IfNoneMatch = Annotated[str | None, Header(description="`*`: only when it is not there. A version: only when changed.")]
 
 

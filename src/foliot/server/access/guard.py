@@ -19,6 +19,7 @@ from foliot.errors import Denied, FoliotError
 from foliot.server.access.identity import EVERYWHERE, Caller
 from foliot.server.access.permissions import RULES, Rule
 from foliot.server.context import CALLER, Services
+from foliot.server.keys.answering import answer_once
 from foliot.server.late import LateRoute
 
 DEFAULT: Final = "default"
@@ -35,7 +36,10 @@ class GuardedRoute(LateRoute):
         method = scope["method"]
         if method in (self.methods or ()):
             await admit(scope, _rule(method, self.path))
-        await super().handle(scope, receive, send)
+        if method == "POST":
+            await answer_once(self.path, super().handle, scope, receive, send)
+        else:
+            await super().handle(scope, receive, send)
 
 
 class GuardedApp:

@@ -20,6 +20,7 @@ from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.errors import BadParameter
+from foliot.server.keys.answering import id_by_key
 from foliot.server.naming import Limit, Namespace, last_event
 from foliot.server.responses import Json
 from foliot.server.streams.following import event_data, run_frames
@@ -125,7 +126,9 @@ async def say(run_id: str, request: Request, services: ServicesDep, caller: Call
     """Say something to a live run; it is heard at the next boundary between steps."""
     body = await form(request, Said)
     await _seen(services, caller, request.scope[ROLE], run_id)
-    info = await services.runtime.say(run_id, body.message, mode=body.mode, by=caller.name)
+    info = await services.runtime.say(
+        run_id, body.message, mode=body.mode, by=caller.name, input_id=id_by_key(request.scope)
+    )
     return await _done(services, caller, request, "run_told", info, 202)
 
 

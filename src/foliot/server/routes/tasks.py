@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Header, Query
+from fastapi import Query
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +26,7 @@ from foliot.server.naming import (
     Continue,
     DryRun,
     Fields,
+    IdempotencyKey,
     IfMatch,
     Labels,
     Limit,
@@ -61,9 +62,6 @@ Offset = Annotated[
     int, Query(ge=0, le=FURTHEST, deprecated=True, description="How many to pass over. Pages by `after` cost less.")
 ]
 Archived = Annotated[bool, Query(description="Those that were archived, in place of the others.")]
-IdempotencyKey = Annotated[
-    str | None, Header(max_length=255, description="A second request with the same key finds the task of the first.")
-]
 Cursor = Annotated[str | None, Query(description="The id of the last event that was read.")]
 
 

@@ -33,6 +33,7 @@ from foliot.server.naming import (
     After,
     DryRun,
     Fields,
+    IdempotencyKey,
     Labels,
     Limit,
     Name,
@@ -117,12 +118,19 @@ async def accept_declared(
 
 
 @router.post("/v1/work/tasks")
-async def submit(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+async def submit(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
     """Have a system or an agent do something; 201 when the task is new."""
     command = await form(request, Command)
     if command.namespace != space(namespace):
         raise InvalidInput("the namespace of the command is not that of the request")
-    command = msgspec.structs.replace(command, by=who(caller, command.by))
+    key = idempotency_key or command.idempotency_key
+    command = msgspec.structs.replace(command, by=who(caller, command.by), idempotency_key=key)
     accepted = await LocalWork(services.runtime).submit(command)
     if not accepted.duplicate:
         await _record(services, caller, request, "accepted", command.namespace, accepted.task.name)

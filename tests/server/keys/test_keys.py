@@ -1,0 +1,321 @@
+"""A POST with an `Idempotency-Key` is done once: by two servers, after a restart, and after a crash in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from fastapi import FastAPI
+
+from foliot.kernel.events import InputReceived
+from foliot.runtime import Runtime
+from foliot.server.access.guard import all_routes
+from foliot.server.access.identity import Caller, granted
+from foliot.server.context import CALLER
+from foliot.server.keys.answering import answer_once
+from foliot.server.keys.table import AGAIN, APART, keeps_answers
+from foliot.store.access.request_keys import HELD, KEPT, Claimed, Kept, OtherRequest, SqlRequestKeys, UnderWay
+from foliot.store.audit import AuditFilter, SqlAuditLog
+from tests.server.keys.conftest import Server
+
+REPLAYED = "idempotency-replayed"
+
+
+def keyed(key: str = "k1") -> dict[str, str]:
+    return {"Idempotency-Key": key}
+
+
+async def said(runtime: Runtime, run_id: str) -> list[str]:
+    return [event.message.text for _, event in await runtime.runs.facts(run_id) if isinstance(event, InputReceived)]
+
+
+def posts(app: FastAPI) -> list[str]:
+    return [path for _, method, path, _ in all_routes(app) if method == "POST"]
+
+
+# --- every route ---------------------------------------------------------------------------------------------------
+
+
+async def test_every_post_takes_a_key_or_says_why_not(app: FastAPI, http: httpx.AsyncClient, runtime: Runtime) -> None:
+    """Each is sent with a key that was used for something else: whoever looks at keys refuses it."""
+    keys = SqlRequestKeys(runtime.tasking.database)
+    caller = (await http.get("/v1/auth/me")).json()["username"]
+    await keys.claim(f"anonymous:{caller}", "used", "something else", now=time.time())
+
+    silent: list[str] = []
+    for path in posts(app):
+        if path in APART:
+            continue
+        address = path.replace("{kind}", "agents").replace(":path}", "}")
+        for word in ("name", "run_id", "id", "response_id", "username"):
+            address = address.replace(f"{{{word}}}", "x")
+        assert "{" not in address, f"say what stands for the words of {path}"
+        answer = await http.post(address, json={}, headers=keyed("used"))
+        if answer.status_code != 409 or "was used for another request" not in answer.text:
+            silent.append(f"{path}: {answer.status_code} {answer.text[:100]}")
+    assert silent == []
+
+
+def test_the_lists_of_routes_name_routes_and_reasons(app: FastAPI) -> None:
+    there = set(posts(app))
+
+    assert {*APART, *AGAIN} - there == set(), "routes that there are not"
+    assert AGAIN.isdisjoint(APART)
+    assert all(len(reason) > 10 for reason in APART.values())
+    assert not keeps_answers("/v1/tool-callbacks/{request_id}"), "as it is described"
+
+
+def test_the_description_tells_of_the_key_wherever_there_is_one(app: FastAPI) -> None:
+    from foliot.server.app import described
+
+    for path, item in described()["paths"].items():
+        if "post" not in item or path in ("/v1/tasks", "/v1/work/tasks", "/v1/chat/completions", "/v1/responses"):
+            continue
+        told = [each["name"] for each in item["post"]["parameters"]]
+        assert told.count("Idempotency-Key") == int(keeps_answers(path)), path
+        if keeps_answers(path):
+            assert "409" in item["post"]["responses"], path
+
+
+# --- what is said to a run -----------------------------------------------------------------------------------------
+
+
+async def test_what_is_said_again_is_heard_once_and_answered_the_same(
+    http: httpx.AsyncClient, runtime: Runtime, waiting: str
+) -> None:
+    first = await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
+    again = await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert (first.content, first.headers["content-type"]) == (again.content, again.headers["content-type"])
+    assert REPLAYED not in first.headers
+    assert again.headers[REPLAYED] == "true"
+    assert await said(runtime, waiting) == ["hurry"]
+
+
+async def test_another_body_or_another_run_under_the_key_is_a_conflict(
+    http: httpx.AsyncClient, runtime: Runtime, waiting: str
+) -> None:
+    await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
+
+    other = await http.post(f"/v1/runs/{waiting}/input", json={"message": "wait"}, headers=keyed())
+    elsewhere = await http.post(f"/v1/runs/{waiting}/cancel", json={"message": "hurry"}, headers=keyed())
+
+    assert (other.status_code, other.json()["code"]) == (409, "conflict")
+    assert elsewhere.status_code == 409
+    assert await said(runtime, waiting) == ["hurry"]
+
+
+async def test_without_a_key_everything_is_heard(http: httpx.AsyncClient, runtime: Runtime, waiting: str) -> None:
+    for key in ({}, {}, keyed("a"), keyed("b")):
+        await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=key)
+
+    assert await said(runtime, waiting) == ["hurry"] * 4
+
+
+async def test_keys_hold_over_two_servers_and_a_restart(
+    http: httpx.AsyncClient, runtime: Runtime, waiting: str, another: Server
+) -> None:
+    body: dict[str, Any] = {"message": "hurry"}
+    first = await http.post(f"/v1/runs/{waiting}/input", json=body, headers=keyed())
+    for _ in range(2):
+        async with another() as other:
+            again = await other.post(f"/v1/runs/{waiting}/input", json=body, headers=keyed())
+            assert (again.status_code, again.content) == (202, first.content)
+            assert (await other.post(f"/v1/runs/{waiting}/input", json={}, headers=keyed())).status_code == 409
+    assert await said(runtime, waiting) == ["hurry"]
+
+
+async def test_of_many_at_once_on_two_servers_one_is_done(
+    http: httpx.AsyncClient, runtime: Runtime, waiting: str, another: Server
+) -> None:
+    async with another() as other:
+        answers = await asyncio.gather(
+            *(
+                client.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
+                for client in (http, other) * 4
+            )
+        )
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.content for answer in answers}) == 1
+    assert await said(runtime, waiting) == ["hurry"]
+
+
+async def test_what_was_said_before_a_crash_is_not_said_again(
+    http: httpx.AsyncClient, runtime: Runtime, waiting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def crash(*_: object) -> None:
+        raise RuntimeError("the power goes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlRequestKeys, "answer", crash)
+        patch.setattr(SqlRequestKeys, "hold", crash)
+        broken = await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
+        assert broken.status_code == 500
+    assert await said(runtime, waiting) == ["hurry"]
+    later = time.time() + HELD + 1
+    monkeypatch.setattr("foliot.server.keys.answering.time.time", lambda: later)
+
+    again = await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
+
+    assert again.status_code == 202
+    assert await said(runtime, waiting) == ["hurry"]
+
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny", "edit"])
+async def test_a_decision_that_is_sent_again_is_answered_as_the_first(
+    verb: str, http: httpx.AsyncClient, waiting: str
+) -> None:
+    name = (await http.get("/v1/tool-approvals")).json()["items"][0]["metadata"]["name"]
+    body: dict[str, Any] = {"arguments": {"amount": 6}} if verb == "edit" else {"reason": "fine"}
+    path = f"/v1/tool-approvals/{name}/{verb}"
+
+    first = await http.post(path, json=body, headers=keyed())
+    again = await http.post(path, json=body, headers=keyed())
+
+    assert (first.status_code, again.status_code) == (200, 200), first.text
+    assert (first.content, first.headers["etag"]) == (again.content, again.headers["etag"])
+    assert (await http.post(path, json=body)).status_code == 409, "without the key it was decided before"
+    assert (await http.post(path, json=body, headers=keyed("k2"))).status_code == 409
+
+
+async def test_what_was_refused_leaves_its_key_free(http: httpx.AsyncClient, runtime: Runtime, waiting: str) -> None:
+    path = f"/v1/runs/{waiting}/input"
+    assert (await http.post(path, json={"massage": "x"}, headers=keyed())).status_code == 422
+    assert (await http.post("/v1/runs/nothing/input", json={"message": "x"}, headers=keyed())).status_code == 404
+
+    assert (await http.post(path, json={"message": "hurry"}, headers=keyed())).status_code == 202
+    assert await said(runtime, waiting) == ["hurry"]
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "\u00e4"])
+async def test_what_cannot_be_a_key_is_refused(key: str, http: httpx.AsyncClient, waiting: str) -> None:
+    raw = [(b"Idempotency-Key", key.encode("latin-1"))]
+    answer = await http.post(f"/v1/runs/{waiting}/input", json={"message": "x"}, headers=raw)
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
+
+
+async def test_two_keys_are_none(http: httpx.AsyncClient, waiting: str) -> None:
+    two = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    assert (await http.post(f"/v1/runs/{waiting}/input", json={"message": "x"}, headers=two)).status_code == 400
+
+
+# --- what is broken off --------------------------------------------------------------------------------------------
+
+
+async def test_a_request_that_may_have_been_done_is_not_done_again_where_that_would_be_twice(
+    http: httpx.AsyncClient, runtime: Runtime, waiting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/v1/work/schedules/nightly/run"
+
+    async def crash(*_: object) -> None:
+        raise RuntimeError("the power goes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlRequestKeys, "answer", crash)
+        assert (await http.post(path, json={}, headers=keyed())).status_code == 500
+    later = time.time() + HELD + 1
+    monkeypatch.setattr("foliot.server.keys.answering.time.time", lambda: later)
+
+    again = await http.post(path, json={}, headers=keyed())
+
+    assert again.status_code == 409
+    assert "is not known" in again.json()["detail"]
+    acts = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(moment="act", outcome="fired"))
+    assert len(acts) == 1
+
+
+async def test_whoever_asks_while_it_is_under_way_waits_for_the_answer(app: FastAPI) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    done: list[int] = []
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        done.append(len((await receive())["body"]))
+        begun.set()
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"once"})
+
+    async def ask() -> bytes:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"body", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope: dict[str, Any] = {
+            "type": "http",
+            "app": app,
+            "method": "POST",
+            "path": "/v1/slow",
+            "query_string": b"",
+            "headers": [(b"idempotency-key", b"k")],
+            CALLER: Caller("ann", "token", granted(("*",), ("operator",))),
+        }
+        await answer_once("/v1/slow", slow, scope, receive, send)
+        return sent[-1]["body"]
+
+    async with asyncio.timeout(30):
+        first = asyncio.create_task(ask())
+        await begun.wait()
+        second = asyncio.create_task(ask())
+        await asyncio.sleep(0)
+        go.set()
+        assert await asyncio.gather(first, second) == [b"once", b"once"]
+    assert done == [4]
+
+
+# --- the store -----------------------------------------------------------------------------------------------------
+
+
+class TestKeys:
+    @pytest.fixture
+    def keys(self, runtime: Runtime) -> SqlRequestKeys:
+        return SqlRequestKeys(runtime.tasking.database)
+
+    async def test_a_claim_is_held_by_one_and_lapses(self, keys: SqlRequestKeys) -> None:
+        first = await keys.claim("ann", "k", "r", now=0.0)
+        assert isinstance(first, Claimed)
+        assert not first.broken
+        assert await keys.claim("ann", "k", "r", now=HELD - 1) == UnderWay()
+        assert await keys.claim("ann", "k", "other", now=0.0) == OtherRequest()
+        assert isinstance(await keys.claim("bob", "k", "r", now=0.0), Claimed), "keys are each caller's own"
+
+        assert await keys.hold(first, until=2 * HELD)
+        assert await keys.claim("ann", "k", "r", now=HELD + 1) == UnderWay()
+        second = await keys.claim("ann", "k", "r", now=2 * HELD)
+        assert isinstance(second, Claimed)
+        assert second.broken
+        assert not await keys.hold(first, until=1e9), "somebody else has it"
+
+    async def test_an_answer_is_kept_by_whoever_holds_the_claim_and_forgotten(self, keys: SqlRequestKeys) -> None:
+        first = await keys.claim("ann", "k", "r", now=0.0)
+        second = await keys.claim("ann", "k", "r", now=HELD)
+        assert isinstance(first, Claimed)
+        assert isinstance(second, Claimed)
+        kept = Kept(201, [("content-type", "application/json")], b'{"a": "\xc3\xa4"}')
+
+        await keys.answer(first, Kept(200, [], b"late"))
+        await keys.answer(second, kept)
+        await keys.drop(second)
+
+        assert await keys.claim("ann", "k", "r", now=HELD + 1) == kept
+        assert isinstance(await keys.claim("ann", "k", "r", now=KEPT + HELD), Claimed)
+
+    async def test_a_key_that_is_dropped_is_free(self, keys: SqlRequestKeys) -> None:
+        first = await keys.claim("ann", "k", "r", now=0.0)
+        assert isinstance(first, Claimed)
+        await keys.drop(first)
+
+        again = await keys.claim("ann", "k", "other", now=0.0)
+        assert isinstance(again, Claimed)
+        assert not again.broken
