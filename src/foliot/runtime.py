@@ -306,10 +306,17 @@ class Runtime:
         """Ask a run to end, wherever it is driven. One that nobody holds is ended here and now."""
         return await self._tell(run_id, CancelRequested(by, reason))
 
-    async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
-        """Say something to a live run; it is heard at the next boundary between steps."""
-        message = user_message(text)
-        return await self._tell(run_id, InputReceived(self.new_run_id(), message, mode, by))
+    async def say(
+        self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "", input_id: str | None = None
+    ) -> RunInfo:
+        """Say something to a live run; it is heard at the next boundary between steps.
+
+        With an `input_id` it is heard once, even when it is said again after a crash.
+        """
+        if input_id is not None and await self._was_said(run_id, input_id):
+            return await self.runs.journal.get(run_id)
+        said = InputReceived(input_id or self.new_run_id(), user_message(text), mode, by)
+        return await self._tell(run_id, said, signal_id=input_id)
 
     async def decide(
         self,
@@ -393,12 +400,19 @@ class Runtime:
 
     # --- how it is done ------------------------------------------------------------------------------------------
 
-    async def _tell(self, run_id: str, event: Event) -> RunInfo:
-        message = signal(run_id, event, self._clock())
+    async def _tell(self, run_id: str, event: Event, *, signal_id: str | None = None) -> RunInfo:
+        message = signal(run_id, event, self._clock(), signal_id=signal_id)
         await self.runs.journal.signal(message)
         return await self._wake(run_id, message)
 
     async def _wake(self, run_id: str, message: Signal) -> RunInfo:
+    async def _was_said(self, run_id: str, input_id: str) -> bool:
+        # In this order: a signal moves into the journal, never back.
+        if any(each.id == input_id for each in await self.runs.journal.signals([run_id])):
+            return True
+        facts = await self.runs.facts(run_id)
+        return any(isinstance(event, InputReceived) and event.input_id == input_id for _, event in facts)
+
         """Let a run hear its signal: where it is driven here, or by taking it up if nobody has it."""
         driver = self.runs.local(run_id)
         if driver is not None:
