@@ -58,6 +58,31 @@ async def test_a_fact_that_cannot_follow_is_a_difference(engine: Engine) -> None
     assert "cannot follow" in found.difference.replayed
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (calls("look", arguments="{"), b"not a JSON object"),
+        (calls("unheard_of"), b"there is no tool named"),
+        (says(""), b"Your answer was empty"),
+    ],
+)
+async def test_what_the_kernel_told_the_model_is_decided_again_word_for_word(
+    answer: ModelResponse, told: bytes
+) -> None:
+    engine = Engine(in_turn(answer, says("done")), [look])
+    await engine.run()
+    entries = await engine.journal.read("r1")
+    assert replay(engine.spec, "r1", entries).difference is None
+    forged = [replace(each, data=each.data.replace(told, b"never mind")) for each in entries]
+
+    found = replay(engine.spec, "r1", forged)
+
+    assert found.difference is not None
+    assert "never mind" in found.difference.recorded
+    assert told.decode() in found.difference.replayed
+    await engine.close()
+
+
 async def test_under_another_spec_the_journal_replays_differently(engine: Engine) -> None:
     found = replay(replace(engine.spec, limits=Limits(max_steps=1)), "r1", await engine.journal.read("r1"))
     assert found.difference is not None

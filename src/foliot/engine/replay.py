@@ -17,11 +17,13 @@ from foliot.kernel.events import (
     BudgetExceeded,
     ContractViolated,
     Event,
+    OutputRejected,
     RunCancelled,
     RunFailed,
     RunSucceeded,
     RunWaiting,
     StepStarted,
+    ToolFinished,
 )
 from foliot.kernel.loop import apply, decide
 from foliot.kernel.messages import Message
@@ -30,7 +32,9 @@ from foliot.kernel.state import State
 from foliot.store.runs import Entry
 
 # Never from outside: when one of these was recorded, the kernel must decide the same again.
-ALWAYS_DECIDED = (StepStarted, RunWaiting, RunSucceeded, RunFailed, RunCancelled, BudgetExceeded, ContractViolated)
+ALWAYS_DECIDED = (StepStarted, RunWaiting, RunSucceeded, RunFailed, RunCancelled, ContractViolated)
+# Results in a tool's place that the engine gives too: of a call that was told to stop, or is not covered by its grant.
+ALSO_FROM_OUTSIDE = ("cancelled", "denied")
 
 
 class Difference(Struct, frozen=True):
@@ -64,9 +68,17 @@ def replay(spec: RunSpec, run_id: str, entries: Sequence[Entry], history: Sequen
     return found
 
 
-def _of_a_shared_budget(event: Event) -> bool:
-    """A declared budget is kept outside the run; only the limits of the run itself are the kernel's to decide about."""
-    return isinstance(event, BudgetExceeded) and bool(event.budget)
+def _is_decided(event: Event) -> bool:
+    """Whether nobody but the kernel can have said so."""
+    match event:
+        case BudgetExceeded():
+            return not event.budget  # a declared one is kept outside the run
+        case OutputRejected():
+            return event.reason != "schema"
+        case ToolFinished():
+            return event.synthetic is not None and event.synthetic not in ALSO_FROM_OUTSIDE
+        case _:
+            return isinstance(event, ALWAYS_DECIDED)
 
 
 def _follow(found: Replay, entry: Entry, expected: list[Event]) -> Difference | None:
@@ -75,7 +87,7 @@ def _follow(found: Replay, entry: Entry, expected: list[Event]) -> Difference | 
     if expected and encode(expected[0]) == entry.data:
         expected.pop(0)
         found.decided += 1
-    elif isinstance(event, ALWAYS_DECIDED) and not _of_a_shared_budget(event):
+    elif _is_decided(event):
         decided = encode(expected[0]).decode() if expected else "nothing is decided here"
         return Difference(entry.seq, entry.data.decode(), decided)
     else:
