@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from foliot.client.connected import Client
     from foliot.engine.live import Output, Recorded, Streamed
     from foliot.errors import FoliotError
+    from foliot.kernel.messages import Media, Message, Text
     from foliot.models.scripted import ScriptedModel
     from foliot.results import RunFailedError, RunResult
     from foliot.runtime import Runtime
@@ -28,6 +29,8 @@ __all__ = [
     "Client",
     "FoliotError",
     "Invocation",
+    "Media",
+    "Message",
     "Output",
     "Recorded",
     "RunFailedError",
@@ -35,6 +38,7 @@ __all__ = [
     "Runtime",
     "ScriptedModel",
     "Streamed",
+    "Text",
     "ToolError",
     "__version__",
     "tool",
@@ -45,6 +49,8 @@ _HOME = {
     "Client": "foliot.client.connected",
     "FoliotError": "foliot.errors",
     "Invocation": "foliot.tools.base",
+    "Media": "foliot.kernel.messages",
+    "Message": "foliot.kernel.messages",
     "Output": "foliot.engine.live",
     "Recorded": "foliot.engine.live",
     "RunFailedError": "foliot.results",
@@ -52,6 +58,7 @@ _HOME = {
     "Runtime": "foliot.runtime",
     "ScriptedModel": "foliot.models.scripted",
     "Streamed": "foliot.engine.live",
+    "Text": "foliot.kernel.messages",
     "ToolError": "foliot.tools.base",
     "tool": "foliot.tools.function",
 }

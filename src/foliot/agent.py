@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from foliot.errors import UsageError
 from foliot.models.base import Gateway
@@ -16,17 +16,24 @@ from foliot.tools.backends.agent import PREFIX
 from foliot.tools.base import Tool
 from foliot.tools.function import tool as make_tool
 
+# What other frameworks call what has another name here.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("instructions", "system_prompt", "system_message", "system"), "prompt"),
+    **dict.fromkeys(("output_type", "result_type", "response_model", "response_format"), "output"),
+}
+
 
 class Agent:
     """What to run: who it is, which model it asks, what it may use and how far it may go.
 
     `model` is the name of a ModelEndpoint, `provider:model` (`"anthropic:claude-sonnet-4-5"`), or a gateway object.
     `tools` are functions, tools made with `@tool`, other agents (it can then ask them), or names of tools that are
-    declared elsewhere (`agent:name` for an agent). `output` asks for a structured answer: a pydantic model, or a JSON
-    Schema. Everything else of the Agent manifest can be given by its name there (`limits={"max_steps": 5}`,
-    `execution={…}`).
+    declared elsewhere (`agent:name` for an agent). `output` asks for a structured answer: a pydantic model, any other
+    type that pydantic understands, or a JSON Schema. Everything else of the Agent manifest can be given by its name
+    there (`limits={"max_steps": 5}`, `execution={…}`).
 
-    Raises `ManifestError`, with every problem, when the declaration is wrong.
+    Raises `ManifestError`, with every problem, when the declaration is wrong, `UsageError` for arguments that are
+    none, and `InvalidInput` for a function that cannot be a tool.
     """
 
     def __init__(
@@ -40,11 +47,13 @@ class Agent:
         namespace: str = "default",
         **spec: Any,
     ) -> None:
-        given = list(tools)
+        _check_arguments(name, model, tools, spec)
+        given = [item if isinstance(item, str | Agent) else as_tool(item) for item in tools]
         self.agents: list[Agent] = [item for item in given if isinstance(item, Agent)]
-        self.tools: list[Tool] = [as_tool(item) for item in given if not isinstance(item, str | Agent)]
+        self.tools: list[Tool] = _distinct(name, [item for item in given if not isinstance(item, str | Agent)])
         self.gateway = None if isinstance(model, str) else model
-        self.output_type = output if isinstance(output, type) else None
+        # Not only classes: `list[City]` and `City | None` are types of values too.
+        self.output_type: Any = None if isinstance(output, Mapping) else output
         # A gateway object has no name that another process could look up; the run records whose it was.
         ref = model if isinstance(model, str) else f"python:{namespace}/{name}"
         self.document: Document = _document(
@@ -53,8 +62,8 @@ class Agent:
             ref,
             {
                 "prompt": prompt,
-                "tools": [_tool_name(item, namespace) for item in given],
-                "output_schema": _schema(output),
+                "tools": list(dict.fromkeys(_tool_name(item, namespace) for item in given)),
+                "output_schema": _schema(name, output),
                 **spec,
             },
         )
@@ -102,11 +111,38 @@ def _document(name: str, namespace: str, ref: str, spec: dict[str, Any]) -> Docu
     return document
 
 
-def _tool_name(item: Tool | Agent | Callable[..., Any] | str, namespace: str) -> str:
+def _check_arguments(name: str, model: object, tools: object, spec: Mapping[str, Any]) -> None:
+    """What a manifest could not say of them. Raises `UsageError`."""
+    for word, here in _ELSEWHERE.items():
+        if word in spec:
+            raise UsageError(f"Agent({name!r}) has no {word!r}", hint=f"it is called {here!r} here")
+    if not isinstance(model, str) and not callable(getattr(model, "respond", None)):
+        raise UsageError(
+            f"{model!r:.80} is no model of Agent({name!r})",
+            hint='name one, such as "anthropic:claude-sonnet-4-5" or a ModelEndpoint, or give a gateway object',
+        )
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise UsageError(f"the tools of Agent({name!r}) are not a list: {tools!r:.80}", hint="write tools=[…]")
+
+
+def _distinct(name: str, tools: list[Tool]) -> list[Tool]:
+    """Each tool once. Raises `UsageError` for two that are called the same: the model could not tell them apart."""
+    found: dict[str, Tool] = {}
+    for each in tools:
+        called = each.definition.name
+        known = found.setdefault(called, each)
+        if known is not each and getattr(known, "function", known) is not getattr(each, "function", each):
+            raise UsageError(
+                f"two tools of Agent({name!r}) are called {called!r}", hint="give one another name: @tool(name=…)"
+            )
+    return list(found.values())
+
+
+def _tool_name(item: Tool | Agent | str, namespace: str) -> str:
     if isinstance(item, str):
         return item
     if not isinstance(item, Agent):
-        return as_tool(item).definition.name
+        return item.definition.name
     if item.namespace != namespace:
         raise UsageError(
             f"agent {item.name!r} is in namespace {item.namespace!r}, and who would call it is in {namespace!r}",
@@ -116,13 +152,19 @@ def _tool_name(item: Tool | Agent | Callable[..., Any] | str, namespace: str) ->
 
 
 def as_tool(item: Tool | Callable[..., Any]) -> Tool:
-    """A tool as it is, a function as a tool."""
+    """A tool as it is, a function as a tool. Raises `InvalidInput` for what is neither."""
     return cast("Tool", item) if hasattr(item, "definition") else make_tool(cast("Callable[..., Any]", item))
 
 
-def _schema(output: type[Any] | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _schema(name: str, output: Any) -> Mapping[str, Any] | None:
     if output is None or isinstance(output, Mapping):
-        return output
-    from pydantic import TypeAdapter
+        return cast("Mapping[str, Any] | None", output)
+    from pydantic import PydanticUserError, TypeAdapter
 
-    return TypeAdapter(output).json_schema()
+    try:
+        return TypeAdapter(output).json_schema()
+    except PydanticUserError as error:
+        raise UsageError(
+            f"the output of Agent({name!r}) cannot be {output!r:.80}: {error.message.splitlines()[0]}",
+            hint="give a pydantic model, a type such as list[str], or a JSON Schema",
+        ) from None

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
@@ -96,6 +96,8 @@ class Assembly:
         if isinstance(agent, Agent):
             self.know(agent)
             return agent
+        if not isinstance(cast("object", agent), str):
+            raise UsageError(f"{agent!r:.80} is no agent", hint="give an Agent, or the name of one that is declared")
         namespace, _, name = agent.rpartition("/")
         namespace = namespace or "default"
         if (known := self.known(namespace, name)) is not None and (known.gateway is not None or known.tools):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, json
 
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.events import RunFailed, RunSucceeded, RunWaiting
 from foliot.kernel.messages import Message, Usage
 from foliot.kernel.state import State
@@ -52,13 +52,12 @@ class RunResult(Struct, frozen=True):
         return self
 
 
-def result_of(state: State, phase: Phase, output_type: type[Any] | None = None) -> RunResult:
+def result_of(state: State, phase: Phase, output_type: Any = None) -> RunResult:
+    """Raises `InvalidInput` when the answer is none of `output_type`, although it fits its schema."""
     ended = state.ended
     value = ended.value if isinstance(ended, RunSucceeded) else None
     if output_type is not None and isinstance(ended, RunSucceeded):
-        from pydantic import TypeAdapter
-
-        value = TypeAdapter(output_type).validate_python(value)
+        value = _typed(state.run_id, value, output_type)
     return RunResult(
         run_id=state.run_id,
         phase=phase,
@@ -71,3 +70,20 @@ def result_of(state: State, phase: Phase, output_type: type[Any] | None = None) 
         waiting=state.waiting if ended is None else None,
         messages=tuple(state.transcript),
     )
+
+
+def _typed(run_id: str, value: Any, output_type: Any) -> Any:
+    """The value as Python knows it. A validator of a model can refuse what no schema could have."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(output_type).validate_json(json.encode(value))
+    except ValidationError as error:
+        places = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors(include_url=False)
+        )
+        raise InvalidInput(
+            f"the answer of run {run_id} fits the schema of {getattr(output_type, '__name__', output_type)}, "
+            f"but not its validators: {places}",
+            hint="say in the prompt or in the schema what they want; `foliot trace` shows the answer",
+        ) from None

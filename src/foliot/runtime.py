@@ -35,6 +35,7 @@ from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
 from foliot.engine.summary import phase_of
 from foliot.errors import Conflict, NotFound, UsageError
+from foliot.inputs import Input, messages_of
 from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.spec import RunSpec, decode_spec
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from foliot.tasking import Tasking
     from foliot.tools.backends.callbacks import Callbacks
 
-Input = str | Message | Sequence[Message]
 Adjust = Callable[[RunSpec], RunSpec]
 # How often a process that stays with a waiting run looks, when the store does not tell it of changes.
 LOOK_EVERY = 1.0
@@ -205,6 +205,7 @@ class Runtime:
     ) -> AsyncIterator[Live]:
         """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
 
+        The last event says how it ended, a failure too; `resume` with its `run_id` then gives the whole result.
         A `run_id` that exists already is gone on with. Leaving the loop early lets the run go, and `resume` takes it up
         again; wrap the stream in `contextlib.aclosing` to know when it has been let go.
         """
@@ -259,11 +260,9 @@ class Runtime:
 
         `new_id` is the id of the new run, so that it can be watched from its first event.
         """
-        said = None if input is None else _messages(input)
+        said = None if input is None else messages_of(input)
         base = await branch(self.runs, run_id, at=at, prompt=prompt, input=said)
-        spec = base.spec
-        if model is not None:
-            spec = await self._assembly.with_model(spec, model)
+        spec = base.spec if model is None else await self._assembly.with_model(base.spec, model)
         driver = await self.runs.start(
             spec,
             base.input,
@@ -405,7 +404,6 @@ class Runtime:
         await self.runs.journal.signal(message)
         return await self._wake(run_id, message)
 
-    async def _wake(self, run_id: str, message: Signal) -> RunInfo:
     async def _was_said(self, run_id: str, input_id: str) -> bool:
         # In this order: a signal moves into the journal, never back.
         if any(each.id == input_id for each in await self.runs.journal.signals([run_id])):
@@ -413,6 +411,7 @@ class Runtime:
         facts = await self.runs.facts(run_id)
         return any(isinstance(event, InputReceived) and event.input_id == input_id for _, event in facts)
 
+    async def _wake(self, run_id: str, message: Signal) -> RunInfo:
         """Let a run hear its signal: where it is driven here, or by taking it up if nobody has it."""
         driver = self.runs.local(run_id)
         if driver is not None:
@@ -448,7 +447,7 @@ class Runtime:
             spec = adjust(spec)
         return await self.runs.start(
             spec,
-            _messages(input),
+            messages_of(input),
             run_id=run_id,
             history=history,
             labels=labels,
@@ -499,9 +498,3 @@ def _from_elsewhere(relay: Relay, hub: Hub, run_id: str) -> Generator[Reader]:
 
 def _asks(state: State) -> bool:
     return state.waiting is not None and state.waiting.reason in ("approval", "input", "budget")
-
-
-def _messages(input: Input) -> tuple[Message, ...]:
-    if isinstance(input, str):
-        return (user_message(input),)
-    return (input,) if isinstance(input, Message) else tuple(input)

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from foliot.kernel.events import Event
-from foliot.kernel.messages import Delta
+from foliot.kernel.messages import Delta, TextDelta
 
 MOST_PIECES = 4096
 
@@ -30,11 +30,15 @@ class Recorded(Struct, frozen=True):
 
 
 class Streamed(Struct, frozen=True):
-    """A piece of an answer."""
+    """A piece of an answer. `text` is what it adds to the text: nothing for a thought, or a piece of a tool call."""
 
     run_id: str
     step: int
     delta: Delta
+
+    @property
+    def text(self) -> str:
+        return self.delta.text if isinstance(self.delta, TextDelta) else ""
 
 
 class Output(Struct, frozen=True):
