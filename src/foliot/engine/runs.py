@@ -17,6 +17,7 @@ from foliot.engine.driver import Driver
 from foliot.engine.ids import new_run_id
 from foliot.engine.keeper import Keeper
 from foliot.engine.loading import Specs, load_run, load_state, read_facts, read_history
+from foliot.engine.signals import storable
 from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, is_gone
@@ -91,18 +92,19 @@ class Runs:
         tools: Toolbox | None = None,
         stream: bool = False,
     ) -> Driver:
-        """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken.
+        """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken, and `InvalidInput`.
 
         `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
         is traced under, by default one of its own if this process traces.
         """
         now = self._clock()
         run_id = run_id or new_run_id(now)
-        name, frozen = self._encoded(spec)
+        with storable(f"run {run_id}"):
+            name, frozen = self._encoded(spec)
+            told = msgspec.json.encode(tuple(history)) if history else b""
         content = {name: frozen}
         before = None
         if history:
-            told = msgspec.json.encode(tuple(history))
             before = digest(told)
             content[before] = told
         state = State(spec, run_id, history)
@@ -119,6 +121,8 @@ class Runs:
             trace=trace or callers_trace() or (str(new_trace(run_id)) if self.traced else ""),
         )
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
+        with storable(f"run {run_id}"):
+            entries = _entries(state, facts, now)
         lease = await self.journal.create(
             NewRun(
                 id=run_id,
@@ -131,7 +135,7 @@ class Runs:
                 labels=dict(labels or {}),
                 content=content,
             ),
-            _entries(state, facts, now),
+            entries,
             worker=self.worker,
             lease_until=now + self.lease_seconds,
         )

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 
+from foliot.errors import InvalidInput
 from foliot.kernel.codec import encode, type_of
+from foliot.kernel.errors import Unencodable
 from foliot.kernel.events import Event
 from foliot.store.runs import Signal
 
 
 def signal(run_id: str, event: Event, at: float, *, signal_id: str | None = None) -> Signal:
-    """The event as a signal. The same `signal_id` twice is heard once."""
-    return Signal(signal_id or secrets.token_hex(12), run_id, at, type_of(event), encode(event))
+    """The event as a signal. The same `signal_id` twice is heard once. Raises `InvalidInput`."""
+    with storable(f"what is said to run {run_id}"):
+        data = encode(event)
+    return Signal(signal_id or secrets.token_hex(12), run_id, at, type_of(event), data)
+
+
+@contextmanager
+def storable(what: str) -> Generator[None]:
+    """Around the encoding of what somebody gave. Raises `InvalidInput` for what JSON cannot carry."""
+    try:
+        yield
+    except (Unencodable, UnicodeEncodeError) as error:
+        raise InvalidInput(
+            f"{what} cannot be stored: {error}",
+            hint="half of a surrogate pair is no character: decode the bytes as what they are, or leave them out",
+        ) from error
