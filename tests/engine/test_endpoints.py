@@ -8,8 +8,17 @@ import pytest
 
 from foliot.engine.endpoints import RunModels, qualified
 from foliot.errors import NotFound, SecretError
-from foliot.kernel.messages import ModelRequest, ModelSettings
+from foliot.kernel.messages import (
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    RestartDelta,
+    Text,
+    TextDelta,
+)
 from foliot.kernel.spec import RunSpec
+from foliot.models.base import ModelAuthError, ModelError, ModelOverloaded
 from foliot.models.pricing import Pricing
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
@@ -122,4 +131,77 @@ async def test_a_quote_is_that_of_the_dearest_model_that_may_answer(store) -> No
     models.serve("default/missing", Object())
     unpriced = await models.quote(with_spare, request)
     assert (unpriced.cost_usd, unpriced.output_tokens) == (None, 1000)
+    await models.close()
+
+
+class Heard(Object):
+    """A gateway made in Python that shows a piece and then answers, or fails."""
+
+    def __init__(self, error: ModelError | None = None) -> None:
+        self.error = error
+        self.asked: list[str] = []
+
+    async def respond(self, request: ModelRequest, *, on_delta=None):
+        self.asked.append(request.model)
+        if on_delta is not None:
+            on_delta(TextDelta("half"))
+        if self.error is not None:
+            raise self.error
+        return ModelResponse(Message("assistant", (Text("saved"),)))
+
+
+async def test_a_fallback_of_the_agent_is_asked_for_its_own_model(store) -> None:
+    spare = document("ModelEndpoint", "spare", provider="scripted", default_model="small", script=["saved by {model}"])
+    await store.write([Put(spare)])
+    models = RunModels(store, clock=lambda: 0.0, environ={})
+    models.serve("python:default/a", Heard(ModelOverloaded("busy")))
+    spec = RunSpec("a", "big", fallbacks=("spare",), extra={"endpoint": "python:default/a"})
+    answer = await models.ask(spec, ModelRequest("big", ()))
+    assert (answer.message.text, answer.model, answer.endpoint) == ("saved by small", "small", "default/spare")
+    await models.close()
+
+
+async def test_a_fallback_of_the_agent_that_is_broken_is_passed_over_and_its_pieces_are_withdrawn(store) -> None:
+    models = RunModels(store, clock=lambda: 0.0, environ={})
+    first, second, third = Heard(ModelOverloaded("busy")), Heard(ModelAuthError("no key")), Heard()
+    for name, gateway in (("python:default/a", first), ("default/b", second), ("default/d", third)):
+        models.serve(name, gateway)
+    spec = RunSpec("a", "big", fallbacks=("b", "missing", "d"), extra={"endpoint": "python:default/a"})
+    deltas: list[object] = []
+    answer = await models.ask(spec, ModelRequest("big", ()), on_delta=deltas.append)
+    assert answer.message.text == "saved"
+    assert (first.asked, second.asked, third.asked) == (["big"], ["default/b"], ["default/d"])
+    assert [type(delta) for delta in deltas] == [TextDelta, RestartDelta, TextDelta, RestartDelta, TextDelta]
+
+    third.error = ModelAuthError("no key")
+    with pytest.raises(ModelOverloaded) as caught:  # it may pass, so the run will ask again
+        await models.ask(spec, ModelRequest("big", ()))
+    assert [tried["kind"] for tried in caught.value.details["tried"]] == ["overloaded", "auth", "request", "auth"]
+    await models.close()
+
+
+@pytest.mark.parametrize(
+    ("ref", "environ", "key"),
+    [
+        ("openai:gpt-5", {"OPENAI_API_KEY": "k"}, "k"),
+        ("claude:claude-sonnet-5", {"ANTHROPIC_API_KEY": "k"}, "k"),
+        ("groq:llama", {"GROQ_API_KEY": "k"}, "k"),
+        ("gemini:g", {"GOOGLE_API_KEY": "old"}, "old"),
+        ("gemini:g", {"GOOGLE_API_KEY": "old", "GEMINI_API_KEY": "k"}, "k"),
+        ("ollama:llama3.2:3b", {"OPENAI_API_KEY": "k"}, ""),
+        ("nobody:x", {"NOBODY_API_KEY": "k"}, ""),
+    ],
+)
+async def test_a_model_named_with_its_provider_takes_the_key_that_is_usual_there(ref, environ, key) -> None:
+    models = RunModels(None, clock=lambda: 0.0, environ=environ)
+    gateway = (await models._resolve(ref)).gateway
+    assert (gateway.api_key, gateway.model) == (key, ref.partition(":")[2])
+    await models.close()
+
+
+async def test_a_key_that_is_missing_is_asked_for_where_it_is_looked_for(store) -> None:
+    models = RunModels(store, clock=lambda: 0.0, environ={})
+    with pytest.raises(ModelError) as caught:
+        await models.ask(RunSpec("a", "m", extra={"endpoint": "groq:llama"}), ModelRequest("m", ()))
+    assert "GROQ_API_KEY" in str(caught.value.hint)
     await models.close()

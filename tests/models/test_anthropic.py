@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from foliot.errors import InvalidInput
@@ -317,3 +318,37 @@ async def test_the_final_answer_as_a_call_streams_as_text() -> None:
     assert sent.headers["x-api-key"] == "ak-1"
     assert sent.headers["anthropic-version"] == "2023-06-01"
     assert sent.json["max_tokens"] == 8192
+
+
+def test_two_blocks_with_one_number_are_two_blocks() -> None:
+    wire = AnthropicWire()
+    request = ask()
+    names = wire.names(request)
+    assembler = wire.assembler(names, CallIds(request, lambda: b""))
+    for number, text in enumerate(("one", "two")):
+        call = {"type": "tool_use", "id": f"c{number}", "name": "t", "input": {}}
+        piece = {"type": "input_json_delta", "partial_json": f'{{"x":"{text}"}}'}
+        if number == 0:
+            assembler.feed(msgspec.json.encode({"type": "message_start", "message": {"id": "i"}}))
+        assembler.feed(msgspec.json.encode({"type": "content_block_start", "index": 0, "content_block": call}))
+        assembler.feed(msgspec.json.encode({"type": "content_block_delta", "index": 0, "delta": piece}))
+    assembler.feed(b'{"type":"message_delta","delta":{"stop_reason":"tool_use"}}')
+    assembler.feed(b'{"type":"message_stop"}')
+    assert [call.arguments for call in assembler.finish().message.calls] == ['{"x":"one"}', '{"x":"two"}']
+
+
+def test_a_budget_for_thinking_is_not_given_in_the_middle_of_calls_that_were_made_without() -> None:
+    """A run that fell back to here goes on with its calls; the API refuses to begin thinking between them."""
+    settings = ModelSettings(reasoning_effort="medium")
+    result = Message("tool", (ToolResult("c", "t", (Text("ok"),)),))
+
+    def thinks(model: str, *made: Reasoning) -> bool:
+        call = Message("assistant", (*made, ToolCall("c", "t")))
+        return "thinking" in build(ask(Message("user", (Text("hi"),)), call, result, model=model, settings=settings))
+
+    signed = Reasoning("step", signature="sig")
+    foreign = Reasoning("step", signature="sig", opaque='{"provider_name":"google-vertex"}')
+    assert thinks("claude-sonnet-4-5", signed)
+    assert not thinks("claude-sonnet-4-5")
+    assert not thinks("claude-sonnet-4-5", foreign)
+    assert thinks("claude-opus-4-6")

@@ -56,3 +56,16 @@ def test_a_number_that_is_not_positive_means_the_default(value: object) -> None:
 def test_azure_needs_the_address_of_its_resource() -> None:
     with pytest.raises(InvalidInput, match="base URL"):
         AzureOpenAIGateway(GatewayConfig("azure-openai", api_key="k"))
+
+
+@pytest.mark.parametrize("url", ["http://host:port", "http://[::1", "https://host:99999999", "http://ho\nst"])
+def test_an_address_that_cannot_be_read_is_refused_like_any_other(url: str) -> None:
+    with pytest.raises(InvalidInput, match="not an http or https address"):
+        GatewayConfig("openai", base_url=url)
+
+
+@pytest.mark.parametrize("url", ["https://r.openai.azure.com/openai?api-version=2024-10-21", "https://host/v1#x"])
+def test_an_address_with_a_query_says_where_the_version_belongs(url: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        GatewayConfig("azure-openai", base_url=url)
+    assert "api_version" in str(caught.value.hint)

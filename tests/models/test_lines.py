@@ -55,3 +55,20 @@ def test_json_lines_survive_any_cut(cuts: list[int]) -> None:
     for a, b in pairwise(marks):
         found += lines.feed(stream[a:b])
     assert found + lines.flush() == [*EVENTS, b'{"last": true}']
+
+
+def test_empty_data_and_a_mark_at_the_beginning_are_nothing() -> None:
+    lines = SseLines()
+    found = [
+        event
+        for byte in b"\xef\xbb\xbfdata: a\n\ndata: \n\ndata:\n\ndata: b\n\n"
+        for event in lines.feed(bytes([byte]))
+    ]
+    assert found == [b"a", b"b"]
+
+
+def test_an_event_is_complete_as_soon_as_its_blank_line_is() -> None:
+    lines = SseLines()
+    assert lines.feed(b"data: a\r\n\r") == [b"a"]
+    assert lines.feed(b"\ndata: b\r\n") == []
+    assert lines.feed(b"\r\n") == [b"b"]

@@ -25,7 +25,7 @@ from foliot.kernel.messages import (
     ToolResult,
     ToolSpec,
 )
-from foliot.models.base import ModelError, ModelGarbage
+from foliot.models.base import ModelAuthError, ModelError, ModelGarbage
 from foliot.models.config import GatewayConfig
 from foliot.models.registry import default_registry
 
@@ -220,6 +220,15 @@ async def test_every_error_becomes_a_model_error_of_its_kind(error: Exception, k
         await seen.gateway.respond(ask())
     assert (caught.value.kind, caught.value.retryable) == (kind, retryable)
     await seen.gateway.close()
+
+
+async def test_a_key_that_the_provider_quotes_is_taken_out_of_the_error():
+    seen = Seen(theirs.ModelHTTPError(401, "m", {"message": "not this one: sk-very-secret-key"}))
+    gateway = PydanticAIGateway(seen.gateway._model, hidden="sk-very-secret-key")
+    with pytest.raises(ModelAuthError, match="not this one") as caught:
+        await gateway.respond(ask())
+    assert "sk-very-secret-key" not in str(caught.value)
+    await gateway.close()
 
 
 async def test_an_empty_answer_is_garbage():

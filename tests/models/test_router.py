@@ -21,11 +21,11 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.models.base import (
-    ModelAuthError,
     ModelError,
     ModelOverloaded,
     ModelRateLimited,
     ModelRequestError,
+    ModelTimeout,
     OnDelta,
 )
 from foliot.models.config import GatewayConfig
@@ -161,17 +161,31 @@ async def test_an_error_of_ones_own_making_falls_back_only_when_asked_for(world:
     assert (await world.ask("main")).endpoint == "second"
 
 
-async def test_when_nobody_answers_the_last_error_lists_all_that_were_tried(world: World):
-    world.add("main", [{"fail": "overloaded"}], fallbacks=("second", "main"), retry=RetryPolicy(attempts=1))
-    world.add("second", [{"fail": "auth"}])
+async def test_when_nobody_answers_the_error_lists_all_that_were_tried(world: World):
+    once = RetryPolicy(attempts=1)
+    world.add("main", [{"fail": "overloaded"}], fallbacks=("second", "main"), retry=once)
+    world.add("second", [{"fail": "timeout"}], retry=once)
 
-    with pytest.raises(ModelAuthError) as caught:
+    with pytest.raises(ModelTimeout) as caught:
         await world.ask("main")
 
     assert [(t["endpoint"], t["kind"]) for t in caught.value.details["tried"]] == [
         ("main", "overloaded"),
-        ("second", "auth"),
+        ("second", "timeout"),
     ]
+
+
+async def test_a_broken_fallback_does_not_make_a_passing_trouble_final(world: World):
+    """The run waits and asks again after an error that may pass; after the last one here it would have ended."""
+    once = RetryPolicy(attempts=1)
+    world.add("main", [{"fail": "rate_limit", "retry_after": 3}], fallbacks=("second", "gone"), retry=once)
+    world.add("second", [{"fail": "auth"}])
+
+    with pytest.raises(ModelRateLimited) as caught:
+        await world.ask("main")
+
+    assert caught.value.retry_after == 3
+    assert [t["kind"] for t in caught.value.details["tried"]] == ["rate_limit", "auth", "request"]
 
 
 async def test_a_missing_endpoint_is_a_request_error_and_a_missing_fallback_is_passed_over(world: World):
@@ -377,6 +391,20 @@ async def test_a_quote_is_the_most_that_is_expected_at_every_endpoint_that_may_a
     assert cheap.cost_usd == pytest.approx((estimate_request(request) + 10 * 1000) / 1e6)
     assert dear.cost_usd == pytest.approx(2 * (cheap.cost_usd or 0))
     assert world.built == []  # nothing is opened for a quote
+
+
+async def test_a_quote_leaves_out_who_cannot_answer_and_is_refused_when_nobody_can(world: World):
+    world.add("main", ["x"], model="big", fallbacks=("odd",), pricing=Pricing(0, 10))
+    world.add("odd", ["x"], provider="opnai")
+    assert len(await world.router.quote("main", ASK)) == 1
+    with pytest.raises(ModelRequestError, match="unknown model provider 'opnai'"):
+        await world.router.quote("odd", ASK)
+
+
+async def test_a_gateway_is_always_told_the_model(world: World):
+    world.add("main", ["x"], model="big")
+    await world.ask("main", replace_model(ASK, ""))
+    assert world.built[0].requests[0].model == "big"
 
 
 async def test_a_quote_without_a_price_or_a_limit_says_so(world: World):

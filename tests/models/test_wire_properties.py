@@ -255,6 +255,7 @@ def test_what_one_provider_signed_is_never_sent_to_another(path: str, own: set[s
     """A run that fell back has the signatures of several providers in its history; each gets back its own."""
     parts = (
         Reasoning("t", signature="SIGNED"),
+        Reasoning("u", signature="UNKNOWN", opaque='{"provider_name":"google-vertex"}'),
         Reasoning(opaque="anthropic.redacted:REDACTED"),
         Reasoning("r", opaque='openai.responses:{"id":"rs_1","encrypted_content":"ENCRYPTED"}'),
         Text("x"),
@@ -264,5 +265,5 @@ def test_what_one_provider_signed_is_never_sent_to_another(path: str, own: set[s
     )
     wire, asked = WIRES[path], request(messages=(Message("user", (Text("hi"),)), Message("assistant", parts)))
     body = msgspec.json.encode(wire.build_body(asked, wire.names(asked), stream=False)).decode()
-    known = {"SIGNED", "REDACTED", "ENCRYPTED", "ONTEXT", "ONCALL", "DETAILS"}
+    known = {"SIGNED", "UNKNOWN", "REDACTED", "ENCRYPTED", "ONTEXT", "ONCALL", "DETAILS"}
     assert {word for word in known if word in body} == own

@@ -7,29 +7,23 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from foliot.engine.definition import ENDPOINT
-from foliot.errors import NotFound, SecretError
+from foliot.errors import InvalidInput, NotFound, SecretError
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.models.base import Gateway, ModelError, OnDelta
 from foliot.models.config import GatewayConfig
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
 from foliot.models.from_resource import endpoint_config
+from foliot.models.pieces import Pieces
 from foliot.models.pricing import Pricing
-from foliot.models.router import UNBOUNDED_OUTPUT, Router
+from foliot.models.registry import default_registry
+from foliot.models.router import UNBOUNDED_OUTPUT, Router, most_hopeful
 from foliot.models.tokens import estimate_request
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
 from foliot.tools.secrets import EnvironmentSecrets, SecretChain, Secrets, StoreSecrets
 
-# Keys that the providers' own tools read, for `provider:model` names.
-PROVIDER_KEYS: Mapping[str, str] = {
-    "openai": "OPENAI_API_KEY",
-    "openai-responses": "OPENAI_API_KEY",
-    "anthropic": "ANTHROPIC_API_KEY",
-    "gemini": "GEMINI_API_KEY",
-    "openrouter": "OPENROUTER_API_KEY",
-}
 # How long an endpoint that was looked up is used without looking again.
 FRESH_FOR = 1.0
 
@@ -66,17 +60,36 @@ class RunModels:
         return ref if ref in self._direct else (await self._resolve(ref)).gateway.model
 
     async def ask(self, spec: RunSpec, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
+        """Ask the run's endpoint, then the agent's fallbacks, each of these for its own default model.
+
+        Raises a `ModelError` when nobody answered; which one, see `Router.respond`.
+        """
         refs = self._refs(spec)
+        if len(refs) == 1:
+            return await self._ask(refs[0], request, on_delta)
+        pieces = None if on_delta is None else Pieces(on_delta)
+        failures: list[tuple[str, ModelError]] = []
         for position, ref in enumerate(refs):
+            asked = request if position == 0 else self._for_fallback(ref, request)
             try:
-                gateway = self._direct.get(ref)
-                if gateway is not None:
-                    return await gateway.respond(request, on_delta=on_delta)
-                return await self._router.respond(ref, request, on_delta=on_delta)
+                return await self._ask(ref, asked, pieces)
             except ModelError as error:
-                if position + 1 == len(refs) or error.kind not in FALL_BACK_ON:
-                    raise
+                failures.append((ref, error))
+                if position + 1 == len(refs) or (position == 0 and error.kind not in FALL_BACK_ON):
+                    raise most_hopeful(failures)  # noqa: B904  # one of the failures, each with a cause of its own
+                if pieces is not None:
+                    pieces.restart(f"{ref} failed ({error.kind}); asking {refs[position + 1]}")
         raise AssertionError("there is always a first reference")
+
+    async def _ask(self, ref: str, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:
+        gateway = self._direct.get(ref)
+        if gateway is not None:
+            return await gateway.respond(request, on_delta=on_delta)
+        return await self._router.respond(ref, request, on_delta=on_delta)
+
+    def _for_fallback(self, ref: str, request: ModelRequest) -> ModelRequest:
+        """The model is a name of the first endpoint only; asked for none, an endpoint answers with its own."""
+        return replace(request, model=ref if ref in self._direct else "")
 
     async def quote(self, spec: RunSpec, request: ModelRequest) -> Usage:
         """See `budgets.purse.Quote`. A gateway object has the prices of its attribute `pricing`, if it has one."""
@@ -84,8 +97,9 @@ class RunModels:
         costs: list[float | None] = []
         for position, ref in enumerate(self._refs(spec)):
             gateway = self._direct.get(ref)
+            asked = request if position == 0 else self._for_fallback(ref, request)
             try:
-                quotes = [_quoted(gateway, request)] if gateway is not None else await self._router.quote(ref, request)
+                quotes = [_quoted(gateway, asked)] if gateway is not None else await self._router.quote(ref, asked)
             except ModelError:
                 if position == 0:
                     raise
@@ -119,8 +133,17 @@ class RunModels:
 
     def _by_provider(self, ref: str) -> EndpointConfig:
         provider, _, model = ref.partition(":")
-        key = self._environ.get(PROVIDER_KEYS.get(provider, ""), "")
-        return EndpointConfig(name=ref, gateway=GatewayConfig(provider, api_key=key, model=model))
+        return EndpointConfig(
+            name=ref, gateway=GatewayConfig(provider, api_key=self._key_of(provider), model=model.strip())
+        )
+
+    def _key_of(self, provider: str) -> str:
+        """The key that the provider's own tools would find in the environment."""
+        try:
+            variables = default_registry().find(provider).key_variables
+        except InvalidInput:
+            return ""  # whoever asks it is told
+        return next((key for name in variables if (key := self._environ.get(name, ""))), "")
 
     async def _from_store(self, ref: str) -> EndpointConfig:
         namespace, _, name = ref.rpartition("/")

@@ -31,7 +31,7 @@ class GatewayConfig:
     """One endpoint. `model` is used when a request names none; `options` are the provider's own switches.
 
     Option names are compared in lower case without surrounding blanks. Raises `InvalidInput` for a base URL that is
-    not http(s), and for a key or header that cannot stand in an HTTP header.
+    not http(s) or holds a query, and for a key or header that cannot stand in an HTTP header.
     """
 
     provider: str
@@ -50,12 +50,7 @@ class GatewayConfig:
         put(self, "api_key", self.api_key.strip())
         put(self, "options", {str(name).strip().lower(): value for name, value in self.options.items()})
         if self.base_url:
-            parts = urlsplit(self.base_url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise InvalidInput(
-                    f"the base URL of model provider {self.provider!r} is not an http or https address",
-                    hint="give it with its scheme, for example https://api.example.com/v1",
-                )
+            self._check_address()
         if not _fits_header(self.api_key):
             raise InvalidInput(
                 f"the API key of model provider {self.provider!r} has characters that a header cannot carry",
@@ -64,6 +59,25 @@ class GatewayConfig:
         for name, value in self.headers.items():
             if not _fits_header(name) or not _fits_header(value):
                 raise InvalidInput(f"header {name!r} of model provider {self.provider!r} is not one line of plain text")
+
+    def _check_address(self) -> None:
+        """The address itself is not in the errors: it may hold a password."""
+        whose = f"the base URL of model provider {self.provider!r}"
+        try:
+            parts = urlsplit(self.base_url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number, an open bracket
+            usable = False
+        if not usable or not self.base_url.isprintable():
+            raise InvalidInput(
+                f"{whose} is not an http or https address",
+                hint="give it with its scheme, for example https://api.example.com/v1",
+            )
+        if "?" in self.base_url or "#" in self.base_url:
+            raise InvalidInput(
+                f"{whose} has something behind its path, which would end up in the middle of every address",
+                hint="leave out everything from the ? on; Azure's api-version is the option api_version",
+            )
 
     def text(self, option: str, default: str = "") -> str:
         """An option as text; blank counts as absent."""

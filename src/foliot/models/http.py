@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from foliot.errors import InvalidInput
 from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout
 from foliot.models.config import GatewayConfig
 from foliot.models.provider_errors import read_body, refusal, shorten
@@ -67,12 +68,21 @@ def _open_session() -> aiohttp.ClientSession:
 
 
 class HttpEndpoint:
-    """Posts JSON below one base URL. Safe to share; `close` gives back its hold on the loop's session."""
+    """Posts JSON below one base URL. Safe to share; `close` gives back its hold on the loop's session.
+
+    Raises `InvalidInput` when the address and the headers want to say who asks, both in the same place.
+    """
 
     def __init__(self, config: GatewayConfig, base_url: str, headers: dict[str, str]) -> None:
         self._config = config
         self._base = base_url
         self._headers = {"Content-Type": "application/json", **headers, **config.headers}
+        if "@" in urlsplit(base_url).netloc and any(name.lower() == "authorization" for name in self._headers):
+            raise InvalidInput(
+                f"the base URL of model provider {config.provider!r} holds a user, and there is a key besides: "
+                "a call can show only one of them",
+                hint="take the user out of the address, or the key off the endpoint",
+            )
         self._proxy = _proxy_for(base_url) if config.proxy is None else (config.proxy or None)
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
         self._urls: dict[str, Any] = {}
@@ -214,7 +224,7 @@ class HttpEndpoint:
         )
 
     def _explain(self, error: Exception) -> NoReturn:
-        """Turn what the transport raised into a model error; what is not the transport's goes on as it is."""
+        """Turn what the transport raised into a model error."""
         if isinstance(error, ModelError):
             raise error
         import aiohttp
@@ -240,7 +250,11 @@ class HttpEndpoint:
             raise ModelGarbage(f"{where} does not speak HTTP as it should: {words}", provider=name) from error
         if isinstance(error, (aiohttp.ClientError, ConnectionError, OSError)):
             raise ModelOverloaded(f"the connection to {where} failed: {words}", provider=name) from error
-        raise error
+        # The client library refuses what it is given (an address, a header) with plain Python errors.
+        raise ModelRequestError(
+            f"{where} cannot be asked: {type(error).__name__}: {words}", provider=name,
+            hint="check the endpoint's base URL and its key",
+        ) from error  # fmt: skip
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

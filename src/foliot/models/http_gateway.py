@@ -22,12 +22,15 @@ from foliot.models.base import ModelError, ModelGarbage, ModelRequestError, OnDe
 from foliot.models.config import GatewayConfig
 from foliot.models.http import HttpEndpoint
 from foliot.models.provider_errors import read_payload, refusal, shorten
+from foliot.models.tokens import estimate_parts, estimate_request
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
 from foliot.models.wire.calls import CallIds
 from foliot.models.wire.lines import JsonLines, SseLines
 from foliot.models.wire.tool_names import ToolNames
 
 _ENCODER = msgspec.json.Encoder()
+# Everything that reading an answer may raise; JSON nested a thousand deep ends in a RecursionError.
+_UNREADABLE = (ProviderFault, WireError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class HttpGateway:
@@ -48,18 +51,18 @@ class HttpGateway:
         stream = on_delta is not None
         request = self._with_model(request)
         names = self._wire.names(request)
-        body = self._encode(request, names, stream)
+        path, body = self._encode(request, names, stream)
         ids = CallIds(request, lambda: body)
-        path = self._wire.path(request.model, stream=stream)
         try:
             if on_delta is None:
-                return self._parse(await self._endpoint.fetch(path, body), names, ids)
+                answer = self._wire.parse(await self._endpoint.fetch(path, body), names, ids)
+                return self._completed(answer, request)
             assembler = self._wire.assembler(names, ids)
             whole = await self._pump(path, body, assembler, on_delta)
             if whole is None:
-                return self._named(assembler.finish())
-            response = self._parse(whole, names, ids)
-        except (ProviderFault, WireError, msgspec.DecodeError, UnicodeDecodeError) as error:
+                return self._completed(assembler.finish(), request)
+            response = self._completed(self._wire.parse(whole, names, ids), request)
+        except _UNREADABLE as error:
             raise self._explain(error) from error
         for delta in deltas_of(response):
             on_delta(delta)
@@ -76,10 +79,12 @@ class HttpGateway:
             for event in split(chunk):
                 for delta in feed(event):
                     on_delta(delta)
-            return assembler.done
+                if assembler.done:  # whatever follows is none of the answer's
+                    return True
+            return False
 
         whole = await self._endpoint.stream(path, body, take)
-        for event in lines.flush():
+        for event in () if assembler.done else lines.flush():
             for delta in feed(event):
                 on_delta(delta)
         return whole
@@ -95,26 +100,39 @@ class HttpGateway:
             )
         return msgspec.structs.replace(request, model=self.config.model)
 
-    def _encode(self, request: ModelRequest, names: ToolNames, stream: bool) -> bytes:
+    def _encode(self, request: ModelRequest, names: ToolNames, stream: bool) -> tuple[str, bytes]:
+        """Where to post, and what."""
         try:
-            return _ENCODER.encode(self._wire.build_body(request, names, stream=stream))
-        except (Unsendable, TypeError, UnicodeEncodeError, RecursionError) as error:
+            body = _ENCODER.encode(self._wire.build_body(request, names, stream=stream))
+            return self._wire.path(request.model, stream=stream), body
+        except Exception as error:  # schemas of tools come from anywhere, and may be no schemas at all
+            what = str(error) if isinstance(error, Unsendable) else f"{type(error).__name__}: {error}"
             raise ModelRequestError(
-                f"the request cannot be sent to model provider {self.config.provider!r}: {shorten(str(error))}",
+                f"the request cannot be sent to model provider {self.config.provider!r}: {shorten(what)}",
                 provider=self.config.provider,
+                hint=None if isinstance(error, Unsendable) else "check the schemas of its tools and of its answer",
             ) from error
 
-    def _parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
-        return self._named(self._wire.parse(body, names, ids))
-
-    def _named(self, response: ModelResponse) -> ModelResponse:
-        return msgspec.structs.replace(response, provider=self.config.provider)
+    def _completed(self, response: ModelResponse, request: ModelRequest) -> ModelResponse:
+        usage = response.usage
+        said = response.message.parts
+        if not usage.input_tokens or (said and not usage.output_tokens):
+            # Not counted is not nothing: a budget must not think that this provider is free.
+            usage = msgspec.structs.replace(
+                usage,
+                input_tokens=usage.input_tokens or estimate_request(request),
+                output_tokens=usage.output_tokens or estimate_parts(said),
+                source="estimated",
+            )
+        return msgspec.structs.replace(response, provider=self.config.provider, usage=usage)
 
     def _explain(self, error: Exception) -> ModelError:
         provider = self.config.provider
         if isinstance(error, ProviderFault):
             return refusal(read_payload(error.payload), provider=provider, key=self.config.api_key)
         what = str(error) if isinstance(error, WireError) else f"its answer is not in the format expected: {error}"
+        if isinstance(error, RecursionError):
+            what = "its answer is nested too deeply to be read"
         return ModelGarbage(f"model provider {provider!r}: {shorten(what, self.config.api_key)}", provider=provider)
 
 

@@ -28,7 +28,8 @@ _SHOWN: Final = 600
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
-_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
+_PAGE: Final = 4096  # as much of a page is looked at: the patterns above take the square of it when a tag never ends
 
 # Providers name their errors inside streams, where there is no status any more. The status each would have had:
 _STATUS_OF: Final[Mapping[str, int]] = {
@@ -61,6 +62,13 @@ class Said:
 
 def read_payload(payload: Any) -> Said:
     """Find the message in the shapes that providers use for errors."""
+    try:
+        return _read(payload)
+    except RecursionError:
+        return Said("an error that is nested too deeply to be read")
+
+
+def _read(payload: Any) -> Said:
     if isinstance(payload, list) and payload:
         payload = cast("list[Any]", payload)[0]
     if not isinstance(payload, dict):
@@ -94,10 +102,11 @@ def read_body(body: bytes) -> Said:
     """The same for raw bytes, which may be JSON, text, or the HTML page of a proxy in between."""
     try:
         return read_payload(msgspec.json.decode(body))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         pass
     text = body.decode("utf-8", "replace")
     if "<html" in text[:1000].lower() or "<!doctype" in text[:1000].lower():
+        text = text[:_PAGE]
         title = _TITLE.search(text)
         text = f"an HTML page: {title.group(1) if title else _TAGS.sub(' ', text)}"
     return Said(text)

@@ -33,6 +33,7 @@ from foliot.models.base import (
     OnDelta,
 )
 from foliot.models.config import GatewayConfig
+from foliot.models.provider_errors import shorten
 from foliot.models.wire.tool_names import ToolNames, tool_names
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 PROVIDER: Final = "pydantic-ai"
 _NAME_LIMIT: Final = 64
-_MESSAGE_LIMIT: Final = 500
 
 
 def build(config: GatewayConfig) -> PydanticAIGateway:
@@ -69,7 +69,7 @@ def build(config: GatewayConfig) -> PydanticAIGateway:
         raise InvalidInput(f"the Pydantic AI model {name!r} needs a package that is not installed: {error}") from error
     except (UserError, ValueError, TypeError) as error:
         raise InvalidInput(f"the Pydantic AI model {name!r} cannot be used: {error}") from error
-    return PydanticAIGateway(model)
+    return PydanticAIGateway(model, hidden=config.api_key)
 
 
 def _with_key(config: GatewayConfig) -> Any:
@@ -85,10 +85,14 @@ def _with_key(config: GatewayConfig) -> Any:
 
 
 class PydanticAIGateway:
-    """A `Gateway` over one Pydantic AI model. The model's own retries stay as they are set on it."""
+    """A `Gateway` over one Pydantic AI model. The model's own retries stay as they are set on it.
 
-    def __init__(self, model: Model[Any]) -> None:
+    `hidden` is taken out of errors: the key, when it is known here.
+    """
+
+    def __init__(self, model: Model[Any], *, hidden: str = "") -> None:
         self._model = model
+        self._hidden = hidden
         self._entered = False
 
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
@@ -103,7 +107,7 @@ class PydanticAIGateway:
         except ModelError:
             raise
         except Exception as error:  # a gateway raises nothing but a ModelError, and any provider's SDK may be behind it
-            raise _translated(error) from error
+            raise _translated(error, self._hidden) from error
 
     async def _enter(self) -> None:
         """Hold the provider's HTTP client open until `close`. Flagged first, so that concurrent calls enter once."""
@@ -193,7 +197,7 @@ def _show(response: ModelResponse, on_delta: OnDelta) -> None:
             calls += 1
 
 
-def _translated(error: Exception) -> ModelError:
+def _translated(error: Exception, hidden: str) -> ModelError:
     """The kind of a Pydantic AI error. The category classes say it where there is no status."""
     from pydantic_ai import exceptions as theirs
 
@@ -213,7 +217,7 @@ def _translated(error: Exception) -> ModelError:
     if kind is None and isinstance(status, int):
         kind = _by_status(status)
     return (kind or ModelError)(
-        f"{type(error).__name__}: {error}"[:_MESSAGE_LIMIT],
+        shorten(f"{type(error).__name__}: {error}", hidden),
         provider=PROVIDER,
         status=status if isinstance(status, int) else None,
         retry_after=getattr(error, "retry_after", None),

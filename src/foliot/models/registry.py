@@ -32,7 +32,8 @@ class Provider:
     """`factory` is a function or class, or the text "module:attribute", imported when first needed.
 
     `base_url` is the address when the endpoint gives none; `options` are defaults under the endpoint's own.
-    A provider with `takes_model` may be written `name:model`.
+    A provider with `takes_model` may be written `name:model` in an endpoint. `key_variables` are where its own tools
+    look for the key in the environment, the first that is set: for a model that an agent names as `provider:model`.
     """
 
     name: str
@@ -43,15 +44,23 @@ class Provider:
     base_url: str = ""
     options: Mapping[str, Any] | None = None
     takes_model: bool = False
+    key_variables: tuple[str, ...] = ()
 
 
-def _openai(name: str, base_url: str, *aliases: str, key: bool = True) -> Provider:
-    return Provider(name, "foliot.models.openai_chat:OpenAIChatGateway", aliases, key, base_url=base_url)
+def _openai(name: str, base_url: str, *aliases: str, key: str = "") -> Provider:
+    """Speaks chat completions; `key` is the variable of its key, for those that want one."""
+    gateway = "foliot.models.openai_chat:OpenAIChatGateway"
+    return Provider(name, gateway, aliases, bool(key), base_url=base_url, key_variables=(key,) if key else ())
 
 
 BUILT_IN: Final = (
-    _openai("openai", ""),
-    Provider("openai-responses", "foliot.models.openai_responses:OpenAIResponsesGateway", ("openai_responses",)),
+    _openai("openai", "", key="OPENAI_API_KEY"),
+    Provider(
+        "openai-responses",
+        "foliot.models.openai_responses:OpenAIResponsesGateway",
+        ("openai_responses",),
+        key_variables=("OPENAI_API_KEY",),
+    ),
     Provider(
         "azure-openai",
         "foliot.models.openai_chat:AzureOpenAIGateway",
@@ -65,18 +74,25 @@ BUILT_IN: Final = (
         requires_api_key=False,
         requires_base_url=True,
     ),
-    _openai("vllm", "http://127.0.0.1:8000/v1", key=False),
-    _openai("lmstudio", "http://127.0.0.1:1234/v1", "lm-studio", key=False),
-    _openai("openrouter", "https://openrouter.ai/api/v1"),
-    _openai("groq", "https://api.groq.com/openai/v1"),
-    _openai("mistral", "https://api.mistral.ai/v1"),
-    _openai("deepseek", "https://api.deepseek.com/v1"),
-    _openai("together", "https://api.together.xyz/v1"),
-    _openai("fireworks", "https://api.fireworks.ai/inference/v1"),
-    _openai("x-ai", "https://api.x.ai/v1", "xai"),
-    _openai("cerebras", "https://api.cerebras.ai/v1"),
-    Provider("anthropic", "foliot.models.anthropic:AnthropicGateway", ("claude",)),
-    Provider("gemini", "foliot.models.gemini:GeminiGateway", ("google",)),
+    _openai("vllm", "http://127.0.0.1:8000/v1"),
+    _openai("lmstudio", "http://127.0.0.1:1234/v1", "lm-studio"),
+    _openai("openrouter", "https://openrouter.ai/api/v1", key="OPENROUTER_API_KEY"),
+    _openai("groq", "https://api.groq.com/openai/v1", key="GROQ_API_KEY"),
+    _openai("mistral", "https://api.mistral.ai/v1", key="MISTRAL_API_KEY"),
+    _openai("deepseek", "https://api.deepseek.com/v1", key="DEEPSEEK_API_KEY"),
+    _openai("together", "https://api.together.xyz/v1", key="TOGETHER_API_KEY"),
+    _openai("fireworks", "https://api.fireworks.ai/inference/v1", key="FIREWORKS_API_KEY"),
+    _openai("x-ai", "https://api.x.ai/v1", "xai", key="XAI_API_KEY"),
+    _openai("cerebras", "https://api.cerebras.ai/v1", key="CEREBRAS_API_KEY"),
+    Provider(
+        "anthropic", "foliot.models.anthropic:AnthropicGateway", ("claude",), key_variables=("ANTHROPIC_API_KEY",)
+    ),
+    Provider(
+        "gemini",
+        "foliot.models.gemini:GeminiGateway",
+        ("google",),
+        key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    ),
     Provider("ollama", "foliot.models.ollama:OllamaGateway", requires_api_key=False),
     Provider("scripted", "foliot.models.scripted:build", ("mock",), requires_api_key=False),
     Provider(
@@ -138,10 +154,10 @@ class Registry:
         """A gateway for `config`. Raises `InvalidInput` when it lacks something or names what is not there."""
         provider = self.find(config.provider)
         if provider.requires_api_key and not config.api_key:
-            raise InvalidInput(
-                f"model provider {provider.name!r} needs an API key",
-                hint="put the key in a Secret and name it in the endpoint's auth.secretRef",
-            )
+            hint = "put the key in a Secret and name it in the endpoint's auth.secretRef"
+            if provider.key_variables:
+                hint += f"; for a model named {provider.name}:<model>, set {provider.key_variables[0]}"
+            raise InvalidInput(f"model provider {provider.name!r} needs an API key", hint=hint)
         base_url = config.base_url or provider.base_url
         if provider.requires_base_url and not base_url:
             raise InvalidInput(

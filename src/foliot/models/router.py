@@ -23,10 +23,11 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from foliot.errors import FoliotError
-from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, RestartDelta, Usage
+from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.models.base import Gateway, ModelError, ModelOverloaded, ModelRequestError, OnDelta
 from foliot.models.endpoints import EndpointConfig, GatewayCache, OpenGateway
 from foliot.models.limits import LimiterPool
+from foliot.models.pieces import Pieces
 from foliot.models.pricing import PriceBook
 from foliot.models.registry import Registry, default_registry
 from foliot.models.retry import Attempt, Clock, Sleep, with_retry
@@ -92,47 +93,50 @@ class Router:
     ) -> ModelResponse:
         """Ask the endpoint `ref`, then its fallbacks. The answer carries its cost and the endpoint that gave it.
 
-        A fallback is asked for its own default model. Raises the last `ModelError` when nobody answered; its
-        `details["tried"]` lists the others. An endpoint that cannot be found or built counts as a request error.
+        A fallback is asked for its own default model. When nobody answered, the last `ModelError` is raised, or the
+        first that may pass when the last one may not: a broken fallback must not end a run that only has to wait. Its
+        `details["tried"]` lists them all. An endpoint that cannot be found or built counts as a request error.
         """
         first = await self._find(ref)
         chain = list(dict.fromkeys((first.name, *first.fallbacks)))
-        watch = None if on_delta is None else _Watched(on_delta)
-        tried: list[dict[str, str]] = []
+        pieces = None if on_delta is None else Pieces(on_delta)
+        failures: list[tuple[str, ModelError]] = []
         for position, name in enumerate(chain):
             after = chain[position + 1] if position + 1 < len(chain) else None
             try:
                 endpoint = first if position == 0 else await self._find(name)
-                asked = request if position == 0 else _for_fallback(request, endpoint)
-                return await self._ask(endpoint, asked, watch, on_attempt, first.fall_back_on, after)
+                asked = _named(request, endpoint) if position == 0 else _for_fallback(request, endpoint)
+                return await self._ask(endpoint, asked, pieces, on_attempt, first.fall_back_on, after)
             except ModelError as error:
-                tried.append({"endpoint": name, "kind": error.kind, "message": error.message})
+                failures.append((name, error))
                 # A broken fallback must not hide that the next one may work; a broken first one follows its own rule.
                 if after is None or (position == 0 and error.kind not in first.fall_back_on):
-                    error.details["tried"] = tried
-                    raise
-                if watch is not None:
-                    watch.restart(f"{name} failed ({error.kind}); asking {after}")
+                    raise most_hopeful(failures)  # noqa: B904  # one of the failures, each with a cause of its own
+                if pieces is not None:
+                    pieces.restart(f"{name} failed ({error.kind}); asking {after}")
         raise AssertionError("a chain is never empty")
 
     async def quote(self, ref: str, request: ModelRequest) -> list[Usage]:
         """What the request is expected to take at most, at the endpoint and at each of its fallbacks.
 
-        An endpoint that cannot be found is left out: it will not answer either. The cost is None where no price is
-        known. Raises `ModelError` when the first one cannot be found.
+        An endpoint that cannot be found, or whose provider is unknown, is left out: it will not answer either. The
+        cost is None where no price is known. Raises `ModelError` when the first one cannot be found.
         """
         first = await self._find(ref)
         quotes = [await self._quote(first, request)]
         for name in dict.fromkeys(first.fallbacks):
             try:
                 endpoint = await self._find(name)
+                quotes.append(await self._quote(endpoint, _for_fallback(request, endpoint)))
             except ModelError:
                 continue
-            quotes.append(await self._quote(endpoint, _for_fallback(request, endpoint)))
         return quotes
 
     async def _quote(self, endpoint: EndpointConfig, request: ModelRequest) -> Usage:
-        provider = self._registry.find(endpoint.gateway.provider).name
+        try:
+            provider = self._registry.find(endpoint.gateway.provider).name
+        except FoliotError as error:
+            raise _as_model_error(error) from error
         model = request.model or endpoint.gateway.model
         tokens = self.tokens.estimate(request, model=f"{provider}:{model}")
         usage = Usage(tokens, request.settings.max_output_tokens or UNBOUNDED_OUTPUT, source="estimated")
@@ -162,7 +166,7 @@ class Router:
         self,
         endpoint: EndpointConfig,
         request: ModelRequest,
-        watch: _Watched | None,
+        pieces: Pieces | None,
         on_attempt: OnRoutedAttempt | None,
         fall_back_on: frozenset[str],
         after: str | None,
@@ -174,15 +178,15 @@ class Router:
             raise _as_model_error(error) from error
 
         def report(attempt: Attempt) -> None:
-            if watch is not None and attempt.wait is not None and attempt.error is not None:
-                watch.restart(f"{endpoint.name} failed ({attempt.error.kind}); asking again")
+            if pieces is not None and attempt.wait is not None and attempt.error is not None:
+                pieces.restart(f"{endpoint.name} failed ({attempt.error.kind}); asking again")
             if on_attempt is not None:
                 goes_on = attempt.error is not None and attempt.wait is None and attempt.error.kind in fall_back_on
                 on_attempt(RoutedAttempt(endpoint.name, entry.provider, attempt, after if goes_on else None))
 
         try:
             response = await with_retry(
-                lambda: self._call(entry, endpoint, request, watch),
+                lambda: self._call(entry, endpoint, request, pieces),
                 endpoint.retry,
                 on_attempt=report,
                 clock=self._clock,
@@ -194,7 +198,7 @@ class Router:
             self._gateways.leave(entry)
 
     async def _call(
-        self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, watch: _Watched | None
+        self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, pieces: Pieces | None
     ) -> ModelResponse:
         """One call, in its turn."""
         limiter = self._limiters.limiter(entry.limiter_key, endpoint.name, endpoint.limits)
@@ -205,7 +209,7 @@ class Router:
         permit = await limiter.acquire(expected, max_wait=endpoint.retry.patience)
         used: int | None = None
         try:
-            response = await entry.gateway.respond(request, on_delta=watch)
+            response = await entry.gateway.respond(request, on_delta=pieces)
             used = response.usage.total_tokens
             return response
         except ModelError as error:
@@ -248,25 +252,6 @@ class Router:
         return self._prices.cost(seller, model, usage, base_url=endpoint.gateway.base_url)
 
 
-class _Watched:
-    """Passes pieces on, and remembers whether any were shown, so that a new start can be announced."""
-
-    __slots__ = ("_on_delta", "_shown")
-
-    def __init__(self, on_delta: OnDelta) -> None:
-        self._on_delta = on_delta
-        self._shown = False
-
-    def __call__(self, delta: Delta) -> None:
-        self._shown = True
-        self._on_delta(delta)
-
-    def restart(self, reason: str) -> None:
-        if self._shown:
-            self._shown = False
-            self._on_delta(RestartDelta(reason))
-
-
 class _Bound:
     """One endpoint of a router, as a gateway."""
 
@@ -280,6 +265,20 @@ class _Bound:
 
     async def close(self) -> None:
         return None
+
+
+def most_hopeful(failures: list[tuple[str, ModelError]]) -> ModelError:
+    """The one of these failures, by endpoint, to end with: the last, unless only an earlier one may pass."""
+    last = failures[-1][1]
+    chosen = last if last.retryable else next((error for _, error in failures if error.retryable), last)
+    chosen.details["tried"] = [
+        {"endpoint": name, "kind": error.kind, "message": error.message} for name, error in failures
+    ]
+    return chosen
+
+
+def _named(request: ModelRequest, endpoint: EndpointConfig) -> ModelRequest:
+    return request if request.model else replace(request, model=endpoint.gateway.model)
 
 
 def _for_fallback(request: ModelRequest, endpoint: EndpointConfig) -> ModelRequest:

@@ -145,6 +145,8 @@ class AnthropicWire:
             body["thinking"] = {"type": "adaptive"}
             body["output_config"] = {**body.get("output_config", {}), "effort": _EFFORTS[effort]}
             return
+        if _in_unsigned_loop(body["messages"]):
+            return
         budget = _BUDGETS[effort]
         if request.settings.max_output_tokens is None:
             body["max_tokens"] = max(body["max_tokens"], budget + self.options.max_tokens)
@@ -193,6 +195,16 @@ def _turns(messages: tuple[Message, ...], names: ToolNames) -> list[dict[str, An
     return turns
 
 
+def _in_unsigned_loop(turns: list[dict[str, Any]]) -> bool:
+    """Does the question answer calls that were made without thinking, by another provider for example?
+
+    Models with a budget refuse to begin thinking in the middle of such a turn.
+    """
+    if len(turns) < 2 or turns[-1]["content"][0]["type"] != "tool_result":
+        return False
+    return turns[-2]["content"][0]["type"] not in ("thinking", "redacted_thinking")
+
+
 def _after_results(block: dict[str, Any]) -> bool:
     return block["type"] != "tool_result"
 
@@ -211,7 +223,8 @@ def _block(part: Part, role: str, names: ToolNames) -> dict[str, Any] | None:
     if isinstance(part, ToolResult):
         return _result(part)
     if isinstance(part, Reasoning):
-        if part.signature is not None:
+        # A signature that came with more than itself is another gateway's: Anthropic's own has no `opaque`.
+        if part.signature is not None and part.opaque is None:
             return {"type": "thinking", "thinking": part.text, "signature": part.signature}
         redacted = unmark(REDACTED, part.opaque)
         return None if redacted is None else {"type": "redacted_thinking", "data": redacted}

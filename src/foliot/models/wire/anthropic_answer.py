@@ -22,8 +22,9 @@ from foliot.kernel.messages import (
     ToolCallDelta,
     Usage,
 )
-from foliot.models.wire.base import NO_DELTAS, ProviderFault, WireError
+from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments
+from foliot.models.wire.counts import Count, count
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
@@ -41,31 +42,31 @@ _STOPS: dict[str, StopReason] = {
 
 class _Block(Struct):
     type: str = ""
-    text: str = ""
-    thinking: str = ""
+    text: str | None = None
+    thinking: str | None = None
     signature: str | None = None
-    data: str = ""
+    data: str | None = None
     id: str | None = None
-    name: str = ""
+    name: str | None = None
     input: msgspec.Raw = msgspec.Raw()
 
 
 class _OutputDetails(Struct):
-    thinking_tokens: int | None = None
+    thinking_tokens: Count = None
 
 
 class _Usage(Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cache_read_input_tokens: Count = None
+    cache_creation_input_tokens: Count = None
     output_tokens_details: _OutputDetails | None = None
 
 
 class _Message(Struct):
     type: str = ""
-    id: str = ""
-    model: str = ""
+    id: str | None = None
+    model: str | None = None
     content: list[_Block] | None = None
     stop_reason: str | None = None
     usage: _Usage | None = None
@@ -74,10 +75,10 @@ class _Message(Struct):
 
 class _Delta(Struct):
     type: str = ""
-    text: str = ""
-    thinking: str = ""
-    partial_json: str = ""
-    signature: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    signature: str | None = None
     stop_reason: str | None = None
 
 
@@ -98,16 +99,16 @@ _EVENT = msgspec.json.Decoder(_Event)
 def _usage(usage: _Usage | None) -> Usage:
     if usage is None:
         return Usage()
-    read = usage.cache_read_input_tokens or 0
-    wrote = usage.cache_creation_input_tokens or 0
+    read = count(usage.cache_read_input_tokens)
+    wrote = count(usage.cache_creation_input_tokens)
     details = usage.output_tokens_details
     return Usage(
         # Anthropic counts what was cached beside the input, not inside it.
-        input_tokens=(usage.input_tokens or 0) + read + wrote,
-        output_tokens=usage.output_tokens or 0,
+        input_tokens=count(usage.input_tokens) + read + wrote,
+        output_tokens=count(usage.output_tokens),
         cache_read_tokens=read,
         cache_write_tokens=wrote,
-        reasoning_tokens=(details.thinking_tokens or 0) if details else 0,
+        reasoning_tokens=count(details.thinking_tokens) if details else 0,
     )
 
 
@@ -116,13 +117,13 @@ def _part(block: _Block, arguments: str, call_id: str, names: ToolNames) -> Part
     if block.type == "text":
         return Text(block.text) if block.text else None
     if block.type == "thinking":
-        return Reasoning(block.thinking, signature=block.signature or None)
+        return Reasoning(block.thinking or "", signature=block.signature or None)
     if block.type == "redacted_thinking":
-        return Reasoning(opaque=mark(REDACTED, block.data))
+        return Reasoning(opaque=mark(REDACTED, block.data or ""))
     if block.type == "tool_use":
         if block.name == OUTPUT_TOOL:
             return Text(arguments)
-        return ToolCall(call_id, names.real(block.name), arguments)
+        return ToolCall(call_id, names.real(block.name or ""), arguments)
     return None
 
 
@@ -131,7 +132,7 @@ def _response(head: _Message, parts: list[Part], reason: str | None, usage: _Usa
     if stop == "tool_calls" and not any(isinstance(part, ToolCall) for part in parts):
         stop = "end"  # the one call was the final answer
     message = Message("assistant", tuple(parts))
-    return ModelResponse(message=message, usage=_usage(usage), stop=stop, model=head.model, id=head.id)
+    return ModelResponse(message=message, usage=_usage(usage), stop=stop, model=head.model or "", id=head.id or "")
 
 
 def parse_messages(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
@@ -153,14 +154,19 @@ def parse_messages(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse
 class _OpenBlock:
     """A block while it is being written: pieces of its text, thinking or input."""
 
-    __slots__ = ("block", "call_id", "pieces", "place", "signature")
+    __slots__ = ("block", "call_id", "index", "pieces", "place", "signature")
 
-    def __init__(self, block: _Block) -> None:
+    def __init__(self, index: int, block: _Block) -> None:
+        self.index = index
         self.block = block
         self.pieces: list[str] = []
         self.signature: list[str] = []
         self.call_id = ""
         self.place = -1
+
+
+def _place(opened: _OpenBlock) -> int:
+    return opened.index
 
 
 class MessagesAssembler:
@@ -170,13 +176,16 @@ class MessagesAssembler:
         self._names = names
         self._ids = ids
         self._head: _Message | None = None
-        self._blocks: dict[int, _OpenBlock] = {}
+        self._blocks: list[_OpenBlock] = []
+        self._open: dict[int, _OpenBlock] = {}  # a server that gives a number twice means another block
         self._calls = 0
         self._usage = _Usage()
         self._reason: str | None = None
         self.done = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
+        if event.startswith(DONE):  # added by go-betweens that speak two languages
+            return NO_DELTAS
         told = _EVENT.decode(event)
         kind = told.type
         if kind == "content_block_delta":
@@ -204,12 +213,13 @@ class MessagesAssembler:
                 setattr(self._usage, name, value)
 
     def _start(self, index: int, block: _Block) -> Sequence[Delta]:
-        opened = self._blocks[index] = _OpenBlock(block)
+        opened = self._open[index] = _OpenBlock(index, block)
+        self._blocks.append(opened)
         if block.type == "tool_use" and block.name != OUTPUT_TOOL:
             opened.call_id = self._ids.claim(block.id)
             opened.place = self._calls
             self._calls += 1
-            return (ToolCallDelta(opened.place, opened.call_id, self._names.real(block.name), ""),)
+            return (ToolCallDelta(opened.place, opened.call_id, self._names.real(block.name or ""), ""),)
         if block.type == "text" and block.text:
             opened.pieces.append(block.text)
             return (TextDelta(block.text),)
@@ -219,7 +229,7 @@ class MessagesAssembler:
         return NO_DELTAS
 
     def _piece(self, told: _Event) -> Sequence[Delta]:
-        opened, delta = self._blocks.get(told.index), told.delta
+        opened, delta = self._open.get(told.index), told.delta
         if opened is None or delta is None:
             raise WireError("its stream continues a block that was never begun")
         if delta.text:
@@ -231,7 +241,7 @@ class MessagesAssembler:
         if delta.partial_json:
             opened.pieces.append(delta.partial_json)
             if opened.place >= 0:
-                name = self._names.real(opened.block.name)
+                name = self._names.real(opened.block.name or "")
                 return (ToolCallDelta(opened.place, opened.call_id, name, delta.partial_json),)
             if opened.block.type == "tool_use":
                 return (TextDelta(delta.partial_json),)  # the final answer, written as the input of a call
@@ -243,7 +253,7 @@ class MessagesAssembler:
         if self._head is None or not self.done:
             raise WireError("its stream was cut before the answer was finished")
         parts: list[Part] = []
-        for _, opened in sorted(self._blocks.items()):
+        for opened in sorted(self._blocks, key=_place):
             block, whole = opened.block, "".join(opened.pieces)
             if block.type == "text":
                 block.text = whole

@@ -17,6 +17,8 @@ from foliot.models.wire.calls import CallIds
 from foliot.models.wire.tool_names import ToolNames
 
 NO_DELTAS: tuple[Delta, ...] = ()
+DONE = b"[DONE]"
+"""Begins the event after which OpenAI, and whoever is like it, says nothing more. No JSON of an answer begins so."""
 
 
 class WireError(Exception):

@@ -23,8 +23,9 @@ from foliot.kernel.messages import (
     ToolCallDelta,
     Usage,
 )
-from foliot.models.wire.base import NO_DELTAS, ProviderFault, WireError
+from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments
+from foliot.models.wire.counts import Count, count
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
@@ -85,11 +86,11 @@ class _Candidate(Struct, rename="camel"):
 
 
 class _Usage(Struct, rename="camel"):
-    prompt_token_count: int | None = None
-    candidates_token_count: int | None = None
-    thoughts_token_count: int | None = None
-    cached_content_token_count: int | None = None
-    tool_use_prompt_token_count: int | None = None
+    prompt_token_count: Count = None
+    candidates_token_count: Count = None
+    thoughts_token_count: Count = None
+    cached_content_token_count: Count = None
+    tool_use_prompt_token_count: Count = None
 
 
 class _Feedback(Struct, rename="camel"):
@@ -99,8 +100,8 @@ class _Feedback(Struct, rename="camel"):
 class _Body(Struct, rename="camel"):
     candidates: list[_Candidate] | None = None
     usage_metadata: _Usage | None = None
-    model_version: str = ""
-    response_id: str = ""
+    model_version: str | None = None
+    response_id: str | None = None
     prompt_feedback: _Feedback | None = None
     error: Any = None
 
@@ -111,12 +112,12 @@ _DECODER = msgspec.json.Decoder(_Body)
 def _usage(usage: _Usage | None) -> Usage:
     if usage is None:
         return Usage()
-    thoughts = usage.thoughts_token_count or 0
+    thoughts = count(usage.thoughts_token_count)
     return Usage(
-        input_tokens=(usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0),
+        input_tokens=count(usage.prompt_token_count) + count(usage.tool_use_prompt_token_count),
         # Gemini counts thoughts beside the answer, not inside it.
-        output_tokens=(usage.candidates_token_count or 0) + thoughts,
-        cache_read_tokens=usage.cached_content_token_count or 0,
+        output_tokens=count(usage.candidates_token_count) + thoughts,
+        cache_read_tokens=count(usage.cached_content_token_count),
         reasoning_tokens=thoughts,
     )
 
@@ -145,7 +146,7 @@ class GeminiAssembler:
         self._model = self._id = ""
 
     def feed(self, event: bytes) -> Sequence[Delta]:
-        if event == b"[DONE]":
+        if event.startswith(DONE):
             return NO_DELTAS
         body = _DECODER.decode(event)
         if body.error:

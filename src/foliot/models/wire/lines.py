@@ -6,45 +6,57 @@ stand inside JSON, so they can be normalised before anything else is looked at.
 
 from __future__ import annotations
 
+_MARK = b"\xef\xbb\xbf"  # some servers begin their stream with a byte order mark
+
 
 class SseLines:
     """`feed` returns the data of each event that is complete; `flush` what a server left without its blank line."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_after_return", "_begun", "_pending")
 
     def __init__(self) -> None:
+        # Pieces without an event's end, kept in a list: joining at every piece would cost the square of their length.
         self._pending: list[bytes] = []
+        self._after_return = False
+        self._begun = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        if b"\n" not in chunk and b"\r" not in chunk:
-            # Part of a long line. Kept in a list, because joining at every piece would cost the square of its length.
-            self._pending.append(chunk)
-            return []
+        if self._after_return and chunk:
+            self._after_return = False
+            if chunk.startswith(b"\n"):  # the other half of a line end that was counted already
+                chunk = chunk[1:]
+        if b"\r" in chunk:
+            self._after_return = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         pending = self._pending
+        if b"\n\n" not in chunk and not (chunk.startswith(b"\n") and pending and pending[-1].endswith(b"\n")):
+            if chunk:
+                pending.append(chunk)
+            return []
         if pending:
             pending.append(chunk)
             chunk = b"".join(pending)
             pending.clear()
-        if b"\r" in chunk:
-            if chunk.endswith(b"\r"):
-                pending.append(b"\r")  # its line feed may still be on the way
-                chunk = chunk[:-1]
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         blocks = chunk.split(b"\n\n")
         if rest := blocks.pop():
-            pending.insert(0, rest)
-        events: list[bytes] = []
-        for block in blocks:
-            if block.startswith(b"data: ") and b"\n" not in block:
-                events.append(block[6:])
-            elif data := _data(block):
-                events.append(data)
-        return events
+            pending.append(rest)
+        return self._events(blocks)
 
     def flush(self) -> list[bytes]:
-        rest = b"".join(self._pending).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        rest = b"".join(self._pending)
         self._pending.clear()
-        return [data for block in rest.split(b"\n\n") if (data := _data(block))]
+        return self._events([rest])
+
+    def _events(self, blocks: list[bytes]) -> list[bytes]:
+        if not self._begun:
+            self._begun = True
+            blocks[0] = blocks[0].removeprefix(_MARK)
+        events: list[bytes] = []
+        for block in blocks:
+            data = block[6:] if block.startswith(b"data: ") and b"\n" not in block else _data(block)
+            if data and not data.isspace():  # some servers keep the line awake with empty data
+                events.append(data)
+        return events
 
 
 def _data(block: bytes) -> bytes:

@@ -33,6 +33,7 @@ from foliot.kernel.messages import (
 from foliot.models.config import GatewayConfig
 from foliot.models.wire.base import NO_DELTAS, ProviderFault, Unsendable, WireError
 from foliot.models.wire.calls import CallIds, arguments_object, raw_arguments
+from foliot.models.wire.counts import Count, count
 from foliot.models.wire.media import decoded_text, is_image, is_text, needs_bytes
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
@@ -178,12 +179,12 @@ class _Said(Struct):
 
 
 class _Body(Struct):
-    model: str = ""
+    model: str | None = None
     message: _Said | None = None
     done: bool = False
     done_reason: str | None = None
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
+    prompt_eval_count: Count = None
+    eval_count: Count = None
     error: Any = None
 
 
@@ -245,7 +246,7 @@ class OllamaAssembler:
             stop = "tool_calls"
         return ModelResponse(
             message=Message("assistant", tuple(parts)),
-            usage=Usage(input_tokens=last.prompt_eval_count or 0, output_tokens=last.eval_count or 0),
+            usage=Usage(input_tokens=count(last.prompt_eval_count), output_tokens=count(last.eval_count)),
             stop=stop,
-            model=last.model,
+            model=last.model or "",
         )

@@ -26,8 +26,9 @@ from foliot.kernel.messages import (
     ToolCallDelta,
     Usage,
 )
-from foliot.models.wire.base import NO_DELTAS, ProviderFault, WireError
+from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments, raw_piece
+from foliot.models.wire.counts import Count, count
 from foliot.models.wire.media import from_address
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
@@ -81,20 +82,20 @@ class _Choice(Struct):
 
 
 class _InputDetails(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
+    cached_tokens: Count = None
+    cache_write_tokens: Count = None
 
 
 class _OutputDetails(Struct):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count = None
 
 
 class _Usage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
     prompt_tokens_details: _InputDetails | None = None
     completion_tokens_details: _OutputDetails | None = None
-    prompt_cache_hit_tokens: int | None = None  # DeepSeek's name for what was read from the cache
+    prompt_cache_hit_tokens: Count = None  # DeepSeek's name for what was read from the cache
 
 
 class _Body(Struct):
@@ -114,11 +115,11 @@ def _usage(usage: _Usage | None) -> Usage:
     read = usage.prompt_tokens_details or _InputDetails()
     wrote = usage.completion_tokens_details or _OutputDetails()
     return Usage(
-        input_tokens=usage.prompt_tokens or 0,
-        output_tokens=usage.completion_tokens or 0,
-        cache_read_tokens=read.cached_tokens or usage.prompt_cache_hit_tokens or 0,
-        cache_write_tokens=read.cache_write_tokens or 0,
-        reasoning_tokens=wrote.reasoning_tokens or 0,
+        input_tokens=count(usage.prompt_tokens),
+        output_tokens=count(usage.completion_tokens),
+        cache_read_tokens=count(read.cached_tokens or usage.prompt_cache_hit_tokens),
+        cache_write_tokens=count(read.cache_write_tokens),
+        reasoning_tokens=count(wrote.reasoning_tokens),
     )
 
 
@@ -208,13 +209,14 @@ class ChatAssembler:
         self._calls: list[_OpenCall] = []
         self._by_index: dict[int, int] = {}
         self._refused = False
+        self._said = False
         self._reason: str | None = None
         self.done = False
         self._usage: _Usage | None = None
         self._model = self._id = ""
 
     def feed(self, event: bytes) -> Sequence[Delta]:
-        if event == b"[DONE]":
+        if event.startswith(DONE):
             self.done = True
             return NO_DELTAS
         chunk = _DECODER.decode(event)
@@ -234,6 +236,7 @@ class ChatAssembler:
         said = choice.delta or choice.message
         if said is None:
             return NO_DELTAS
+        self._said = True
         content = said.content
         if type(content) is str and content and said == _Said(content):
             self._text.append(content)  # nearly every chunk is text and nothing else
@@ -298,6 +301,8 @@ class ChatAssembler:
     def finish(self) -> ModelResponse:
         if not self.done and self._reason is None:
             raise WireError("its stream was cut before the answer was finished")
+        if self._reason is None and not self._said:
+            raise WireError("its stream holds no answer")
         parts = _thoughts("".join(self._thought), list(self._details.values()))
         if text := "".join(self._text):
             parts.append(Text(text))

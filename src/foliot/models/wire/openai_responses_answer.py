@@ -27,8 +27,9 @@ from foliot.kernel.messages import (
     ToolCallDelta,
     Usage,
 )
-from foliot.models.wire.base import NO_DELTAS, ProviderFault, WireError
+from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds
+from foliot.models.wire.counts import Count, count
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
@@ -59,17 +60,17 @@ class _Item(Struct):
 
 
 class _InputDetails(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
+    cached_tokens: Count = None
+    cache_write_tokens: Count = None
 
 
 class _OutputDetails(Struct):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count = None
 
 
 class _Usage(Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
     input_tokens_details: _InputDetails | None = None
     output_tokens_details: _OutputDetails | None = None
 
@@ -79,8 +80,8 @@ class _Incomplete(Struct):
 
 
 class _Body(Struct):
-    id: str = ""
-    model: str = ""
+    id: str | None = None
+    model: str | None = None
     status: str | None = None
     output: list[_Item] | None = None
     usage: _Usage | None = None
@@ -109,11 +110,11 @@ def _usage(usage: _Usage | None) -> Usage:
     read = usage.input_tokens_details or _InputDetails()
     wrote = usage.output_tokens_details or _OutputDetails()
     return Usage(
-        input_tokens=usage.input_tokens or 0,
-        output_tokens=usage.output_tokens or 0,
-        cache_read_tokens=read.cached_tokens or 0,
-        cache_write_tokens=read.cache_write_tokens or 0,
-        reasoning_tokens=wrote.reasoning_tokens or 0,
+        input_tokens=count(usage.input_tokens),
+        output_tokens=count(usage.output_tokens),
+        cache_read_tokens=count(read.cached_tokens),
+        cache_write_tokens=count(read.cache_write_tokens),
+        reasoning_tokens=count(wrote.reasoning_tokens),
     )
 
 
@@ -164,7 +165,7 @@ def _response(body: _Body, names: ToolNames, claimed: dict[int, str], ids: CallI
     elif refused:
         stop = "refusal"
     message = Message("assistant", tuple(parts))
-    return ModelResponse(message=message, usage=_usage(body.usage), stop=stop, model=body.model, id=body.id)
+    return ModelResponse(message=message, usage=_usage(body.usage), stop=stop, model=body.model or "", id=body.id or "")
 
 
 def parse_responses(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
@@ -185,7 +186,7 @@ class ResponsesAssembler:
         self.done = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
-        if event == b"[DONE]":
+        if event.startswith(DONE):
             return NO_DELTAS
         told = _EVENT.decode(event)
         kind = told.type
