@@ -104,7 +104,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.state.services = services
-    app.state.mcp = door = Door(runtime, services.drives, services.closing)
+    app.state.mcp = door = Door(runtime, services.drives, services.closing, services.streams)
     report_errors(app)
     include_routers(app)
     check_routes(app)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
+from starlette.types import Message, Receive
 
 from foliot.errors import InvalidInput, UsageError
 from foliot.resources.kinds import Kind
@@ -92,6 +93,20 @@ def deeper_than(value: Any, levels: int) -> bool:
             return False
         layer = below
     return True
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """For an application that reads a body which was read already: first that, then whatever comes."""
+    first = True
+
+    async def received() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return received
 
 
 async def _read(body: bytes, namespace: str | None) -> Bundle:

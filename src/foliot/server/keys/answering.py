@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from foliot.errors import Conflict, FoliotError
+from foliot.server.bodies import replayed
 from foliot.server.context import CALLER, Services
 from foliot.server.errors import BadParameter
 from foliot.server.keys.table import AGAIN, keeps_answers
@@ -60,7 +61,7 @@ async def answer_once(path: str, app: App, scope: Scope, receive: Receive, send:
         )
     else:
         scope[CLAIM] = found
-        await _do(keys, found, app, scope, _again(body, receive), send)
+        await _do(keys, found, app, scope, replayed(body, receive), send)
 
 
 def key_of(scope: Scope) -> str | None:
@@ -147,20 +148,6 @@ async def _hold(keys: SqlRequestKeys, claimed: Claimed) -> None:
         await asyncio.sleep(HELD / 3)
         with contextlib.suppress(FoliotError):  # the store may be back in time
             await keys.hold(claimed, until=time.time() + HELD)
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """The body that was read already, then whatever comes."""
-    first = True
-
-    async def received() -> Message:
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return received
 
 
 class _Gathered:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
@@ -17,9 +21,12 @@ from foliot.errors import Unavailable
 from foliot.runtime import Runtime
 from foliot.server.access.guard import namespace_of
 from foliot.server.access.identity import Caller
+from foliot.server.bodies import replayed
 from foliot.server.context import CALLER
 from foliot.server.engagements import Drives
+from foliot.server.errors import Unauthenticated
 from foliot.server.mcp.who import Context, Who
+from foliot.server.streams.open_streams import Streams
 from foliot.stopping import stop_tasks
 from foliot.tools.mcp.sdk import require_sdk
 
@@ -30,39 +37,59 @@ if TYPE_CHECKING:
 
 
 class Door:
-    """Lets MCP clients in until the server is `closing`. Runs that they began are then gone on with elsewhere."""
+    """Lets MCP clients in until the server is `closing`. Runs that they began are then gone on with elsewhere.
 
-    def __init__(self, runtime: Runtime, drives: Drives, closing: asyncio.Event) -> None:
+    What a client waits for, an answer or the stream of an earlier revision, is one of the `streams` that the caller may
+    have, and lasts no longer than what lets the caller in.
+    """
+
+    def __init__(self, runtime: Runtime, drives: Drives, closing: asyncio.Event, streams: Streams) -> None:
         self._runtime = runtime
         self._drives = drives
         self._opening = asyncio.Lock()
         self._closing = closing
+        self._streams = streams
         self._manager: StreamableHTTPSessionManager | None = None
         self._calls: Calls | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request that the guard has let through. Raises `Unavailable` when stopping, or without the SDK."""
+        """One request that the guard has let through.
+
+        Raises `Unavailable` when stopping, or without the SDK; `TooMany`; `Unauthenticated` when the caller may no
+        longer wait, unless the answer has begun: then it ends.
+        """
         manager = await self._opened()
-        begun = False
+        waits = scope["method"] == "GET"
+        if scope["method"] == "POST":
+            body = await Request(scope, receive).body()
+            waits, receive = _expects_answer(body), replayed(body, receive)
+        with ExitStack() as place:
+            if waits:
+                place.enter_context(self._streams.hold(scope[CALLER]))
+            await self._pass_on(manager, scope, receive, _Line(send, place.close))
 
-        async def sent(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        scope = {**scope, "user": _owner(scope[CALLER])}
-        work = asyncio.create_task(manager.handle_request(scope, receive, sent))
+    async def _pass_on(
+        self, manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, line: _Line
+    ) -> None:
+        caller: Caller = scope[CALLER]
+        known = {**scope, "user": _owner(caller)}
+        work = asyncio.create_task(manager.handle_request(known, receive, line.send))
         stopping = asyncio.create_task(self._closing.wait())
         try:
-            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await self._streams.last(caller, scope, {work, stopping})
             if work.done():
                 await work
             else:
                 self._stop()
+        except Unauthenticated:
+            await stop_tasks(work)
+            if not line.begun:
+                raise
+            await line.end()
         finally:
             await stop_tasks(work, stopping)
-        if not begun:
+        if not line.begun:
             raise Unavailable("this server is stopping")
 
     async def close(self) -> None:
@@ -98,6 +125,44 @@ class Door:
             await self._closing.wait()
             self._stop()
         await calls.close()
+
+
+class _Line:
+    """The way out: whether an answer has begun, and how to end it. `ended` is called before its last part leaves:
+    whoever has heard it may ask for the next one."""
+
+    def __init__(self, send: Send, ended: Callable[[], None]) -> None:
+        self._send = send
+        self._on_end = ended
+        self._ended = False
+        self.begun = False
+
+    async def send(self, message: Message) -> None:
+        self.begun = True
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._ended = True
+            self._on_end()
+        await self._send(message)
+
+    async def end(self) -> None:
+        if not self._ended:
+            await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Message(Struct):
+    """Of a JSON-RPC message: a request has both, a notification no id, an answer no method."""
+
+    method: str | UnsetType = UNSET
+    id: Any = UNSET
+
+
+def _expects_answer(body: bytes) -> bool:
+    """Whether a client waits for something. What cannot be read is left to the SDK to refuse."""
+    try:
+        message = msgspec.json.decode(body, type=_Message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return True
+    return message.method is not UNSET and message.id is not UNSET
 
 
 def _knows(ctx: Context) -> Who:

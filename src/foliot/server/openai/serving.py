@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -14,10 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import FoliotError, Unavailable
+from foliot.server.access.identity import Caller
 from foliot.server.engagements import Engagement
 from foliot.server.openai.errors import BadRequest, error_document
+from foliot.server.streams.open_streams import Streams
 from foliot.server.streams.pieces import Piece
-from foliot.server.streams.sse import EventStream, frame
+from foliot.server.streams.sse import frame
 from foliot.stopping import stop_tasks
 
 log = logging.getLogger(__name__)
@@ -85,6 +87,7 @@ class Stream:
         begin: Iterable[bytes] = (),
         end: bytes = b"",
         hang_up: OnHangUp,
+        streams: Streams,
         closing: asyncio.Event,
     ) -> None:
         self._engagement = engagement
@@ -92,11 +95,13 @@ class Stream:
         self._begin = begin
         self._end = end
         self._hang_up = hang_up
+        self._streams = streams
         self._closing = closing
         self._cancelling: set[asyncio.Task[None]] = set()
 
-    def response(self, headers: dict[str, str]) -> Response:
-        response = EventStream(self._frames(), closing=self._closing)
+    def response(self, caller: Caller, slot: AbstractContextManager[Any], headers: dict[str, str]) -> Response:
+        """Sends it to the caller, in the place among their streams that `slot` holds."""
+        response = self._streams.respond(caller, self._frames(), slot=slot, told=error_frame)
         response.headers.update(headers)
         return response
 
@@ -143,7 +148,12 @@ async def frames_of(
         if end:
             yield end
     except FoliotError as error:
-        yield data_frame({"error": error_document(error)})
+        yield error_frame(error)
+
+
+def error_frame(error: FoliotError) -> bytes:
+    """An error in the midst of a stream."""
+    return data_frame({"error": error_document(error)})
 
 
 def data_frame(document: dict[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from datetime import datetime
 from hashlib import sha256
 from typing import Annotated, Any, Final
@@ -24,7 +25,16 @@ from foliot.server.openai.input_items import list_input, page_of
 from foliot.server.openai.looking import cancel_response, delete_response, find_response, follow_response
 from foliot.server.openai.requests import Order, read_chat, read_response
 from foliot.server.openai.responses import Answer
-from foliot.server.openai.serving import DONE, OnHangUp, Stream, collect, data_frame, event_frame, on_hang_up
+from foliot.server.openai.serving import (
+    DONE,
+    OnHangUp,
+    Stream,
+    collect,
+    data_frame,
+    error_frame,
+    event_frame,
+    on_hang_up,
+)
 from foliot.server.openai.shape import openai_router
 from foliot.server.responses import Json
 from foliot.server.streams.pieces import Ended, Piece
@@ -108,10 +118,14 @@ async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Re
     order = read_chat(body)
     asker = _asker(request, caller, body)
     hang_up = on_hang_up(request, otherwise=_otherwise(asker, order))
-    begun = await begin(services.runtime, services.drives, order, asker, param="messages")
-    answer = Chat(begun.where, order.model, begun.created, include_usage=order.include_usage)
-    if order.stream:
-        return _stream_chat(services, begun, answer, hang_up)
+    with ExitStack() as place:
+        if order.stream:  # held before anything is begun
+            place.enter_context(services.streams.hold(caller))
+        begun = await begin(services.runtime, services.drives, order, asker, param="messages")
+        answer = Chat(begun.where, order.model, begun.created, include_usage=order.include_usage)
+        if order.stream:
+            stream = _stream_chat(services, begun, answer, hang_up)
+            return stream.response(caller, place.pop_all(), {RUN_HEADER: begun.where})
     end: list[Ended] = []
 
     def take(piece: Piece) -> None:
@@ -125,14 +139,13 @@ async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Re
     return Json(answer.document(), headers={RUN_HEADER: begun.where})
 
 
-def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHangUp) -> Response:
+def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHangUp) -> Stream:
     def told(piece: Piece) -> Iterable[bytes]:
         if isinstance(piece, Ended) and piece.phase != "succeeded":
             raise RunFailed(piece, begun.where)
         return map(data_frame, answer.chunks(piece))
 
-    stream = Stream(begun.engagement, told, end=DONE, hang_up=hang_up, closing=services.closing)
-    return stream.response({RUN_HEADER: begun.where})
+    return Stream(begun.engagement, told, end=DONE, hang_up=hang_up, streams=services.streams, closing=services.closing)
 
 
 # --- responses ---------------------------------------------------------------------------------------------------
@@ -145,20 +158,27 @@ async def respond(request: Request, services: ServicesDep, caller: CallerDep) ->
     order = read_response(body)
     asker = _asker(request, caller, body)
     hang_up = on_hang_up(request, otherwise=_otherwise(asker, order))
-    begun = await begin(services.runtime, services.drives, order, asker, param="input")
-    answer = Answer(begun.response, order.model, begun.created, _echo(order), begun.where)
-    headers = {RUN_HEADER: begun.where}
-    if order.stream:
-
-        def told(piece: Piece) -> Iterable[bytes]:
-            return map(event_frame, answer.take(piece))
-
-        first = list(map(event_frame, answer.begin()))
-        stream = Stream(begun.engagement, told, begin=first, hang_up=hang_up, closing=services.closing)
-        return stream.response(headers)
+    with ExitStack() as place:
+        if order.stream:
+            place.enter_context(services.streams.hold(caller))
+        begun = await begin(services.runtime, services.drives, order, asker, param="input")
+        answer = Answer(begun.response, order.model, begun.created, _echo(order), begun.where)
+        headers = {RUN_HEADER: begun.where}
+        if order.stream:
+            return _stream_response(services, begun, answer, hang_up).response(caller, place.pop_all(), headers)
     if not order.background:
         await collect(request, begun.engagement, answer.take, hang_up=hang_up, closing=services.closing)
     return Json(answer.document(), headers=headers)
+
+
+def _stream_response(services: Services, begun: Begun, answer: Answer, hang_up: OnHangUp) -> Stream:
+    def told(piece: Piece) -> Iterable[bytes]:
+        return map(event_frame, answer.take(piece))
+
+    first = list(map(event_frame, answer.begin()))
+    return Stream(
+        begun.engagement, told, begin=first, hang_up=hang_up, streams=services.streams, closing=services.closing
+    )
 
 
 @router.get("/v1/responses/{response_id}")
@@ -173,7 +193,8 @@ async def read_one(
 ) -> Response:
     """A response as it stands now. It is told from the journal of its run, so it outlives the server."""
     if stream:
-        return services.streams.respond(caller, await follow_response(services, caller, response_id, starting_after))
+        frames = await follow_response(services, caller, response_id, starting_after)
+        return services.streams.respond(caller, frames, told=error_frame)
     return Json(await find_response(services.runtime, caller, response_id))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import msgspec
@@ -70,8 +70,9 @@ class EventStream(Response):
     """Sends frames until they end, the client leaves, or the server stops; with signs of life in between.
 
     A `FoliotError` on the way is told as an event `error` with the problem as its data, and ends the stream. With
-    `slots` it is one of those that the caller may have; one too many is refused with `TooMany` instead of begun.
-    `still` is asked again and again while it lasts, and raises when the caller may no longer have it.
+    `slots` it is one of those that the caller may have; one too many is refused with `TooMany` instead of begun. With
+    `slot` its place is held already, and is let go when it ends. `still` is asked again and again while it lasts, and
+    raises when the caller may no longer have it; `told` is how that is said.
     """
 
     media_type = "text/event-stream"
@@ -84,15 +85,18 @@ class EventStream(Response):
         heartbeat: float = HEARTBEAT,
         slots: Slots | None = None,
         caller: str = "",
+        slot: AbstractContextManager[Any] | None = None,
         still: Callable[[Scope], Awaitable[None]] | None = None,
+        told: Callable[[FoliotError], bytes] | None = None,
     ) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no", "Cache-Control": "no-cache, no-transform"})
         del self.headers["content-length"]
         self._frames = frames
         self._closing = closing
         self._heartbeat = heartbeat
-        self._slot = nullcontext() if slots is None else slots.hold(caller)
+        self._slot = slot or (nullcontext() if slots is None else slots.hold(caller))
         self._still = still
+        self._told = told or _told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._slot:
@@ -107,7 +111,7 @@ class EventStream(Response):
         try:
             await self._beat({work, *ends}, line, scope)
         except FoliotError as error:
-            farewell = _told(error)
+            farewell = self._told(error)
         finally:
             await stop_tasks(work, *ends)
         if work.done() and not work.cancelled() and (error := work.exception()) is not None:
@@ -144,7 +148,7 @@ class EventStream(Response):
                 async for chunk in frames:
                     await line.put(chunk)
             except FoliotError as error:
-                await line.put(_told(error))
+                await line.put(self._told(error))
 
 
 class _Line:
