@@ -31,7 +31,7 @@ from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.result import success_result
 from foliot.tools.rules import FixedRules
-from foliot.tools.spending import Spending, counted, spend
+from foliot.tools.spending import count, spend
 from foliot.tools.stages.record import CallRecord, snapshot
 from tests.tools.governed import call, permission, rules
 
@@ -373,8 +373,8 @@ class TestTheTrail:
             spend("child-1", Usage(input_tokens=100, output_tokens=20, cost_usd=0.25))
             return "done"
 
-        with counted(Spending()):
-            await Pipeline([refund], Parts(recorders=(trail,))).call(call())
+        count()
+        await Pipeline([refund], Parts(recorders=(trail,))).call(call())
         await trail.close()
 
         metering = (await log.get(1)).body["metering"]
@@ -407,7 +407,7 @@ class TestTheTrail:
     async def test_records_keep_the_order_in_which_they_came(self, log) -> None:
         trail = AuditTrail(log)
         for number in range(1200):
-            await trail.record(record(number))
+            trail.record(record(number))
         await trail.flush()
 
         found = await log.find(AuditFilter(), limit=2000)
@@ -417,7 +417,7 @@ class TestTheTrail:
     async def test_arguments_are_those_that_the_call_began_with(self, log) -> None:
         trail = AuditTrail(log)
         made = record(1)
-        await trail.record(made)
+        trail.record(made)
         made.call.arguments["amount"] = "changed"
         await trail.close()
         assert (await log.get(1)).body["arguments"] == {"amount": 1}
@@ -463,7 +463,7 @@ class TestTheTrail:
         monkeypatch.setattr("foliot.engine.records.trail.entry_of", made)
         trail = AuditTrail(log)
         for number in (1, 2, 3):
-            await trail.record(record(number))
+            trail.record(record(number))
         await trail.close()
         assert [each.body["call_id"] for each in await log.find(AuditFilter())] == ["c3", "c1"]
         assert trail.dropped == 1
@@ -471,17 +471,17 @@ class TestTheTrail:
     async def test_a_full_queue_drops_and_counts(self, log) -> None:
         trail = AuditTrail(log, capacity=3)
         for number in range(5):
-            await trail.record(record(number))
+            trail.record(record(number))
         await trail.close()
         assert trail.dropped == 2
         assert len(await log.find(AuditFilter())) == 3
 
     async def test_closing_twice_is_harmless_and_later_records_are_counted_as_lost(self, log) -> None:
         trail = AuditTrail(log)
-        await trail.record(record(1))
+        trail.record(record(1))
         await trail.close()
         await trail.close()
-        await trail.record(record(2))
+        trail.record(record(2))
         assert trail.dropped == 1
         assert len(await log.find(AuditFilter())) == 1
 

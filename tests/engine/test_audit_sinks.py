@@ -145,7 +145,7 @@ async def test_sinks_get_records_only_after_they_are_in_the_log(tmp_path) -> Non
     sink = Looks()
     trail = AuditTrail(log, feeds=[SinkFeed("looks", sink)])
     for number in range(3):
-        await trail.record(CallRecord("admitted", call(call_id=f"c{number}"), ToolDefinition("refund"), 1.0))
+        trail.record(CallRecord("admitted", call(call_id=f"c{number}"), ToolDefinition("refund"), 1.0))
     await trail.close()
     await database.close()
     assert sink.records == [1, 2, 3]

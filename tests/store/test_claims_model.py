@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,17 @@ class ClaimMachine(RuleBasedStateMachine):
             self.runner.run(self.db.close())
             self.runner.close()
             self.folder.cleanup()
+
+    def write(self, body, *args: object) -> None:
+        self.done(partial(self.db.write, body, *args))
+
+    def done(self, begin) -> None:
+        """For what has to be begun in the loop, and is awaited there."""
+
+        async def done() -> None:
+            await begin()
+
+        self.runner.run(done())
 
     def lives(self, run_id: str) -> bool:
         return run_id in self.holders and self.until[run_id] >= self.now
@@ -116,7 +128,7 @@ class ClaimMachine(RuleBasedStateMachine):
     def let_go(self, lease: Lease, phase, due: int | None) -> None:
         try:
             at = None if due is None else self.now + due
-            self.runner.run(self.journal.append(lease, [], phase=phase, due=at))
+            self.done(partial(self.journal.append, lease, [], phase=phase, due=at))
         except LeaseLost:
             assert self.holders.get(lease.run_id) != lease, "the holder was fenced out"
             return
@@ -128,15 +140,15 @@ class ClaimMachine(RuleBasedStateMachine):
     @rule()
     def wake_all(self) -> None:
         for number in range(self.added):
-            self.runner.run(self.db.write(queue.wake, f"r{number + 1}", self.now))
+            self.write(queue.wake, f"r{number + 1}", self.now)
 
     @rule(well=st.booleans(), space=st.integers(0, 1))
     def judge_class(self, well: bool, space: int) -> None:
         key = f"ns{space}/clerk"
         if well:
-            self.runner.run(self.db.write(class_succeeded, key))
+            self.write(class_succeeded, key)
         else:
-            self.runner.run(self.db.write(class_failed, key, self.now))
+            self.write(class_failed, key, self.now)
 
     @rule(name=st.sampled_from(WORKERS))
     def restart(self, name: str) -> None:

@@ -134,7 +134,7 @@ async def test_a_deadlock_is_solved_by_running_the_body_again(database: Postgres
     await transaction.start()
     await other.execute("SET LOCAL deadlock_timeout = '60s'")
     await other.execute("UPDATE setting SET value = 'theirs' WHERE name = 'b'")
-    ours = asyncio.create_task(database.write(crosswise))
+    ours = database.write(crosswise)
     await holding
     await other.execute("UPDATE setting SET value = 'theirs' WHERE name = 'a'")
     await transaction.commit()
@@ -186,7 +186,7 @@ async def test_a_commit_that_the_server_refuses_undoes_only_its_own_body(
 
 
 async def test_a_cancelled_caller_leaves_the_others_alone(database: PostgresDatabase) -> None:
-    tasks = [asyncio.create_task(database.write(put, f"n{n}", "x")) for n in range(60)]
+    tasks = [database.write(put, f"n{n}", "x") for n in range(60)]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
@@ -197,13 +197,14 @@ async def test_a_cancelled_caller_leaves_the_others_alone(database: PostgresData
 
 async def test_closing_finishes_what_was_accepted_and_refuses_what_comes_later(postgres_url: str) -> None:
     database = await PostgresDatabase.open(postgres_url)
-    accepted = [asyncio.create_task(database.write(put, f"n{n}", "x")) for n in range(50)]
+    accepted = [database.write(put, f"n{n}", "x") for n in range(50)]
     await asyncio.sleep(0)
     await database.close()
     assert await asyncio.gather(*accepted) == [1] * 50
-    for attempt in (database.write(put, "late", "x"), database.read("setting_get", name="n0")):
-        with pytest.raises(Unavailable, match="closed"):
-            await attempt
+    with pytest.raises(Unavailable, match="closed"):
+        await database.write(put, "late", "x")
+    with pytest.raises(Unavailable, match="closed"):
+        await database.read("setting_get", name="n0")
     await database.close()
 
 

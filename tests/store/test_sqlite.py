@@ -158,7 +158,7 @@ async def test_an_unknown_query_or_a_missing_parameter_is_told_and_harms_nobody(
 
 
 async def test_a_cancelled_caller_leaves_the_writer_well(database: SqliteDatabase) -> None:
-    tasks = [asyncio.create_task(database.write(put, f"n{n}", "x")) for n in range(200)]
+    tasks = [database.write(put, f"n{n}", "x") for n in range(200)]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
@@ -169,7 +169,7 @@ async def test_a_cancelled_caller_leaves_the_writer_well(database: SqliteDatabas
 
 async def test_closing_finishes_what_was_accepted_and_refuses_what_comes_later(tmp_path: Path) -> None:
     database = await SqliteDatabase.open(tmp_path / "foliot.db")
-    accepted = [asyncio.create_task(database.write(put, f"n{n}", "x")) for n in range(300)]
+    accepted = [database.write(put, f"n{n}", "x") for n in range(300)]
     await asyncio.sleep(0)
     await database.close()
     assert await asyncio.gather(*accepted) == [1] * 300

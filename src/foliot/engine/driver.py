@@ -304,7 +304,7 @@ class Driver:
         shown = self._stream or self._watcher.wanted(run_id)
         heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
         models, spec, clock = self._models, self.state.spec, self._clock
-        if self._purse is None:
+        if self._purse is None or self._purse.is_free:
             fact = await ask_model(models, spec, action, on_delta=heard, clock=clock)
         else:
             ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock)

@@ -18,7 +18,7 @@ from foliot.kernel.state import Call
 from foliot.models.base import ModelError, OnDelta
 from foliot.tools.base import Admitted, MayAct, OnOutput
 from foliot.tools.search import offered
-from foliot.tools.spending import Spending, counted
+from foliot.tools.spending import count
 
 log = logging.getLogger(__name__)
 
@@ -74,15 +74,14 @@ async def call_tool(
 ) -> ToolFinished:
     """`ends_run`: the tool was declared to give the answer of the run; a failure of it never does."""
     started = clock()
-    spending = Spending()
+    spending = count()
     limit = None if deadline is None else asyncio.timeout(max(0.0, deadline - started))
     try:
-        with counted(spending):
-            if limit is None:
+        if limit is None:
+            result = await call.run(on_output=on_output, may_act=may_act)
+        else:
+            async with limit:
                 result = await call.run(on_output=on_output, may_act=may_act)
-            else:
-                async with limit:
-                    result = await call.run(on_output=on_output, may_act=may_act)
     except (Exception, asyncio.CancelledError) as error:
         if limit is not None and limit.expired():
             result = failed(intent.call_id, intent.name, _OUT_OF_TIME)

@@ -81,6 +81,10 @@ class StoredRules:
         self._known[namespace] = (revision, rules)
         return rules
 
+    def at_hand(self, namespace: str) -> Rules | None:
+        known = self._known.get(namespace)
+        return known[1] if known is not None and known[0] == self._store.revision_at_hand() else None
+
     async def _all(self, filter: Filter) -> list[Document]:
         page = await self._store.list(filter)
         found = page.items

@@ -42,9 +42,13 @@ async def admit_calls(
     """
     caller = caller or caller_of(state)
     admitted: list[tuple[CallIntent, Admitted]] = []
-    turns = whose_turn(tools, state, action.calls)
-    refused: list[Answered] = [*turns.failed]
-    for intent in turns.ready:
+    ready = action.calls
+    refused: list[Answered] = []
+    if len(state.calls) > 1:
+        turns = whose_turn(tools, state, action.calls)
+        ready = turns.ready
+        refused.extend(turns.failed)
+    for intent in ready:
         outcome = await tools.admit(_invocation(state, intent, caller))
         if isinstance(outcome, ToolResult):
             refused.append(shortage_of(intent.call_id, outcome.error) or ToolFinished(outcome))

@@ -122,6 +122,9 @@ class RecordedStore:
     async def revision(self) -> int:
         return await self._store.revision()
 
+    def revision_at_hand(self) -> int | None:
+        return self._store.revision_at_hand()
+
     async def reveal(self, key: Key) -> dict[str, bytes]:
         return await self._store.reveal(key)
 

@@ -6,7 +6,7 @@ was stored by an older version must stay readable.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -24,8 +24,8 @@ class Database(Protocol):
         """Rows of one query, outside any transaction, from the last committed state."""
         ...
 
-    async def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `body(*args, **kwargs)` as one transaction; return when it is durable.
+    def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        """Run `body(*args, **kwargs)` as one transaction; what it returns is there when it is durable.
 
         Raises what the body raises (nothing of it is then stored), `Unavailable` when the database does not answer.
         """
@@ -195,6 +195,10 @@ class ResourceStore(Protocol):
 
     async def revision(self) -> int:
         """The newest revision."""
+        ...
+
+    def revision_at_hand(self) -> int | None:
+        """The newest revision, if somebody has looked in this turn of the event loop. Costs no look."""
         ...
 
     async def reveal(self, key: Key) -> dict[str, bytes]:

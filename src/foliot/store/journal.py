@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
-from types import CoroutineType
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -66,7 +65,7 @@ class SqlJournal:
         taken: Sequence[str] = (),
         due: float | None = None,
         also: Beside | None = None,
-    ) -> CoroutineType[Any, Any, None]:
+    ) -> Awaitable[None]:
         if phase is None and entries and not taken:
             return self._db.write(_ADVANCE, lease, entries)
         if lease.queued and phase is not None and phase != "running":

@@ -87,13 +87,13 @@ class PostgresDatabase:
                     raise explain(error, self._place) from error
         raise AssertionError("unreachable")
 
-    async def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._pending.append(_Job(future, body, args, kwargs))
         if len(self._writers) < WRITERS:
             self._writers.add(asyncio.create_task(self._drain()))
-        return await future
+        return future
 
     async def wait_for_change(self, *, timeout: float) -> None:
         self._check_open()

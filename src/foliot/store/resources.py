@@ -96,17 +96,21 @@ class SqlResourceStore:
         Nobody is told less than he can know: whoever was woken by a change, or by word of it, has his turn after the
         look was forgotten.
         """
-        loop = asyncio.get_running_loop()
-        seen = self._seen
-        if seen is not None and seen[0] is loop:
-            return seen[1]
+        seen = self.revision_at_hand()
+        if seen is not None:
+            return seen
         version = self._database.version()
         if version is None:
             return await self._ask_together()
         revision = await self._revision_of(version)
+        loop = asyncio.get_running_loop()
         self._seen = loop, revision
         loop.call_soon(self._forget, loop)
         return revision
+
+    def revision_at_hand(self) -> int | None:
+        seen = self._seen
+        return seen[1] if seen is not None and seen[0] is asyncio.get_running_loop() else None
 
     def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._seen is not None and self._seen[0] is loop:

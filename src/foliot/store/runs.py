@@ -11,7 +11,7 @@ Invariant:   `seq` has no gaps and one writer. An append begins with one stateme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -144,7 +144,7 @@ class Journal(Protocol):
         """Prolong many leases in one write, never shorten one; the run ids whose lease was lost."""
         ...
 
-    async def append(
+    def append(
         self,
         lease: Lease,
         entries: Sequence[Entry],
@@ -154,8 +154,8 @@ class Journal(Protocol):
         taken: Sequence[str] = (),
         due: float | None = None,
         also: Beside | None = None,
-    ) -> None:
-        """Add entries, all or none; durable on return. Any `phase` but "running" also gives the lease back.
+    ) -> Awaitable[None]:
+        """Add entries, all or none; durable when awaited. Any `phase` but "running" also gives the lease back.
 
         `taken` are ids of signals that these entries carry; they are removed in the same transaction. `due` is when a
         queued run that is let go may be taken again (None: as soon as it can go on). `also` commits with the entries.

@@ -75,7 +75,7 @@ class SqliteDatabase:
         except apsw.Error as error:
             raise explain(error, self.path) from error
 
-    async def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         if self._writer is None:
             self._start_writer()
         if self._life != _lives:
@@ -91,7 +91,7 @@ class SqliteDatabase:
             loop.call_soon(self._hand_over, loop)
         else:
             gathered.append(job)
-        return await future
+        return future
 
     async def wait_for_change(self, *, timeout: float) -> None:
         """Return when something may have been committed by any process, or after `timeout` seconds.

@@ -83,6 +83,10 @@ class Masker:
                 if len(self._values) > self._capacity:
                     self._values.popitem(last=False)
 
+    @property
+    def knows_none(self) -> bool:
+        return not self._values
+
     def mask(self, text: str) -> str:
         """The text without any known value, in whatever encoding. Text without one is returned as it is."""
         if not self._values or not text:

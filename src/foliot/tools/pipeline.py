@@ -87,6 +87,10 @@ class Stage(Protocol):
 
 
 class Finisher(Protocol):
+    def leaves(self, result: ToolResult) -> bool:
+        """Whether there is nothing to do."""
+        ...
+
     async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult: ...
 
 
@@ -156,7 +160,7 @@ def compose(stages: Sequence[Stage], backend: Handler) -> Handler:
 class Entry:
     """One tool with everything that stands before and around it."""
 
-    __slots__ = ("definition", "finishers", "gates", "handler", "layers", "required", "tool")
+    __slots__ = ("definition", "finishers", "gates", "gates_unasked", "handler", "layers", "required", "tool")
 
     def __init__(self, tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> None:
         definition = tool.definition
@@ -170,6 +174,8 @@ class Entry:
         self.required = definition.record == "required"
         self.layers = layers_for(tool, parts, offers)
         self.gates = gates_for(tool, parts)
+        # For a call that no layer wants an approval of: most calls need not even ask the gate that looks for one.
+        self.gates_unasked = tuple(gate for gate in self.gates if not isinstance(gate, Approval))
         self.handler = compose(stages_for(definition, parts), backend)
         self.finishers = finishers_for(definition, parts)
 
@@ -220,14 +226,15 @@ class Pipeline:
         try:
             if entry is None:
                 raise self._unknown(call)
-            rules = await self.parts.rules.rules(call.caller.namespace)
+            source, namespace = self.parts.rules, call.caller.namespace
+            rules = source.at_hand(namespace) or await source.rules(namespace)
             for layer in entry.layers:
                 verdict = layer(call, rules)
                 if (outcome := verdict.outcome) != "allow":
                     if outcome == "deny":
                         raise verdict.denial()
                     asks = (*asks, verdict)
-            for gate in entry.gates:
+            for gate in entry.gates if asks else entry.gates_unasked:
                 await gate(call, rules, asks)
             kept = b""
             if self._record is not None:
@@ -267,7 +274,8 @@ class Pipeline:
         result = failure_result(call, error)
         try:
             for finisher in entry.finishers if entry else ():
-                result = await finisher(call, result)
+                if not finisher.leaves(result):
+                    result = await finisher(call, result)
             await self._note("refused", call, entry, asks=asks, result=result)
         except Exception as broken:
             return failure_result(call, broken)
@@ -278,9 +286,12 @@ class Pipeline:
         call = admitted.call
         try:
             for finisher in admitted.entry.finishers:
-                result = await finisher(call, result)
+                if not finisher.leaves(result):
+                    result = await finisher(call, result)
             if self._record is not None:
-                await self._record(self._finished(admitted, result, running, began))
+                kept = self._record(self._finished(admitted, result, running, began))
+                if kept is not None:
+                    await kept
         except Exception as error:
             # What a finisher could not make fit to be seen is not seen.
             return failure_result(call, error)
@@ -292,7 +303,9 @@ class Pipeline:
             call = admitted.call
             stopped = failure_result(call, ToolCancelled(f"the call of {call.tool!r} was stopped before it ended"))
             with contextlib.suppress(Exception):  # whoever stops it does not wait for a reason
-                await self._record(self._finished(admitted, stopped, running, began))
+                kept = self._record(self._finished(admitted, stopped, running, began))
+                if kept is not None:
+                    await kept
 
     def _finished(self, admitted: AdmittedCall, result: ToolResult, running: Running, began: float) -> CallRecord:
         now = self.parts.clock()
@@ -304,7 +317,9 @@ class Pipeline:
     async def _note(self, moment: Moment, call: Invocation, entry: Entry | None, **facts: Any) -> None:
         if self._record is not None:
             definition = entry.definition if entry else None
-            await self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
+            kept = self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
+            if kept is not None:
+                await kept
 
 
 def _nobody_waits(call: Invocation, parked: Parked) -> ToolError:

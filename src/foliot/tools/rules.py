@@ -171,6 +171,10 @@ class RuleSource(Protocol):
         """The rules as they are now. Whatever this raises, the call is refused."""
         ...
 
+    def at_hand(self, namespace: str) -> Rules | None:
+        """The same without waiting, if it is known that they hold this moment."""
+        ...
+
 
 class FixedRules:
     """The same rules for every call; without any, every namespace has only the default."""
@@ -180,6 +184,9 @@ class FixedRules:
         self._default: Access = default_access
 
     async def rules(self, namespace: str) -> Rules:
+        return self.at_hand(namespace)
+
+    def at_hand(self, namespace: str) -> Rules:
         found = self._rules.get(namespace)
         if found is None:
             found = self._rules[namespace] = Rules(namespace, default_access=self._default)

@@ -37,19 +37,11 @@ class Spending:
 _current: ContextVar[Spending | None] = ContextVar("foliot_spending", default=None)
 
 
-class counted:  # used as a verb: `with counted(spending):`
-    """Collect what is spent inside, in this task and those it starts."""
-
-    __slots__ = ("_spending", "_token")
-
-    def __init__(self, spending: Spending) -> None:
-        self._spending = spending
-
-    def __enter__(self) -> None:
-        self._token = _current.set(self._spending)
-
-    def __exit__(self, *error: object) -> None:
-        _current.reset(self._token)
+def count() -> Spending:
+    """Collect from now on what is spent in this task, and in those that it starts."""
+    spending = Spending()
+    _current.set(spending)
+    return spending
 
 
 def spend(run_id: str, usage: Usage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from foliot.resources.validate import validate_document
 from foliot.tools.backends.agent import AgentTool, Delegated, Order, child_run_id
 from foliot.tools.base import Invocation, ToolCancelled, ToolError
 from foliot.tools.pipeline import Pipeline
-from foliot.tools.spending import Spending, counted, spend
+from foliot.tools.spending import Spending, count, spend
 
 USAGE = {"input_tokens": 30, "output_tokens": 10}
 
@@ -292,12 +293,11 @@ async def test_arguments_are_checked_and_broken_delegates_are_failures() -> None
 
 
 async def test_spending_is_counted_per_run_in_every_task_of_a_call() -> None:
-    spending = Spending()
-    with counted(spending):
-        spend("a", Usage(input_tokens=1))
-        await asyncio.create_task(_spend_later("a", 5))
-        await asyncio.create_task(_spend_later("b", 7))
-    spend("c", Usage(input_tokens=100))  # nobody counts: nothing happens
+    spending = count()
+    spend("a", Usage(input_tokens=1))
+    await asyncio.create_task(_spend_later("a", 5))
+    await asyncio.create_task(_spend_later("b", 7))
+    Context().run(spend, "c", Usage(input_tokens=100))  # nobody counts there: nothing happens
     assert spending.usage is not None
     assert spending.usage.input_tokens == 12
     assert Spending().usage is None

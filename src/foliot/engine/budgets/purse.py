@@ -54,10 +54,13 @@ class Purse:
         self._state = state
         self._payer: Payer | None = None
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it is known that no budget says anything about this run now."""
+        return self._service.declared.none(self._state.spec.namespace)
+
     async def ask(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
         """What came of asking; or why it was not asked. Raises only what `ask` raises."""
-        if self._service.declared.none(self._state.spec.namespace):
-            return await ask()
         act = Act(self._state.run_id, f"step/{action.step}/{_attempt(action)}")
         spec = self._state.spec
 

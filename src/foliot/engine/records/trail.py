@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -80,23 +80,19 @@ class AuditTrail:
         self.dropped = 0
         self._warned_at = -WARN_EVERY
 
-    async def record(self, entry: CallRecord) -> None:
-        """Keep it. Waits, and raises `Unavailable`, only when the records of this tool are required."""
+    def record(self, entry: CallRecord) -> Awaitable[None] | None:
+        """Keep it. There is something to wait for, and `Unavailable` is raised, only when records are required."""
         required = entry.definition is not None and entry.definition.record == "required"
         if self._closed or (len(self._queue) >= self._capacity and not required):
             self._drop(1, "the log is closed" if self._closed else "the log cannot keep up")
             if required:
                 raise Unavailable("the audit log is closed")
-            return
+            return None
         kept = asyncio.get_running_loop().create_future() if required else None
         usage = spent() if entry.moment == "finished" else None
         arguments = entry.arguments or snapshot(entry.call.arguments)
         self._enqueue(_Pending(entry_of, (entry, arguments, self._masker, usage), kept))
-        if kept is not None:
-            try:
-                await asyncio.wait_for(kept, WAIT_SECONDS)
-            except TimeoutError:
-                raise Unavailable(f"the audit log did not take a record within {WAIT_SECONDS:g} seconds") from None
+        return None if kept is None else _durable(kept)
 
     async def decided(self, document: Document, outcome: str, by: str, at: float) -> None:
         """A person's decision about an approval, which is stored already. Never waits, never raises."""
@@ -122,10 +118,7 @@ class AuditTrail:
             raise Unavailable("the audit log is closed")
         kept = asyncio.get_running_loop().create_future()
         self._enqueue(_Pending(dict[str, Any], (entry,), kept))
-        try:
-            await asyncio.wait_for(kept, WAIT_SECONDS)
-        except TimeoutError:
-            raise Unavailable(f"the audit log did not take a record within {WAIT_SECONDS:g} seconds") from None
+        await _durable(kept)
 
     @property
     def fed(self) -> bool:
@@ -216,3 +209,10 @@ class AuditTrail:
             if now - self._warned_at >= WARN_EVERY:
                 self._warned_at = now
                 log.warning("audit records were not kept (%d so far): %s", self.dropped, why)
+
+
+async def _durable(kept: asyncio.Future[None]) -> None:
+    try:
+        await asyncio.wait_for(kept, WAIT_SECONDS)
+    except TimeoutError:
+        raise Unavailable(f"the audit log did not take a record within {WAIT_SECONDS:g} seconds") from None

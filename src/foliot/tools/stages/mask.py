@@ -18,6 +18,11 @@ class Stream(Protocol):
 class Masker(Protocol):
     """Knows the secrets of the process; see masking.py."""
 
+    @property
+    def knows_none(self) -> bool:
+        """Whether there is nothing to take out of anything."""
+        ...
+
     def mask_result(self, result: ToolResult) -> ToolResult:
         """The result without any secret, in its texts and in its error."""
         ...
@@ -32,6 +37,9 @@ class Mask:
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
+
+    def leaves(self, result: ToolResult) -> bool:
+        return self._masker.knows_none
 
     async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult:
         return self._masker.mask_result(result)

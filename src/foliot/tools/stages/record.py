@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -47,8 +47,11 @@ class CallRecord(Struct, frozen=True, gc=False):
 
 
 class Recorder(Protocol):
-    async def record(self, entry: CallRecord) -> None:
-        """Keep it. What this raises is told, or for a tool whose records are required, refuses the call."""
+    def record(self, entry: CallRecord) -> Awaitable[None] | None:
+        """Keep it; None when there is nothing to wait for.
+
+        What this raises, or what is waited for, is told; for a tool whose records are required it refuses the call.
+        """
         ...
 
 
@@ -65,16 +68,42 @@ class Record:
     def __init__(self, recorders: Sequence[Recorder]) -> None:
         self._recorders = tuple(recorders)
 
-    async def __call__(self, entry: CallRecord) -> None:
-        """Raises `Unrecorded` when the tool's records are required and one could not be kept."""
+    def __call__(self, entry: CallRecord) -> Awaitable[None] | None:
+        """Raises `Unrecorded`, here or when it is awaited, if the tool's records are required and one was not kept."""
+        waits: list[Awaitable[None]] = []
         failed: Exception | None = None
         for recorder in self._recorders:
             try:
-                await recorder.record(entry)
+                kept = recorder.record(entry)
             except Exception as error:
-                log.warning("the record of call %s (%s) was not kept", entry.call.call_id, entry.moment, exc_info=True)
-                failed = error
-        definition = entry.definition
-        if failed is not None and definition is not None and definition.record == "required":
-            acted = " although it has acted" if entry.moment == "finished" else ", so it is not run"
-            raise Unrecorded(f"the call of {entry.call.tool!r} cannot be recorded{acted}", layer="record") from failed
+                failed = _told(error, entry)
+            else:
+                if kept is not None:
+                    waits.append(kept)
+        if waits:
+            return _wait(waits, entry, failed)
+        if failed is not None:
+            _refuse_if_required(entry, failed)
+        return None
+
+
+async def _wait(waits: Sequence[Awaitable[None]], entry: CallRecord, failed: Exception | None) -> None:
+    for kept in waits:
+        try:
+            await kept
+        except Exception as error:
+            failed = _told(error, entry)
+    if failed is not None:
+        _refuse_if_required(entry, failed)
+
+
+def _told(error: Exception, entry: CallRecord) -> Exception:
+    log.warning("the record of call %s (%s) was not kept", entry.call.call_id, entry.moment, exc_info=error)
+    return error
+
+
+def _refuse_if_required(entry: CallRecord, failed: Exception) -> None:
+    definition = entry.definition
+    if definition is not None and definition.record == "required":
+        acted = " although it has acted" if entry.moment == "finished" else ", so it is not run"
+        raise Unrecorded(f"the call of {entry.call.tool!r} cannot be recorded{acted}", layer="record") from failed

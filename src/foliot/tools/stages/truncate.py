@@ -30,11 +30,11 @@ class Truncate:
         self._limit = limit
         self._store_blob = store_blob
 
+    def leaves(self, result: ToolResult) -> bool:
+        return _length(result) <= self._limit
+
     async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult:
-        size = 0
-        for part in result.content:
-            if isinstance(part, Text):
-                size += len(part.text)
+        size = _length(result)
         if size <= self._limit:
             return result
         whole = result.text
@@ -63,3 +63,12 @@ class Truncate:
         if shown is not None and READER in shown:
             return f'read the rest with {READER}(call_id="{call.call_id}", offset=…); kept as {digest}'
         return f"the whole is kept as {digest}"
+
+
+def _length(result: ToolResult) -> int:
+    """Of all texts, in characters."""
+    length = 0
+    for part in result.content:
+        if isinstance(part, Text):
+            length += len(part.text)
+    return length
