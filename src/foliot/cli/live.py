@@ -14,12 +14,13 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import click
 
+from foliot.cli.aside import aside
 from foliot.cli.errors import INTERRUPTED
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.runtimes import whoami
@@ -76,7 +77,7 @@ def choose_view(*, json: bool, quiet: bool) -> View:
 
     from foliot.cli.runview.terminal import TerminalView
 
-    console = Console(stderr=True, no_color=current().color is False or None, highlight=False, markup=False)
+    console = Console(file=sys.stderr, no_color=current().color is False or None, highlight=False, markup=False)
     return TerminalView(console, answer=is_terminal(sys.stdout))
 
 
@@ -86,8 +87,7 @@ async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive
     watched = Watched(None)
     shown = False
     try:
-        # What tools print in this process must not get into the answer.
-        with runtime.watch(opening.run_id) as reader, redirect_stdout(sys.stderr):
+        with runtime.watch(opening.run_id) as reader, aside(view):
             task = asyncio.create_task(drive())
             task.add_done_callback(lambda _: reader.close())
             with on_ctrl_c(lambda times: _interrupt(runtime, view, opening.run_id, task, watched, times)):

@@ -13,12 +13,13 @@ import socket
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, redirect_stdout, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import click
 
+from foliot.cli.aside import aside
 from foliot.cli.errors import INTERRUPTED, say
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.live import FRAME, WAITS, on_ctrl_c
@@ -87,7 +88,7 @@ def choose_task_view(*, json: bool, quiet: bool) -> TaskView:
 
     from foliot.cli.taskview.terminal import TerminalTaskView
 
-    console = Console(stderr=True, no_color=current().color is False or None, highlight=False, markup=False)
+    console = Console(file=sys.stderr, no_color=current().color is False or None, highlight=False, markup=False)
     return TerminalTaskView(console, answer=is_terminal(sys.stdout))
 
 
@@ -103,7 +104,7 @@ async def follow(reach: Reach, view: TaskView, task: TaskInfo, *, here: bool | N
     followed = Followed()
     begun = False
     try:
-        with redirect_stdout(sys.stderr), on_ctrl_c(lambda times: _interrupt(following, times)):
+        with aside(view), on_ctrl_c(lambda times: _interrupt(following, times)):
             view.begin(await reach.work.story(task.namespace, task.name, looks=False))
             begun = True
             async with _ticking(view), _at_work(following):

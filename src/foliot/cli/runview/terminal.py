@@ -91,7 +91,11 @@ class TerminalView:
         self._region.refresh()
 
     def note(self, text: str) -> None:
-        self._print([Line("note", text)])
+        self._print([Line("note", text, wrap=True)])
+
+    def printed(self, line: str) -> None:
+        """Something a tool printed: it scrolls up with what is settled."""
+        self._print([Line("quiet", line, indent=4, wrap=True)])
 
     def end(self, result: RunResult | None, seconds: float) -> bool:
         self._settle()

@@ -103,6 +103,10 @@ class TerminalTaskView:
     def tick(self) -> None:
         self._region.refresh()
 
+    def printed(self, line: str) -> None:
+        """Something a tool printed: it stands above the graph."""
+        self._console.print(Text(f"    {safe(line)}", style="dim"))
+
     def note(self, text: str) -> None:
         self._console.print(Text(f"! {safe(text)}", style="yellow"))
 
