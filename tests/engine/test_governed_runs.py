@@ -324,6 +324,18 @@ async def test_a_call_can_be_declared_to_run_although_the_one_before_it_failed()
     assert [result.name for result in results if result.error is None] == ["clean_up"]
 
 
+@pytest.mark.parametrize(("policy", "polls"), [("short_circuit", 1), ("allow", 3)])
+async def test_a_tool_that_is_polled_is_run_again_when_the_agent_says_so(policy: str, polls: int) -> None:
+    log: list[str] = []
+    script = [{"call": "state"}] * 3 + [{"say": "done"}]
+    execution = {"duplicate_tool_call_policy": policy}
+    async with Runtime("memory:") as runtime:
+        agent = Agent("desk", model=ScriptedModel(script), tools=[ordered("state", log)], execution=execution)
+        await runtime.run(agent, "go")
+
+    assert log.count("state begins") == polls
+
+
 async def test_tools_that_wait_in_a_circle_are_refused_before_anything_runs() -> None:
     log: list[str] = []
     tools = [ordered("a", log, after=("b",)), ordered("b", log, after=("c",)), ordered("c", log, after=("a",))]

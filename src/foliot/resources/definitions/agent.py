@@ -73,9 +73,9 @@ class AgentExecution(Model):
     required_output_markers: ExactList = Field(
         default_factory=list[str], description="Texts that the final answer must hold."
     )
-    duplicate_tool_call_policy: Annotated[Literal["short_circuit", "deny"], BeforeValidator(lowered)] = Field(
+    duplicate_tool_call_policy: Annotated[Literal["short_circuit", "deny", "allow"], BeforeValidator(lowered)] = Field(
         default="short_circuit",
-        description="The same call with the same arguments again: give the earlier result, or refuse.",
+        description="A successful call again, with the same arguments: give the earlier result, refuse, or run it.",
     )
     on_contract_violation: Annotated[Literal["observe", "non_retryable_error"], BeforeValidator(lowered)] = Field(
         default="non_retryable_error", description="Only report a broken contract, or end the run."
@@ -101,7 +101,9 @@ class AgentLimits(Model):
     max_tokens: Positive | None = Field(default=None, description="Tokens in and out, over all answers of a run.")
     max_cost_usd: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Money in US dollars.")
     max_tool_calls: Count | None = Field(default=None, description="Tool calls in one run; 0 allows none.")
-    timeout: Timeout | None = Field(default=None, description="Wall time from start to end, such as 5m.")
+    timeout: Timeout | None = Field(
+        default=None, description="Time at work, such as 5m; not what is spent waiting for people."
+    )
 
     def complete(self) -> None:
         self.max_steps = self.max_steps or MAX_STEPS
