@@ -58,6 +58,13 @@ def test_azure_needs_the_address_of_its_resource() -> None:
         AzureOpenAIGateway(GatewayConfig("azure-openai", api_key="k"))
 
 
+@pytest.mark.parametrize("proxy", ["me:hidden-word@proxy:1", "socks5://me:hidden-word@proxy", "http://me:hidden-word@"])
+def test_a_proxy_that_cannot_be_used_is_refused_without_being_shown(proxy: str) -> None:
+    with pytest.raises(InvalidInput, match="proxy") as caught:
+        GatewayConfig("openai", proxy=proxy)
+    assert "hidden-word" not in f"{caught.value} {caught.value.hint}"
+
+
 @pytest.mark.parametrize("url", ["http://host:port", "http://[::1", "https://host:99999999", "http://ho\nst"])
 def test_an_address_that_cannot_be_read_is_refused_like_any_other(url: str) -> None:
     with pytest.raises(InvalidInput, match="not an http or https address"):

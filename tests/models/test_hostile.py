@@ -10,6 +10,7 @@ import gzip
 import json
 import logging
 import re
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -268,6 +269,26 @@ async def test_a_provider_that_quotes_the_key_gets_it_into_no_error_and_no_log(
         await ask(sent)
     assert KEY not in f"{caught.value} {caught.value.details!r} {caught.value.hint}"
     assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (http(b"", status="407 Who are you"), ModelRequestError),
+        (http(b"", status="503 Later"), ModelOverloaded),
+        (b"not HTTP\r\n\r\n", ModelGarbage),
+    ],
+    ids=["refused", "away", "garbage"],
+)
+async def test_the_password_of_a_proxy_is_in_no_error(sent: bytes, expected: type[ModelError]) -> None:
+    async with raw(sent) as proxy:
+        way = proxy.url.replace("http://", "http://me:hidden-word@")
+        gateway = OpenAIChatGateway(GatewayConfig("p", "https://model.invalid/v1", KEY, proxy=way))
+        with pytest.raises(expected) as caught:
+            await asyncio.wait_for(gateway.respond(ASK), 40)
+        await gateway.close()
+    assert b"proxy-authorization: basic " in proxy.asked[0].lower()
+    assert "hidden-word" not in "".join(traceback.format_exception(caught.value.with_traceback(None)))
 
 
 async def test_a_connection_lost_again_and_again_is_tried_until_it_holds() -> None:

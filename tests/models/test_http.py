@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from foliot.models.http import _proxy_for  # pyright: ignore[reportPrivateUsage]  # read once, in the constructor
+from foliot.errors import InvalidInput
+from foliot.models.config import GatewayConfig
+from foliot.models.http import HttpEndpoint, _proxy_for  # pyright: ignore[reportPrivateUsage]  # read in the constructor
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +48,10 @@ def test_a_gateway_that_asks_nothing_does_not_load_the_http_client() -> None:
         "sys.exit('aiohttp' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_proxy_of_the_environment_that_cannot_be_used_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://[me:hidden-word@")
+    with pytest.raises(InvalidInput, match="proxy") as caught:
+        HttpEndpoint(GatewayConfig("p"), "https://model.example/v1", {})
+    assert "hidden-word" not in str(caught.value)

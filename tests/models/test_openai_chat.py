@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -369,7 +370,10 @@ async def test_azure_puts_the_deployment_into_the_address() -> None:
 
 async def test_a_proxy_is_used_when_the_endpoint_names_one() -> None:
     async with WireServer([ANSWER]) as proxy:
-        gateway = OpenAIChatGateway(GatewayConfig("openai", "http://model.invalid/v1", "sk-1", proxy=proxy.url))
-        assert (await gateway.respond(ask())).message.text == "ok"
-        await gateway.close()
+        for way in (proxy.url, proxy.url.replace("//", "//me:p%40ss@")):
+            gateway = OpenAIChatGateway(GatewayConfig("openai", "http://model.invalid/v1", "sk-1", proxy=way))
+            assert (await gateway.respond(ask())).message.text == "ok"
+            await gateway.close()
     assert proxy.requests[0].path == "http://model.invalid/v1/chat/completions"
+    shown = [request.headers.get("proxy-authorization") for request in proxy.requests]
+    assert shown == [None, f"Basic {base64.b64encode(b'me:p@ss').decode()}"]

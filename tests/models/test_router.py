@@ -29,10 +29,10 @@ from foliot.models.base import (
     OnDelta,
 )
 from foliot.models.config import GatewayConfig
-from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
+from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig, OpenGateway
 from foliot.models.limits import Limits
 from foliot.models.pricing import Pricing
-from foliot.models.registry import Provider, Registry
+from foliot.models.registry import Provider, Registry, default_registry
 from foliot.models.retry import RetryPolicy
 from foliot.models.router import RoutedAttempt, Router
 from foliot.models.scripted import ScriptedModel
@@ -335,6 +335,30 @@ async def test_endpoints_with_the_same_key_wait_in_one_line(world: World):
     await asyncio.gather(*(world.ask("ab"[n % 2]) for n in range(40)))
 
     assert most == 2
+
+
+async def test_one_key_is_one_line_whatever_is_spoken_and_wherever_its_address_is_written():
+    def key(provider: str, base_url: str = "", api_key: str = "k", name: str = "a") -> str:
+        config = EndpointConfig(name, GatewayConfig(provider, base_url, api_key))
+        return OpenGateway(
+            config, ScriptedModel("echo"), provider, base_url or default_registry().find(provider).base_url
+        ).limiter_key
+
+    openai = key("openai")
+    assert key("openai-responses") == key("openai", "https://api.openai.com/v1", name="b") == openai
+    assert (
+        len(
+            {
+                openai,
+                key("openai", api_key="other"),
+                key("groq"),
+                key("openai", "http://h:1"),
+                key("openai", "http://h:2"),
+            }
+        )
+        == 5
+    )
+    assert key("ollama", api_key="") != key("ollama", api_key="", name="b")
 
 
 async def test_retry_after_holds_every_run_on_that_key(world: World):

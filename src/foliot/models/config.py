@@ -51,6 +51,11 @@ class GatewayConfig:
         put(self, "options", {str(name).strip().lower(): value for name, value in self.options.items()})
         if self.base_url:
             self._check_address()
+        if self.proxy and not is_web_address(self.proxy):
+            raise InvalidInput(
+                f"the proxy of model provider {self.provider!r} is not an http or https address",
+                hint="give it with its scheme, for example http://proxy.example.com:3128",
+            )
         if not _fits_header(self.api_key):
             raise InvalidInput(
                 f"the API key of model provider {self.provider!r} has characters that a header cannot carry",
@@ -63,12 +68,7 @@ class GatewayConfig:
     def _check_address(self) -> None:
         """The address itself is not in the errors: it may hold a password."""
         whose = f"the base URL of model provider {self.provider!r}"
-        try:
-            parts = urlsplit(self.base_url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # a port that is no number, an open bracket
-            usable = False
-        if not usable or not self.base_url.isprintable():
+        if not is_web_address(self.base_url):
             raise InvalidInput(
                 f"{whose} is not an http or https address",
                 hint="give it with its scheme, for example https://api.example.com/v1",
@@ -118,6 +118,15 @@ class GatewayConfig:
             f"option {option!r} of model provider {self.provider!r} must be {wanted}",
             hint="correct the endpoint's options",
         )
+
+
+def is_web_address(url: str) -> bool:
+    """Can this be asked over HTTP?"""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
+    except ValueError:  # a port that is no number, an open bracket
+        return False
 
 
 def _fits_header(value: str) -> bool:

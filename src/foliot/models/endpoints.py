@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from secrets import token_bytes
 from typing import Final
+from urllib.parse import urlsplit
 
 from foliot.models.base import Gateway
 from foliot.models.config import GatewayConfig
@@ -62,19 +63,24 @@ class EndpointConfig:
 
 
 class OpenGateway:
-    """A gateway in use. `retired` when another took its place: it is closed after its last call."""
+    """A gateway in use. `retired` when another took its place: it is closed after its last call.
+
+    `address` is where it asks, also when the endpoint leaves that to the provider.
+    """
 
     __slots__ = ("calls", "endpoint", "gateway", "limiter_key", "provider", "retired")
 
-    def __init__(self, endpoint: EndpointConfig, gateway: Gateway, provider: str) -> None:
+    def __init__(self, endpoint: EndpointConfig, gateway: Gateway, provider: str, address: str = "") -> None:
         self.endpoint = endpoint
         self.gateway = gateway
         self.provider = provider
         self.calls = 0
         self.retired = False
-        # Without a key the provider counts by address or not at all, so such endpoints do not share a line.
+        # A provider counts by key, whatever is spoken there: chat completions and responses stand in one line.
+        # Without a key it counts by address or not at all, so such endpoints do not share a line.
         owner = endpoint.key_fingerprint if endpoint.gateway.api_key else endpoint.name
-        self.limiter_key = f"{provider} {endpoint.gateway.base_url} {owner}"
+        where = urlsplit(address)
+        self.limiter_key = f"{where.hostname or provider}:{where.port} {owner}"
 
 
 class GatewayCache:

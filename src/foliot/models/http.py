@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from foliot.errors import InvalidInput
 from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout
-from foliot.models.config import GatewayConfig
+from foliot.models.config import GatewayConfig, is_web_address
 from foliot.models.provider_errors import read_body, refusal, shorten
 from foliot.version import __version__
 
@@ -70,7 +71,8 @@ def _open_session() -> aiohttp.ClientSession:
 class HttpEndpoint:
     """Posts JSON below one base URL. Safe to share; `close` gives back its hold on the loop's session.
 
-    Raises `InvalidInput` when the address and the headers want to say who asks, both in the same place.
+    Raises `InvalidInput` when the address and the headers want to say who asks, both in the same place, and for a proxy
+    of the environment that cannot be used.
     """
 
     def __init__(self, config: GatewayConfig, base_url: str, headers: dict[str, str]) -> None:
@@ -83,7 +85,9 @@ class HttpEndpoint:
                 "a call can show only one of them",
                 hint="take the user out of the address, or the key off the endpoint",
             )
-        self._proxy = _proxy_for(base_url) if config.proxy is None else (config.proxy or None)
+        self._way: dict[str, Any] = {}
+        if proxy := _proxy_for(base_url) if config.proxy is None else config.proxy:
+            self._go_by(proxy, base_url)
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
         self._urls: dict[str, Any] = {}
         self._timeouts: tuple[Any, Any] | None = None
@@ -159,7 +163,7 @@ class HttpEndpoint:
             headers=self._headers,
             timeout=stream if streaming else plain,
             allow_redirects=False,
-            proxy=self._proxy,
+            **self._way,
         )
         if response.status >= 300:
             async with response:
@@ -183,6 +187,23 @@ class HttpEndpoint:
         stream = ClientTimeout(total=given.total, connect=given.connect, sock_read=given.idle, ceil_threshold=60)
         self._timeouts = (plain, stream)
         return self._timeouts
+
+    def _go_by(self, proxy: str, base_url: str) -> None:
+        """User and password are taken out of the proxy's address: the client library quotes addresses in its errors."""
+        if not is_web_address(proxy):
+            raise InvalidInput(
+                f"the proxy that the environment names for model provider {self._config.provider!r} has no usable address",
+                hint="correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name the provider's host in NO_PROXY",
+            )
+        parts = urlsplit(proxy)
+        self._way["proxy"] = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        if parts.username:
+            who = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            shown = {"Proxy-Authorization": f"Basic {b64encode(who.encode()).decode()}"}
+            if urlsplit(base_url).scheme == "https":
+                self._way["proxy_headers"] = shown  # for the proxy alone: the rest goes through it unseen
+            else:
+                self._headers |= shown
 
     def _url(self, path: str) -> Any:
         from yarl import URL
@@ -245,6 +266,12 @@ class HttpEndpoint:
             raise ModelOverloaded(
                 f"no secure connection to {where}: {words}", provider=name, retryable=False,
                 hint="check the certificate of the endpoint and the clock of this machine",
+            ) from error  # fmt: skip
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            kind = ModelOverloaded if error.status >= 500 else ModelRequestError
+            raise kind(
+                f"the proxy on the way to {where} refused the connection ({error.status}): {shorten(error.message)}",
+                provider=name, hint="check the proxy's address, and its user and password",
             ) from error  # fmt: skip
         if isinstance(error, aiohttp.ClientResponseError):
             raise ModelGarbage(f"{where} does not speak HTTP as it should: {words}", provider=name) from error

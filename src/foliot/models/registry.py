@@ -54,11 +54,12 @@ def _openai(name: str, base_url: str, *aliases: str, key: str = "") -> Provider:
 
 
 BUILT_IN: Final = (
-    _openai("openai", "", key="OPENAI_API_KEY"),
+    _openai("openai", "https://api.openai.com/v1", key="OPENAI_API_KEY"),
     Provider(
         "openai-responses",
         "foliot.models.openai_responses:OpenAIResponsesGateway",
         ("openai_responses",),
+        base_url="https://api.openai.com/v1",
         key_variables=("OPENAI_API_KEY",),
     ),
     Provider(
@@ -85,12 +86,17 @@ BUILT_IN: Final = (
     _openai("x-ai", "https://api.x.ai/v1", "xai", key="XAI_API_KEY"),
     _openai("cerebras", "https://api.cerebras.ai/v1", key="CEREBRAS_API_KEY"),
     Provider(
-        "anthropic", "foliot.models.anthropic:AnthropicGateway", ("claude",), key_variables=("ANTHROPIC_API_KEY",)
+        "anthropic",
+        "foliot.models.anthropic:AnthropicGateway",
+        ("claude",),
+        base_url="https://api.anthropic.com/v1",
+        key_variables=("ANTHROPIC_API_KEY",),
     ),
     Provider(
         "gemini",
         "foliot.models.gemini:GeminiGateway",
         ("google",),
+        base_url="https://generativelanguage.googleapis.com/v1beta",
         key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     ),
     Provider("ollama", "foliot.models.ollama:OllamaGateway", requires_api_key=False),

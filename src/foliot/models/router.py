@@ -156,8 +156,9 @@ class Router:
             raise _as_model_error(error) from error
 
     def _open(self, endpoint: EndpointConfig) -> OpenGateway:
-        provider = self._registry.find(endpoint.gateway.provider).name
-        return OpenGateway(endpoint, self._registry.build(endpoint.gateway), provider)
+        provider = self._registry.find(endpoint.gateway.provider)
+        address = endpoint.gateway.base_url or provider.base_url
+        return OpenGateway(endpoint, self._registry.build(endpoint.gateway), provider.name, address)
 
     def _forget(self, entry: OpenGateway) -> None:
         self._limiters.forget(entry.limiter_key, entry.endpoint.name)

@@ -82,6 +82,8 @@ class CallIds:
         self._request = request
         self._seed = seed
         self._used: set[str] | None = None
+        self._digest = ""
+        self._made = 0
 
     def claim(self, given: str | None) -> str:
         """The provider's id if it is new in this run, else one made from the whole question and the call's place."""
@@ -91,9 +93,8 @@ class CallIds:
         if given and given not in used:
             used.add(given)
             return given
-        digest = blake2b(self._seed(), digest_size=9).hexdigest()
-        place = 0
-        while (made := f"{_OWN}{digest}_{place}") in used:
-            place += 1
+        self._digest = self._digest or blake2b(self._seed(), digest_size=9).hexdigest()
+        while (made := f"{_OWN}{self._digest}_{self._made}") in used:
+            self._made += 1
         used.add(made)
         return made
