@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from foliot.client.missing import not_found
-from foliot.client.operations import Budgets, RuleDefaults
+from foliot.client.operations import Budgets, PolicyAnswer, PolicyQuestion, RuleDefaults
 from foliot.engine.budgets.report import standings
 from foliot.engine.budgets.waking import paused_runs
 from foliot.engine.records.metering import By, Total, totals
@@ -98,6 +98,12 @@ class LocalOperations:
 
     async def rule_defaults(self) -> RuleDefaults:
         return RuleDefaults(self._settings.default_tool_access, self._settings.allowed_tools)
+
+    async def explain_call(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
+        """See `Operations`."""
+        from foliot.client.judging import explain_call  # with every layer of the rules: loaded when somebody asks
+
+        return await explain_call(self._store, await self.rule_defaults(), namespace, asked)
 
     # --- workers -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from foliot.store.audit import AuditFilter, AuditRecord, Verified
 from foliot.store.audit_chain import Head
 from foliot.store.bounds import ClassInfo, Limit, Scope
 from foliot.store.workers import WorkerInfo
+from foliot.tools.judge import Judgement
 from foliot.tools.rules import Access
 
 
@@ -32,6 +33,27 @@ class RuleDefaults(Struct, frozen=True):
 
     default_tool_access: Access
     allowed_tools: tuple[str, ...] | None = None
+
+
+class PolicyQuestion(Struct, frozen=True):
+    """Who would call what. Without `arguments` what depends on them is not judged. `prior` are tools that succeeded
+    before in the same run; a model that is left out is the agent's own."""
+
+    agent: str
+    tool: str
+    arguments: dict[str, Any] | None = None
+    model: str = ""
+    task: str = ""
+    system: str = ""
+    user: str = ""
+    prior: tuple[str, ...] = ()
+
+
+class PolicyAnswer(Struct, frozen=True):
+    """What would become of it. A tool that is not `declared` was judged by its name alone."""
+
+    judgement: Judgement
+    declared: bool
 
 
 class Operations(Protocol):
@@ -64,6 +86,10 @@ class Operations(Protocol):
         ...
 
     async def rule_defaults(self) -> RuleDefaults: ...
+
+    async def explain_call(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
+        """What would become of a tool call, by the rules of where it would be made. Raises `NotFound` (the agent)."""
+        ...
 
     # --- workers -------------------------------------------------------------------------------------------------
 

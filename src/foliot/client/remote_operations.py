@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from foliot.client.asking import Asking
-from foliot.client.operations import Budgets, RuleDefaults
+from foliot.client.operations import Budgets, PolicyAnswer, PolicyQuestion, RuleDefaults
 from foliot.engine.records.metering import By, Total
 from foliot.store.audit import AuditFilter, AuditRecord, Verified
 from foliot.store.audit_chain import Head
@@ -75,6 +75,11 @@ class RemoteOperations(Asking):
 
     async def rule_defaults(self) -> RuleDefaults:
         return await self._get("/v1/work/rules", RuleDefaults)
+
+    async def explain_call(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
+        """See `Operations`. The server judges, by its rules."""
+        path = "/v1/work/rules/explain"
+        return await self._post(path, asked, PolicyAnswer, repeatable=True, namespace=namespace)
 
     async def workers(self) -> list[WorkerInfo]:
         return (await self._get("/v1/work/workers", Workers)).workers

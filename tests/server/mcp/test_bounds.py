@@ -109,9 +109,9 @@ async def test_an_answer_that_is_waited_for_and_the_standing_stream_are_streams(
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_they_end_with_the_token_that_opened_them(method: str, site: Site) -> None:
     headers = await site.session()
-    body = {"json": CALL} if method == "POST" else {}
+    body = CALL if method == "POST" else None
     async with asyncio.timeout(WITHIN):
-        async with site.http.stream(method, "/mcp", headers=headers, **body) as stream:
+        async with site.http.stream(method, "/mcp", headers=headers, json=body) as stream:
             assert stream.status_code == 200
             if method == "POST":
                 await at_work()

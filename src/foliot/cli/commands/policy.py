@@ -15,17 +15,15 @@ from foliot.cli.manifests import files_option, load
 from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
-from foliot.errors import InvalidInput, NotFound, UsageError
-from foliot.store.base import Document, Filter
+from foliot.errors import InvalidInput, UsageError
+from foliot.store.base import Document
 
 if TYPE_CHECKING:
-    from foliot.client.base import Client
-    from foliot.client.operations import RuleDefaults
-    from foliot.engine.hypothetical import Ask, World
+    from foliot.client.operations import PolicyQuestion, RuleDefaults
+    from foliot.engine.hypothetical import Ask
     from foliot.tools.judge import Judgement
     from foliot.tools.verdict import Outcome, Verdict
 
-KINDS: Final = ("Agent", "Tool", "ToolPermission", "AgentPolicy", "ToolApproval")
 SAID: Final = {"allow": "allowed", "ask": "needs an approval", "deny": "refused"}
 _PAINT: Final = {"allow": "green", "ask": "yellow", "deny": "red"}
 _FIELDS: Final = ("agent", "tool", "args", "model", "task", "system", "user", "prior")
@@ -61,29 +59,18 @@ def explain(
 
     Without --args the arguments are not held against the tool's schema, and conditions on them cannot be evaluated.
     """
-    from foliot.engine.hypothetical import Ask
+    from foliot.client.operations import PolicyQuestion
 
-    given = _arguments(arguments, "--args") if arguments is not None else {}
-    ask = Ask(agent, tool, given, model or "", task, system, user, prior)
-    return run(_explain(ask, output, checked=arguments is not None))
+    given = _arguments(arguments, "--args") if arguments is not None else None
+    return run(_explain(PolicyQuestion(agent, tool, given, model or "", task, system, user, prior), output))
 
 
-async def _explain(ask: Ask, output: str, *, checked: bool) -> int:
-    from dataclasses import replace
-
-    async with connected() as client:
-        space = namespace()
-        documents = await _documents(client, space)
-        world = _world(space, documents, await _defaults())
-        if ask.agent not in world.agents:
-            await client.get("Agent", ask.agent, namespace=space)  # raises, with near names as its hint
-        model = ask.model or await _model_of(client, world.agents[ask.agent], space)
-    judgement = world.judge(replace(ask, model=model), now=time.time())
-    notes = (
-        [] if ask.tool in world.tools else [f"{ask.tool} is not declared as a Tool: it is judged by its name alone."]
-    )
-    if not checked:
-        judgement = _without_arguments(judgement)
+async def _explain(ask: PolicyQuestion, output: str) -> int:
+    async with operating() as operations:
+        answer = await operations.explain_call(namespace(), ask)
+    judgement = answer.judgement
+    notes = [] if answer.declared else [f"{ask.tool} is not declared as a Tool: it is judged by its name alone."]
+    if ask.arguments is None:
         notes.append("no --args were given: what depends on them is not judged.")
     if output == "json":
         click.echo(as_json(_as_data(ask, judgement)))
@@ -131,12 +118,14 @@ class Fate:
 
 
 async def _simulate(files: Sequence[str], asks: Sequence[Ask], *, changed: bool, exit_code: bool, output: str) -> int:
+    from foliot.client.judging import rule_documents, world_of
+
     given = [loaded.document for loaded in load(files)]
     async with connected() as client:
         space = namespace()
-        stored = await _documents(client, space)
+        stored = await rule_documents(client, space)
     now, defaults = time.time(), await _defaults()
-    before, after = _world(space, stored, defaults), _world(space, overlaid(stored, given), defaults)
+    before, after = world_of(space, stored, defaults), world_of(space, overlaid(stored, given), defaults)
     fates = [Fate(ask, before.judge(ask, now=now), after.judge(ask, now=now)) for ask in asks]
     moved = sum(fate.changed for fate in fates)
     shown = [fate for fate in fates if fate.changed or not changed]
@@ -194,58 +183,10 @@ def _arguments(text: str, where: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-async def _documents(client: Client, space: str) -> list[Document]:
-    found: list[Document] = []
-    for filter in (Filter("AgentRole"), *(Filter(kind, space) for kind in KINDS)):
-        page = await client.list(filter)
-        found += page.items
-        while page.cursor is not None:
-            page = await client.list(filter, cursor=page.cursor)
-            found += page.items
-    return found
-
-
 async def _defaults() -> RuleDefaults:
     """What holds where the calls would be made."""
     async with operating() as operations:
         return await operations.rule_defaults()
-
-
-def _world(space: str, documents: Sequence[Document], defaults: RuleDefaults) -> World:
-    from foliot.engine.hypothetical import World
-
-    return World.of(
-        space,
-        documents,
-        now=time.time(),
-        default_access=defaults.default_tool_access,
-        allowed_tools=defaults.allowed_tools,
-    )
-
-
-async def _model_of(client: Client, agent: Document, space: str) -> str:
-    """The model's own name, as far as it is declared."""
-    spec = agent["spec"]
-    if spec.get("model_name"):
-        return spec["model_name"]
-    where, slash, name = spec["model_ref"].rpartition("/")
-    try:
-        endpoint = await client.get("ModelEndpoint", name, namespace=where if slash else space)
-    except NotFound:
-        return ""
-    return endpoint["spec"].get("default_model", "")
-
-
-def _without_arguments(judgement: Judgement) -> Judgement:
-    """What is left when nothing is known of the arguments."""
-    from foliot.tools.judge import Judgement
-    from foliot.tools.verdict import STRICTNESS
-
-    kept = tuple(each for each in judgement.verdicts if each.layer not in ("arguments", "conditions"))
-    decided = max(kept, key=lambda verdict: STRICTNESS[verdict.outcome])
-    if any(each.layer == "approval" for each in kept) and decided.outcome == "ask":
-        decided = kept[-1]
-    return Judgement(decided.outcome, decided, kept)
 
 
 def _row(fate: Fate) -> tuple[str, ...]:
@@ -269,7 +210,7 @@ def _styled(outcome: Outcome) -> str:
     return click.style(SAID[outcome], fg=_PAINT[outcome])
 
 
-def _as_data(ask: Ask, judgement: Judgement) -> dict[str, Any]:
+def _as_data(ask: PolicyQuestion, judgement: Judgement) -> dict[str, Any]:
     return {
         "agent": ask.agent,
         "tool": ask.tool,

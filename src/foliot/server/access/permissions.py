@@ -166,6 +166,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     # --- budgets, workers and their limits, tools, schedules and webhooks, as Foliot's own client asks for them
     ("GET", "/v1/work/budgets"): READ,
     ("GET", "/v1/work/rules"): ANYONE,
+    ("POST", "/v1/work/rules/explain"): READ,
     ("GET", "/v1/work/workers"): ANYONE,
     ("GET", "/v1/work/limits"): Rule("everywhere"),
     ("POST", "/v1/work/limits"): Rule("everywhere", "admin"),

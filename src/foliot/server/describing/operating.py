@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from foliot.client.operations import PolicyQuestion
 from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.server.describing.schema import (
     ANYTHING,
@@ -33,6 +34,7 @@ FORMS: Final[tuple[type[Struct], ...]] = (
     audit.Anchor,
     operations.Unlimited,
     operations.Mended,
+    PolicyQuestion,
     tools.ToolOrder,
     triggers.Now,
     triggers.Rotation,
@@ -95,6 +97,9 @@ OPERATIONS: Final[Mapping[tuple[str, str], Told]] = {
         "getBudgetStandings", shape({"standings": listof(ANYTHING), "declared": COUNT, "waiting": listof(TEXT)})
     ),
     ("get", "/v1/work/rules"): Told("getRuleDefaults", shape({"default_tool_access": {"enum": ["allow", "deny"]}})),
+    ("post", "/v1/work/rules/explain"): Told(
+        "explainToolCall", shape({"judgement": ref("Judged"), "declared": YES_NO}), body=form(PolicyQuestion)
+    ),
     ("get", "/v1/work/workers"): Told("listWorkWorkers", shape({"workers": listof(ANYTHING)})),
     ("get", "/v1/work/limits"): Told("listLimits", ref("Limits")),
     ("post", "/v1/work/limits"): Told("setLimit", ref("Limits"), body=form(Limit)),

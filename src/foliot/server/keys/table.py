@@ -27,6 +27,7 @@ APART: Final[Mapping[str, str]] = {
     "/v1/tokens": "the text of a token is told once and kept nowhere; its name is taken once",
     "/v1/audit/verify": "changes nothing",
     "/v1/work/tools/{name}/test": "changes nothing",
+    "/v1/work/rules/explain": "changes nothing",
 }
 
 # Done twice is done once: it sets something, names what it makes, or finds that it was done before.

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client.local_operations import LocalOperations
+from foliot.client.operations import PolicyQuestion
 from foliot.errors import InvalidInput
 from foliot.server.access.guard import new_router
 from foliot.server.access.identity import Caller
@@ -57,6 +58,13 @@ async def budgets(
 async def rule_defaults(services: ServicesDep) -> Response:
     """What holds for calls that no resource speaks of."""
     return Json(await _operations(services).rule_defaults())
+
+
+@router.post("/v1/work/rules/explain")
+async def explain(request: Request, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """What would become of a tool call of an agent, by the rules of this server. Nothing is called."""
+    asked = await form(request, PolicyQuestion)
+    return Json(await _operations(services).explain_call(space(namespace), asked))
 
 
 @router.get("/v1/work/workers")

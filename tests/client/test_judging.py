@@ -1,0 +1,73 @@
+"""What would become of a call is judged where the call would be made: by the rules and settings of the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot import Client
+from foliot.client.local_operations import LocalOperations
+from foliot.client.operations import PolicyQuestion
+from foliot.errors import InvalidInput, NotFound
+from foliot.settings import Settings, load_settings
+
+SPECS: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("ModelEndpoint", "brain", "team-a", {"provider": "mock", "default_model": "m"}),
+    ("AgentRole", "clerk", "team-b", {"permissions": ["tool:pay:invoke"]}),
+    ("Agent", "payer", "team-a", {"model_ref": "brain", "tools": ["pay", "look"], "roles": ["team-b/clerk"]}),
+    ("ToolPermission", "pay", "team-a", {"tool_ref": "pay", "required_permissions": ["tool:pay:invoke"]}),
+]
+PAY = PolicyQuestion("payer", "pay", {"amount": 1})
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings({"home": str(tmp_path / "home"), "allowed_tools": "pay"}, {})
+
+
+@pytest.fixture
+async def reader(site: Any) -> Any:
+    """Somebody who sees one namespace, and not the one where the role is."""
+    async with Client(site.url, token=await site.token("root")) as root:
+        await root.apply(
+            [
+                {"apiVersion": "foliot.dev/v1", "kind": kind, "metadata": {"name": name, "namespace": space}, "spec": s}
+                for kind, name, space, s in SPECS
+            ]
+        )
+    async with Client(site.url, token=await site.token("ann", ("reader",), "team-a")) as client:
+        yield client
+
+
+async def test_the_server_judges_by_roles_that_the_client_cannot_see_and_by_its_own_settings(
+    reader: Client, site: Any, settings: Settings
+) -> None:
+    pay = await reader.explain_call("team-a", PAY)
+    look = await reader.explain_call("team-a", PolicyQuestion("payer", "look", {}))
+
+    assert (pay.judgement.outcome, pay.declared) == ("allow", False)
+    assert look.judgement.outcome == "deny", "the server allows one tool only"
+    runtime = site.runtime
+    here = LocalOperations(runtime.tasking.database, runtime.resources, settings)
+    assert await here.explain_call("team-a", PAY) == pay, "the same as at the machine of the store"
+
+
+async def test_without_arguments_what_depends_on_them_is_left_out(reader: Client) -> None:
+    open_ended = await reader.explain_call("team-a", PolicyQuestion("payer", "pay"))
+
+    assert {each.layer for each in open_ended.judgement.verdicts}.isdisjoint({"arguments", "conditions"})
+
+
+async def test_what_is_not_there_or_not_theirs_is_missing(reader: Client) -> None:
+    with pytest.raises(NotFound, match="paver") as missing:
+        await reader.explain_call("team-a", PolicyQuestion("paver", "pay", {}))
+    assert "payer" in (missing.value.hint or "")
+    with pytest.raises(NotFound):
+        await reader.explain_call("team-b", PAY)
+
+
+async def test_a_question_that_cannot_be_read_is_refused(reader: Client) -> None:
+    with pytest.raises(InvalidInput):
+        await reader._post("/v1/work/rules/explain", {"agent": "payer"}, dict, repeatable=True, namespace="team-a")
