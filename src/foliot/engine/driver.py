@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,16 @@ STOP_WITHIN = 5.0
 ASK_WITHIN = 2.0
 # What an append of nothing but facts says beside them.
 _NOTHING_ELSE: dict[str, Any] = {}
+
+
+class _AtOnce:
+    """Something to await that is there already."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_AT_ONCE = _AtOnce()
 
 
 def begin(effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -99,7 +109,8 @@ class Driver:
         self._taken: list[str] = []
         self._seen: set[str] = set()
         self._mail: list[tuple[Event, str | None]] = []
-        self._alarm: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._alarm: asyncio.Future[None] | None = None  # what is waited for, or the last that was
         self._asking: asyncio.Task[None] | None = None
         self._calling: dict[str, asyncio.Task[None]] = {}
         self._stopping: list[asyncio.Task[None]] = []
@@ -117,8 +128,7 @@ class Driver:
                 self._record(RunResumed("timer"))
             elif waiting is not None and waiting.reason == "budget":
                 self._record(RunResumed("budget"))  # whoever takes it up wants it to look again
-            while not await self._advance():
-                pass
+            await self._go_on()
             return self.state
         finally:
             if self._inquiry is not None:
@@ -176,40 +186,42 @@ class Driver:
             if kept:
                 self._tenure.watch(self._lapsed)
 
-    async def _advance(self) -> bool:
-        """One decision. True when the run has ended or waits."""
-        while self._mail:
-            self._take(*self._mail.pop(0))
-        action = decide(self.state)
-        if type(action) is End and self._settlement is not None:
-            return await self._end(action, self._settlement)
-        for event in action.events:
-            self._record(event)
-        match action:  # in the order of how often they come
-            case Await():
-                await self._write()
-                if action.stop:
-                    self._ask_to_stop(action.calls)
-                await self._wait_for_mail()
-            case AskModel():
-                await self._write()
-                asking = begin(self._ask(action))
-                self._asking = None if asking.done() else asking
-                await self._wait_for_mail()  # the kernel would say so too: nothing else starts while the model is asked
-            case CallTools():
-                await self._start_calls(action)
-            case Note():
-                pass
-            case CheckOutput():
-                self._record(check_output(action))
-            case Compact():
-                self._record(give_up_compacting(action))
-            case Wait():
-                return await self._let_go()
-            case End() | Stop():
-                await self._write(phase_of(action.terminal))
-                return True
-        return False
+    async def _go_on(self) -> None:
+        """One decision after the other, until the run has ended or waits."""
+        while True:
+            while self._mail:
+                self._take(*self._mail.pop(0))
+            action = decide(self.state)
+            if type(action) is End and self._settlement is not None:
+                return await self._end(action, self._settlement)
+            for event in action.events:
+                self._record(event)
+            match action:  # in the order of how often they come
+                case Await():
+                    await self._write()
+                    if action.stop:
+                        self._ask_to_stop(action.calls)
+                    await self._mail_comes()
+                case AskModel():
+                    await self._write()
+                    asking = begin(self._ask(action))
+                    self._asking = None if asking.done() else asking
+                    await (
+                        self._mail_comes()
+                    )  # the kernel would say so too: nothing else starts while the model is asked
+                case CallTools():
+                    await self._start_calls(action)
+                case Note():
+                    pass
+                case CheckOutput():
+                    self._record(check_output(action))
+                case Compact():
+                    self._record(give_up_compacting(action))
+                case Wait():
+                    if await self._let_go():
+                        return None
+                case End() | Stop():
+                    return await self._write(phase_of(action.terminal))
 
     # --- recording -----------------------------------------------------------------------------------------------
 
@@ -250,7 +262,7 @@ class Driver:
         except Unavailable as error:
             return await persist(look, error, run_id=self.lease.run_id, tenure=self._tenure)
 
-    async def _end(self, action: End, settlement: Settlement) -> bool:
+    async def _end(self, action: End, settlement: Settlement) -> None:
         """End a run of a task, unless its task wants another attempt of it."""
         *before, terminal = action.events
         for event in before:
@@ -258,7 +270,6 @@ class Driver:
         retry = settlement.instead(self.state, action.terminal)
         self._record(retry or terminal)
         await self._write("pending" if retry else phase_of(action.terminal), due=retry.due if retry else None)
-        return True
 
     async def _write(self, phase: Phase | None = None, *, due: float | None = None) -> None:
         """Make everything recorded durable; only then is it told to anyone."""
@@ -320,7 +331,7 @@ class Driver:
         if not admitted and not refused:
             # Each of these calls comes after one that is under way: that one's result is the next thing to happen.
             await self._write()
-            await self._wait_for_mail()
+            await self._mail_comes()
         if not admitted or self.state.ending is not None:
             return  # a refusal can end the run: then nothing is started any more
         for intent, _ in admitted:
@@ -331,7 +342,7 @@ class Driver:
             if not task.done():
                 self._calling[intent.call_id] = task
         if not refused:
-            await self._wait_for_mail()  # the kernel would say so too: what was asked for is under way
+            await self._mail_comes()  # the kernel would say so too: what was asked for is under way
 
     async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
         if not self._holds() and not await self._may_act():
@@ -360,7 +371,7 @@ class Driver:
     async def _may_act(self) -> bool:
         """Whoever slept past its lease (a suspended machine) asks before it acts: the run may be another's by now."""
         while not self._lost and not self._tenure.in_force():
-            until, ends = self._clock() + self._lease_seconds, asyncio.get_running_loop().time() + self._lease_seconds
+            until, ends = self._clock() + self._lease_seconds, self._loop.time() + self._lease_seconds
             try:
                 lost = await self._journal.renew([self.lease], until=until)
             except FoliotError as error:
@@ -404,12 +415,9 @@ class Driver:
         if self._alarm is not None and not self._alarm.done():
             self._alarm.set_result(None)
 
-    async def _wait_for_mail(self) -> None:
+    def _mail_comes(self) -> Awaitable[None]:
         """Until something is in the mailbox or the lease is lost. Effects keep their own deadlines."""
         if self._mail or self._lost:
-            return
-        self._alarm = asyncio.Future(loop=asyncio.get_running_loop())  # as the loop would make it, without a call
-        try:
-            await self._alarm
-        finally:
-            self._alarm = None
+            return _AT_ONCE
+        self._alarm = asyncio.Future(loop=self._loop)  # as the loop would make it, without a call
+        return self._alarm
