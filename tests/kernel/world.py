@@ -72,6 +72,7 @@ class World:
         self.asking: AskModel | None = None
         self.deaths = 0  # in the middle of a call
         self.shortages = 5  # how often a budget has no room
+        self.retries = 2  # how often a failure is tried again instead
         self.now = 1000.0
         self.state = State(self.spec, "r1")
         self.record(e.RunCreated("clerk", "sha256:0", (user("go"),)), e.RunClaimed(1))
@@ -116,6 +117,9 @@ class World:
             if isinstance(action, Stop):
                 self.flush()
                 return
+            if isinstance(action, End) and isinstance(action.terminal, e.RunFailed) and self.retries and self.maybe(50):
+                self.try_again(action)
+                continue
             self.record(*action.events)
             if trouble and self.maybe(8):
                 trouble -= 1
@@ -124,11 +128,22 @@ class World:
                 self.perform(action)
         raise AssertionError("the run does not come to an end")
 
+    def try_again(self, action: End) -> None:
+        """Instead of the end, as for a run of a task that allows another attempt."""
+        self.retries -= 1
+        self.record(*action.events[:-1], e.RunRetried(self.state.attempt, "failed", due=self.now + 30))
+        self.flush()
+        self.running.clear()
+        self.asking = None
+        self.now += 30
+
     def check_decision(self, action: Action) -> None:
         assert action == decide(self.state), "asked twice, it says the same"
         refolded = fold(self.spec, "r1", self.facts)
         assert decide(refolded) == action, "the fold of the journal is the live state"
         assert refolded.transcript == self.state.transcript
+        if isinstance(action, AskModel):
+            assert action.request.messages[-1].role != "assistant", "a model is not asked to go on with its own answer"
         if isinstance(action, Wait):
             assert action.waiting.owner in ("person", "timer", "capacity", "budget")
         if self.state.ended is None:
@@ -233,15 +248,15 @@ class World:
     # --- people and timers
 
     def answer_wait(self, waiting: e.RunWaiting) -> None:
-        if waiting.until is not None and self.maybe(50):
+        if waiting.owner == "capacity":
+            self.record(e.RunClaimed(self.state.attempt + 1))
+        elif waiting.until is not None and self.maybe(50):
             self.now = max(self.now, waiting.until)
             self.record(e.RunResumed("timer"))
         elif waiting.owner == "timer":
             assert waiting.until is not None, "a timer without a time would never go off"
             self.now = waiting.until
             self.crash()
-        elif waiting.owner == "capacity":
-            self.record(e.RunClaimed(self.state.attempt + 1))
         elif waiting.owner == "budget":
             self.record(e.RunResumed("budget"))
         else:
