@@ -182,6 +182,23 @@ async def test_a_stream_that_only_says_that_it_is_done_is_no_answer(stream: byte
         await ask(sse(stream), stream=True)
 
 
+@pytest.mark.parametrize(
+    ("gateway", "last", "more"),
+    [
+        (OpenAIChatGateway, PIECE, b'data: {"choices":[],"usa'),
+        (GeminiGateway, b'{"candidates":[{"content":{"parts":[{"text":"hi"}]},"finishReason":"STOP"}]}', b""),
+    ],
+)
+async def test_an_answer_that_was_complete_is_kept_when_the_connection_is_lost_after_it(
+    gateway: type[HttpGateway], last: bytes, more: bytes
+) -> None:
+    whole = sse(b"data: " + last + b"\n\n" + more + b" " * 99)
+    got = await ask(whole[:-99], gateway, stream=True)
+    assert (got.message.text, got.stop) == ("hi", "end")
+    with pytest.raises(ModelOverloaded):
+        await ask(whole[:-99].replace(b"STOP", b"").replace(b"stop", b""), gateway, stream=True)
+
+
 async def test_a_line_of_five_megabytes_is_read() -> None:
     long = "x" * 5_000_000
     line = msgspec.json.encode({"choices": [{"delta": {"content": long}, "finish_reason": "stop"}]})

@@ -192,7 +192,7 @@ class HttpEndpoint:
         """User and password are taken out of the proxy's address: the client library quotes addresses in its errors."""
         if not is_web_address(proxy):
             raise InvalidInput(
-                f"the proxy that the environment names for model provider {self._config.provider!r} has no usable address",
+                f"the proxy that the environment names for model provider {self._config.provider!r} cannot be used",
                 hint="correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name the provider's host in NO_PROXY",
             )
         parts = urlsplit(proxy)

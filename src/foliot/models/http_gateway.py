@@ -18,7 +18,7 @@ from foliot.kernel.messages import (
     ToolCall,
     ToolCallDelta,
 )
-from foliot.models.base import ModelError, ModelGarbage, ModelRequestError, OnDelta
+from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout, OnDelta
 from foliot.models.config import GatewayConfig
 from foliot.models.http import HttpEndpoint
 from foliot.models.provider_errors import read_payload, refusal, shorten
@@ -58,7 +58,10 @@ class HttpGateway:
                 answer = self._wire.parse(await self._endpoint.fetch(path, body), names, ids)
                 return self._completed(answer, request)
             assembler = self._wire.assembler(names, ids)
-            whole = await self._pump(path, body, assembler, on_delta)
+            try:
+                whole = await self._pump(path, body, assembler, on_delta)
+            except (ModelOverloaded, ModelTimeout) as lost:
+                return self._completed(_finished_before(lost, assembler), request)
             if whole is None:
                 return self._completed(assembler.finish(), request)
             response = self._completed(self._wire.parse(whole, names, ids), request)
@@ -134,6 +137,14 @@ class HttpGateway:
         if isinstance(error, RecursionError):
             what = "its answer is nested too deeply to be read"
         return ModelGarbage(f"model provider {provider!r}: {shorten(what, self.config.api_key)}", provider=provider)
+
+
+def _finished_before(lost: ModelError, assembler: Assembler) -> ModelResponse:
+    """The answer, if all of it had come before the connection was lost: nobody pays twice for a missing good-bye."""
+    try:
+        return assembler.finish()
+    except WireError:
+        raise lost  # noqa: B904  # what was lost is the reason, with a cause of its own
 
 
 def deltas_of(response: ModelResponse) -> list[Delta]:
