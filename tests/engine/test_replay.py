@@ -17,7 +17,7 @@ from foliot.kernel.feedback import EMPTY, LAST_ANSWER
 from foliot.kernel.messages import ModelRequest, ModelResponse
 from foliot.kernel.spec import Repairs
 from foliot.models.base import ModelOverloaded
-from foliot.store.runs import Entry
+from foliot.store.runs import TASK_LABEL, USER_LABEL, Entry
 from foliot.tools.function import tool
 from tests.engine.kit import Engine, calls, in_turn, says
 
@@ -138,6 +138,16 @@ async def test_a_branch_at_the_first_step_has_what_was_said_before_it() -> None:
     assert (await branch(engine.runs, "r1", at=1)).input == engine.models.requests[0].messages
     other = await branch(engine.runs, "r1", at=1, input=(user_message("otherwise"),))
     assert other.input == (user_message("otherwise"),)
+    await engine.close()
+
+
+async def test_a_branch_belongs_to_whom_the_original_belonged_and_not_to_its_task() -> None:
+    engine = Engine(in_turn(says("done")))
+    labels = {"team": "support", USER_LABEL: "ann", TASK_LABEL: "report", "openai.com/model": "clerk"}
+    driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1", labels=labels)
+    await engine.runs.drive(driver)
+
+    assert (await branch(engine.runs, "r1", at=1)).labels == {"team": "support", USER_LABEL: "ann"}
     await engine.close()
 
 

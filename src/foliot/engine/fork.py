@@ -15,16 +15,21 @@ from foliot.kernel.folds import inputs_due
 from foliot.kernel.messages import Message
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
+from foliot.store.runs import USER_LABEL
 
 
 class Branch(Struct, frozen=True):
-    """What a forked run starts from: its spec, the past it shares, and what is said to it first."""
+    """What a forked run starts from: its spec, the past it shares, and what is said to it first.
+
+    `labels` say whose it is, as the original's did: the same budgets hold for it.
+    """
 
     spec: RunSpec
     history: tuple[Message, ...]
     input: tuple[Message, ...]
     fork: Fork
     definitions: dict[str, str]
+    labels: dict[str, str] = {}
 
 
 async def branch(
@@ -46,7 +51,7 @@ async def branch(
     if seq is None:
         steps = max((event.step for _, event in facts if isinstance(event, StepStarted)), default=0)
         raise NotFound(f"run {run_id} has no step {at}", hint=f"it has steps 1 to {steps}" if steps else None)
-    _, state = await runs.load(run_id, upto=seq)
+    info, state = await runs.load(run_id, upto=seq)
     created = facts[0][1]
     assert isinstance(created, RunCreated), "load() has checked it"
     changed = replace(
@@ -59,7 +64,13 @@ async def branch(
         said = (*created.input, *_told(state)) if input is None else tuple(input)
     else:
         history, said = (*state.settled_messages(), *_told(state)), tuple(input or ())
-    return Branch(changed, history, said, Fork(run_id, seq), created.definitions)
+    labels = {name: value for name, value in info.labels.items() if name == USER_LABEL or _is_given(name)}
+    return Branch(changed, history, said, Fork(run_id, seq), created.definitions, labels)
+
+
+def _is_given(label: str) -> bool:
+    """Whether somebody chose this label. The others say how the original came about: by which task or request."""
+    return not label.startswith(("foliot.dev/", "openai.com/"))
 
 
 def _told(state: State) -> tuple[Message, ...]:
