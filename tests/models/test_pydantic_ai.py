@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from foliot.kernel.messages import (
     ToolResult,
     ToolSpec,
 )
-from foliot.models.base import ModelAuthError, ModelError, ModelGarbage
+from foliot.models.base import ModelAuthError, ModelError, ModelGarbage, ModelTimeout
 from foliot.models.config import GatewayConfig
 from foliot.models.registry import default_registry
 
@@ -229,6 +230,37 @@ async def test_a_key_that_the_provider_quotes_is_taken_out_of_the_error():
         await gateway.respond(ask())
     assert "sk-very-secret-key" not in str(caught.value)
     await gateway.close()
+
+
+async def test_a_provider_that_never_answers_is_a_timeout():
+    gone = asyncio.Event()
+
+    async def hang(messages: Any, info: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+
+    gateway = PydanticAIGateway(FunctionModel(hang), total=0.05)
+    with pytest.raises(ModelTimeout):
+        await asyncio.wait_for(gateway.respond(ask()), 30)
+    assert gone.is_set()
+    await gateway.close()
+
+
+async def test_ids_that_were_used_before_and_arguments_that_are_no_json_are_made_good():
+    again = their_messages.ToolCallPart("search", "{}", "call_0")
+    seen = Seen(their_messages.ModelResponse([again]))
+    history = (
+        Message("user", (Text("hi"),)),
+        Message("assistant", (ToolCall("call_0", "search", "not JSON"),)),
+        Message("tool", (ToolResult("call_0", "search", (Text("what?"),)),)),
+    )
+    answer = await seen.gateway.respond(ModelRequest("m", history))
+    assert answer.message.calls[0].id != "call_0"
+    [sent] = [part for message in seen.messages for part in message.parts if part.part_kind == "tool-call"]
+    assert sent.args_as_dict() == {"input": "not JSON"}
+    await seen.gateway.close()
 
 
 async def test_an_empty_answer_is_garbage():

@@ -8,6 +8,7 @@ one the provider looks for its own settings (environment, profile files). The tr
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +33,7 @@ from foliot.models.base import (
     ModelTimeout,
     OnDelta,
 )
-from foliot.models.config import GatewayConfig
+from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.provider_errors import shorten
 from foliot.models.wire.tool_names import ToolNames, tool_names
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 PROVIDER: Final = "pydantic-ai"
 _NAME_LIMIT: Final = 64
+_TOTAL: Final = Timeouts().total
 
 
 def build(config: GatewayConfig) -> PydanticAIGateway:
@@ -69,7 +71,7 @@ def build(config: GatewayConfig) -> PydanticAIGateway:
         raise InvalidInput(f"the Pydantic AI model {name!r} needs a package that is not installed: {error}") from error
     except (UserError, ValueError, TypeError) as error:
         raise InvalidInput(f"the Pydantic AI model {name!r} cannot be used: {error}") from error
-    return PydanticAIGateway(model, hidden=config.api_key)
+    return PydanticAIGateway(model, hidden=config.api_key, total=config.timeouts.total)
 
 
 def _with_key(config: GatewayConfig) -> Any:
@@ -87,12 +89,14 @@ def _with_key(config: GatewayConfig) -> Any:
 class PydanticAIGateway:
     """A `Gateway` over one Pydantic AI model. The model's own retries stay as they are set on it.
 
-    `hidden` is taken out of errors: the key, when it is known here.
+    `hidden` is taken out of errors: the key, when it is known here. An answer takes at most `total` seconds, however
+    long the provider's own client would wait.
     """
 
-    def __init__(self, model: Model[Any], *, hidden: str = "") -> None:
+    def __init__(self, model: Model[Any], *, hidden: str = "", total: float = _TOTAL) -> None:
         self._model = model
         self._hidden = hidden
+        self._total = total
         self._entered = False
 
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
@@ -100,10 +104,11 @@ class PydanticAIGateway:
 
         names = tool_names(request.tools, limit=_NAME_LIMIT)
         try:
-            if not self._entered:
-                await self._enter()
-            asked = translate.to_question(request, self._model, names)
-            return await asked.answer() if on_delta is None else await _stream(asked, on_delta)
+            async with asyncio.timeout(self._total):
+                if not self._entered:
+                    await self._enter()
+                asked = translate.to_question(request, self._model, names)
+                return await asked.answer() if on_delta is None else await _stream(asked, on_delta)
         except ModelError:
             raise
         except Exception as error:  # a gateway raises nothing but a ModelError, and any provider's SDK may be behind it

@@ -33,6 +33,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.base import ModelGarbage, ModelRequestError
 from foliot.models.tokens import estimate_parts, estimate_request
+from foliot.models.wire.calls import CallIds, arguments_text
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of
 
 _STOPS: dict[str, StopReason] = {
@@ -175,7 +176,7 @@ def _to_answer_part(part: Part, names: ToolNames) -> theirs.ModelResponsePart:
         case Reasoning(text=text, signature=signature, opaque=opaque):
             return theirs.ThinkingPart(text, signature=signature, **_unpack(opaque))
         case ToolCall(id=call_id, name=name, arguments=arguments, opaque=opaque):
-            return theirs.ToolCallPart(names.wire(name), arguments, call_id, **_unpack(opaque))
+            return theirs.ToolCallPart(names.wire(name), arguments_text(arguments), call_id, **_unpack(opaque))
         case Media():
             file = _to_file(part)
             if isinstance(file, theirs.BinaryContent):
@@ -187,7 +188,8 @@ def _to_answer_part(part: Part, names: ToolNames) -> theirs.ModelResponsePart:
 
 def from_response(response: theirs.ModelResponse, request: ModelRequest, names: ToolNames) -> ModelResponse:
     """Raises `ModelGarbage` for an answer with nothing in it, or with its end cut off."""
-    parts = tuple(mine for part in response.parts if (mine := _from_part(part, names)) is not None)
+    ids = CallIds(request, lambda: msgspec.msgpack.encode((request.system, request.messages)))
+    parts = tuple(mine for part in response.parts if (mine := _from_part(part, names, ids)) is not None)
     if response.state != "complete":
         raise ModelGarbage(f"the answer is {response.state}", provider="pydantic-ai")
     if not parts:
@@ -218,14 +220,14 @@ def _usage(response: theirs.ModelResponse, request: ModelRequest, parts: tuple[P
     )
 
 
-def _from_part(part: theirs.ModelResponsePart, names: ToolNames) -> Part | None:
+def _from_part(part: theirs.ModelResponsePart, names: ToolNames, ids: CallIds) -> Part | None:
     if isinstance(part, theirs.TextPart):
         return Text(part.content) if part.content else None
     if isinstance(part, theirs.ThinkingPart):
         return Reasoning(part.content, part.signature, _pack(part))
     if isinstance(part, theirs.ToolCallPart):
         arguments = part.args if isinstance(part.args, str) else part.args_as_json_str()
-        return ToolCall(part.tool_call_id, names.real(part.tool_name), arguments, _pack(part))
+        return ToolCall(ids.claim(part.tool_call_id), names.real(part.tool_name), arguments, _pack(part))
     if isinstance(part, theirs.FilePart):
         return Media(part.content.media_type, data=base64.b64encode(part.content.data).decode())
     return None  # what a provider's own tools did on its side: shown in its text, not replayed
