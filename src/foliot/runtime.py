@@ -269,6 +269,7 @@ class Runtime:
             run_id=new_id,
             history=base.history,
             definitions=base.definitions,
+            labels=base.labels,
             fork=base.fork,
             tools=await self._assembly.pipeline(spec),
             stream=stream,

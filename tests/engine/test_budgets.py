@@ -464,6 +464,23 @@ async def test_a_child_without_room_waits_and_its_parent_with_it(runtime: Runtim
     assert (await asyncio.wait_for(running, 20)).succeeded
 
 
+async def test_a_fork_is_spent_by_whom_the_original_was(runtime: Runtime, clock: Clock) -> None:
+    await declare(
+        runtime,
+        clock,
+        budget("by-label", scope={"labels": {"team": "a"}}, limit={"amount": "0.025"}),
+        budget("by-user", scope={"user": "ann"}, limit={"amount": 1}),
+    )
+    original = await runtime.run(agent(Model("one", "two")), "go", labels={"team": "a"}, user="ann")
+    assert original.succeeded
+
+    fork = await runtime.fork(original.run_id, at=1)
+
+    assert fork.waiting is not None
+    spent = {key[0]: each.spent.micros for key, each in (await balances(runtime)).items()}
+    assert spent == {"by-label": 10_000, "by-user": 10_000}
+
+
 async def test_each_user_has_an_account_and_what_is_delegated_is_theirs(runtime: Runtime, clock: Clock) -> None:
     await declare(runtime, clock, budget(scope={"user": "*"}, window="month", limit={"amount": "0.045"}))
     for user in ("ann", "ann", "bob"):
