@@ -218,6 +218,14 @@ def test_a_file_that_is_not_there_is_named(foliot, shop):
     assert "nothing.yaml: error: there is no such file" in said.err
 
 
+@pytest.mark.parametrize("path", ["/no/such/folder", "./shop-2", "../shop-2"])
+def test_a_path_that_is_not_there_is_taken_for_a_path(foliot, shop, path):
+    said = foliot("run", path, "x")
+
+    assert said.code == 5
+    assert f"{path}: error: there is no such file or directory" in said.err
+
+
 def test_a_manifest_without_an_agent_and_one_with_two(foliot, shop, team):
     model = shop.parent / "model.yaml"
     model.write_text(SHOP.split("---")[0])

@@ -62,7 +62,8 @@ def test_runs_can_be_chosen_by_agent_and_phase(foliot, writer):
     assert foliot("runs", "--agent", "nobody", "-o", "name").out == ""
     assert foliot("runs", "--phase", "failed", "-o", "name").out == ""
     assert foliot("runs", "--phase", "succeeded", "-o", "name").out == "run-1\n"
-    assert "No runs found" in foliot("runs", "--phase", "interrupted").err
+    assert foliot("runs", "--phase", "interrupted").err == "No interrupted runs found in namespace default.\n"
+    assert foliot("runs", "--agent", "nobody").err == "No runs of agent nobody found in namespace default.\n"
     assert foliot("runs", "--phase", "sleeping").code == 2
 
 
@@ -194,7 +195,7 @@ def test_a_fork_takes_a_prompt_from_a_file_another_model_and_another_input(folio
         (("--at", "9"), 3, "has no step 9"),
         (("--at", "0"), 2, "0 is not in the range"),
         (("--at", "2", "--model", "othr"), 3, "Did you mean other?"),
-        (("--at", "2", "--prompt", "@nowhere.txt"), 1, "nowhere.txt"),
+        (("--at", "2", "--prompt", "@nowhere.txt"), 2, "nowhere.txt cannot be read: No such file"),
         (("--at", "1", "--input", " "), 2, "The input is empty"),
         ((), 2, "--at"),
     ],

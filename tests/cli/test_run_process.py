@@ -146,6 +146,10 @@ def killed_while(desk: Desk, tool: str, run_id: str = "r1") -> None:
 def test_a_run_killed_in_a_reading_tool_goes_on_by_itself_and_pays_once(desk: Desk) -> None:
     killed_while(desk, "look")
     assert "interrupted" in desk.foliot("runs")[1]
+    traced = desk.foliot("trace", "r1")[1].splitlines()
+    assert traced[0].startswith("desk  r1  interrupted · ")
+    assert any("look" in line and "cut off: whoever ran it is gone" in line for line in traced)
+    assert traced[-1] == "└─ … interrupted: `foliot resume r1` goes on with it"
 
     code, out, err = desk.foliot("resume")
 
@@ -178,7 +182,9 @@ def test_a_payment_cut_off_by_a_kill_waits_for_a_person(desk: Desk, decision, an
     code, out, err = desk.foliot("resume", "r1")
     assert (code, out) == (8, "")
     assert "nobody knows whether pay took effect: amount=5" in err
-    assert "foliot decide r1" in err
+    typed = [line for line in err.splitlines() if "foliot decide r1" in line]
+    assert len(typed) == 3
+    assert len({line.index("  # ") for line in typed}) == 1  # one under the other
     assert desk.ledger == ["5"]  # never repeated silently
     assert "waits: unknown_effect" in desk.foliot("runs")[1]
     assert "what it returned" in desk.foliot("why", "r1")[1]
@@ -187,6 +193,9 @@ def test_a_payment_cut_off_by_a_kill_waits_for_a_person(desk: Desk, decision, an
 
     assert (code, out) == (0, answer), err
     assert len(desk.ledger) == payments
+    traced = desk.foliot("trace", "r1")[1]
+    assert ("by decision" in traced) == ("--result" in decision)
+    assert "stopped" not in traced
 
 
 def test_a_decision_can_be_made_before_anybody_took_the_run_up(desk: Desk) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from foliot.kernel.events import ModelFailed, RunFailed, RunSucceeded, ToolFinished
 from foliot.kernel.spec import Repairs
-from foliot.models.base import ModelRateLimited
+from foliot.models.base import ModelAuthError, ModelRateLimited
 from foliot.tools.base import Invocation, ToolDefinition
 from foliot.tools.function import tool
 from foliot.tools.pipeline import Pipeline
@@ -50,6 +50,14 @@ async def test_a_model_error_keeps_what_a_policy_needs() -> None:
     await engine.run()
     failed = next(event for event in await engine.events() if isinstance(event, ModelFailed))
     assert (failed.kind, failed.status, failed.retry_after, failed.provider) == ("rate_limit", 429, 7.5, "p")
+    await engine.close()
+
+
+async def test_what_can_be_done_about_a_model_error_is_in_the_journal() -> None:
+    engine = Engine(in_turn(ModelAuthError("who are you?", hint="set THE_KEY")))
+    await engine.run()
+    failed = next(event for event in await engine.events() if isinstance(event, ModelFailed))
+    assert failed.message == "who are you? (set THE_KEY)"
     await engine.close()
 
 

@@ -176,6 +176,21 @@ def test_a_run_at_work_says_what_it_does() -> None:
     assert told.chain == ["held by process 4711 on vm"]
 
 
+def test_a_step_that_nobody_has_answered_yet_is_no_other_model() -> None:
+    answer = ModelResponse(Message("assistant", (Text("hm"),)), Usage(10, 5), model="m")
+    facts = [
+        (100.0, e.RunCreated("clerk", "sha256:x")),
+        (100.0, e.RunClaimed(1, "vm.boot/4711/1", 1)),
+        (100.0, e.StepStarted(1)),
+        (101.0, e.ModelResponded(1, answer, 1.0)),
+        (101.0, e.StepStarted(2)),
+    ]
+
+    told = explain(trace_of("r1", facts), Standing("running", "alive"), PAY, 107.0)
+
+    assert told.cost == ["15 tokens (10 in, 5 out), no price is known"]
+
+
 def test_a_model_that_is_asked_again_later_says_when() -> None:
     facts = [
         (100.0, e.RunCreated("clerk", "sha256:x")),

@@ -561,6 +561,12 @@ def test_what_breaks_a_rule_is_refused_in_these_words(kind: str, given: dict[str
     assert message in problems[0].message
 
 
+def test_a_model_that_is_named_as_in_python_comes_with_advice() -> None:
+    raw = {"kind": "Agent", "metadata": {"name": "it"}, "spec": {"model_ref": "openai:gpt-5"}}
+    _, (problem,) = validate_document(raw)
+    assert problem.hint == "to ask provider:model, declare a ModelEndpoint and name that"
+
+
 def test_an_approval_in_an_unknown_phase_is_refused() -> None:
     raw = {
         "kind": "ToolApproval",

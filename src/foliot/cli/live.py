@@ -171,8 +171,9 @@ async def _tell_wait(work: Work, run_id: str) -> None:
     click.echo(f"\n{told.headline}", err=True)
     for line in told.chain:
         click.echo(f"  {safe(line)}", err=True)
+    width = max((len(hint.command) for hint in told.next), default=0)
     for hint in told.next:
-        click.echo(f"  {click.style(hint.command, fg='cyan')}  # {hint.effect}", err=True)
+        click.echo(f"  {click.style(hint.command.ljust(width), fg='cyan')}  # {hint.effect}", err=True)
 
 
 async def _tick(view: View) -> None:

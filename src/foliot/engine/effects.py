@@ -54,7 +54,8 @@ def not_answered(step: int, error: ModelError) -> ModelFailed:
     return ModelFailed(
         step=step,
         kind=error.kind,
-        message=error.message,
+        # What can be done about it is part of the story: who reads it later has nothing else.
+        message=f"{error.message} ({error.hint})" if error.hint else error.message,
         retryable=error.retryable,
         retry_after=error.retry_after,
         status=error.status,

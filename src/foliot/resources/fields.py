@@ -55,6 +55,7 @@ def check_ref(value: str) -> str:
             raise refusal(
                 f'invalid {{field}} "{_short(value)}": expected name or namespace/name',
                 expected="name or namespace/name",
+                hint="to ask provider:model, declare a ModelEndpoint and name that" if ":" in value else None,
             )
     return value
 

@@ -57,6 +57,8 @@ def _text(given: str | None) -> str | None:
         return Path(given[1:]).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InvalidInput(f"{given[1:]} is not UTF-8 text.") from None
+    except OSError as error:
+        raise UsageError(f"The prompt {given[1:]} cannot be read: {error.strerror}.") from None
 
 
 async def _fork(

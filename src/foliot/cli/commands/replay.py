@@ -24,7 +24,11 @@ from foliot.store.runs import RunInfo
 def replay(run_id: str | None, show: bool, output: str) -> int:
     """Verify a run offline: every decision is made again from its journal, and must come out byte for byte the same.
 
-    No model is asked and no tool is called. Exit code 1 when something differs.
+    \b
+    foliot replay                            the newest run
+    foliot replay 01k3 --show                and what was seen when it ran
+
+    RUN is an id or the beginning of one. No model is asked and no tool is called. Exit code 1 when something differs.
     """
     return run(_replay(run_id, show, output))
 

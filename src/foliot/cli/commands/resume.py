@@ -29,6 +29,10 @@ from foliot.store.runs import TERMINAL, Held, RunInfo
 def resume(run_id: str | None, all_namespaces: bool, as_json: bool, quiet: bool) -> int:
     """Go on with a run that was interrupted; without RUN, with every one that nobody drives.
 
+    \b
+    foliot resume                            every run whose process is gone
+    foliot resume 01k3                       this one; of one that has ended, its answer
+
     No finished step is repeated, and no call either. Start it where the tools can be imported.
 
     Exit code: 0 succeeded, 1 failed, 8 waits for a person, 130 Ctrl-C.
@@ -99,7 +103,11 @@ def _line(result: RunResult) -> str:
 @run_argument()
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with the run.")
 def cancel(run_id: str, reason: str) -> int:
-    """End a run, wherever it is driven. What it did is not undone."""
+    """End a run, wherever it is driven. What it did is not undone.
+
+    \b
+    foliot cancel 01k3 --reason "not needed any more"
+    """
     return run(_cancel(run_id, reason))
 
 
@@ -134,6 +142,9 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
     happened   it took effect (--result: what it returned)
     run        it did not; run it now
     fail       nobody can know: end the run
+
+    \b
+    foliot decide 01k3 pay_refund happened --result "receipt R-17"
 
     CALL is the id of the call, or the name of its tool. `foliot why RUN` shows both.
     """

@@ -36,6 +36,7 @@ from foliot.store.runs import TERMINAL
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 SUFFIXES: Final = (".yaml", ".yml", ".json")
+PATHS: Final = ("/", "./", "../", "~")
 EXAMPLE: Final = 'For example `foliot run writer "Three lines on clocks"`.'
 
 
@@ -73,7 +74,7 @@ def run_command(
 
     \b
     foliot run writer "Three lines on clocks"
-    foliot run team.yaml --agent editor "Shorten this" < draft.txt
+    foliot run team.yaml --agent editor - < draft.txt
     foliot run examples/first-run "Order A-1007 arrived broken"
     git diff | foliot run reviewer -
     foliot run writer "…" > answer.txt     progress on stderr, the answer on stdout
@@ -117,7 +118,7 @@ def looks_like_files(word: str) -> bool:
     """Whether the word is a path. An agent whose name is also a folder's is meant by `agent/NAME`."""
     if word.startswith("agent/") and not os.path.exists(word):
         return False
-    return word.endswith(SUFFIXES) or os.path.exists(word)
+    return word.endswith(SUFFIXES) or word.startswith(PATHS) or os.path.exists(word)
 
 
 def _input(word: str | None, *, taken: bool) -> str | None:

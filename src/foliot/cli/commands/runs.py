@@ -31,6 +31,11 @@ PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancel
 def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None, limit: int) -> int:
     """List runs, newest first.
 
+    \b
+    foliot runs --agent writer --limit 5
+    foliot runs --phase waiting              who waits for somebody
+    foliot runs -o json | jq '.items[].status'
+
     `interrupted` is a run that nobody drives although it has not ended: `foliot resume` takes it up.
     """
     return run(_runs(output, None if all_namespaces else namespace(), agent, phase, limit))
@@ -54,7 +59,8 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
         click.echo(_table(shown, wide=output == "wide", namespaced=space is None))
     if not shown and output in ("table", "wide"):
         where = "any namespace" if space is None else f"namespace {space}"
-        click.echo(f"No runs found in {where}.", err=True)
+        which = f"{f'{phase} ' if phase else ''}runs{f' of agent {agent}' if agent else ''}"
+        click.echo(f"No {which} found in {where}.", err=True)
     return 0
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 
 import click
 
 from foliot.cli.connect import run
 from foliot.cli.invocation import is_terminal
 from foliot.cli.output import as_json, output_option
-from foliot.cli.runtimes import reached, run_argument, run_of
+from foliot.cli.runtimes import interrupted, reached, run_argument, run_of
 from foliot.cli.runview.tree import WIDTH, as_data, tree_of
 from foliot.engine.story.tracing import trace_of
 
@@ -21,6 +22,11 @@ from foliot.engine.story.tracing import trace_of
 @click.option("--full", is_flag=True, help="Whole texts, not one line of each.")
 def trace(run_id: str | None, output: str, full: bool) -> int:
     """Show a run as a tree: steps, answers, calls with arguments, results, timings, and what went wrong on the way.
+
+    \b
+    foliot trace                             the newest run
+    foliot trace 01k3 --full                 as much of its id as is unique
+    foliot trace 01k3 -o json | jq '.steps[].seconds'
 
     RUN is an id or the beginning of one; the newest run when left out.
     """
@@ -35,6 +41,7 @@ async def _trace(word: str | None, output: str, full: bool) -> int:
         click.echo(as_json(as_data(found, info.phase)))
         return 0
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDTH
-    for line in tree_of(found, info.phase, full=full, width=width).lines():
+    phase = "interrupted" if interrupted(info, time.time()) else info.phase
+    for line in tree_of(found, phase, full=full, width=width).lines():
         click.echo(line)
     return 0

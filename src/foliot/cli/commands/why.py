@@ -26,6 +26,11 @@ from foliot.work.story.why import TaskExplanation
 def why(name: str | None, output: str) -> int:
     """Say why a run or a task waits, why it failed, what it cost and what happened on the way.
 
+    \b
+    foliot why                               the newest run
+    foliot why 01k3                          a run, by the beginning of its id
+    foliot why weekly-brief                  a task, by its name
+
     Everything is read from what was recorded; nothing is guessed. RUN is an id or the beginning of one, TASK a name,
     or the beginning or end of one; the newest run when left out.
     """

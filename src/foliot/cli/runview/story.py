@@ -107,7 +107,7 @@ class Story:
         self.running.pop(result.call_id, None)
         label = self._label(result.call_id, result.name)
         took = [duration(finished.seconds)] if finished.seconds is not None else []
-        why = [_SYNTHETIC.get(finished.synthetic, finished.synthetic)] if finished.synthetic else []
+        why = [SYNTHETIC.get(finished.synthetic, finished.synthetic)] if finished.synthetic else []
         good = result.error is None
         lines = [Line("ok" if good else "bad", label, " · ".join((*took, *why)))]
         shown = _result(result)
@@ -175,7 +175,7 @@ def _others(event: e.Event) -> list[Line]:
             return []
 
 
-_SYNTHETIC = {
+SYNTHETIC = {
     "invalid": "not run: cannot be run as written",
     "duplicate": "not run again: same call as before",
     "denied": "not run: denied",

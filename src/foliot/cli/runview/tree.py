@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from foliot.cli.runview.story import spent
+from foliot.cli.runview.story import SYNTHETIC, spent
 from foliot.engine.story.amounts import arguments, counted, duration, one_line, safe
 from foliot.engine.story.trace import Ask, CallTrace, Mark, StepTrace, Trace
 from foliot.kernel.codec import type_of
@@ -38,8 +38,12 @@ class Node:
 
 
 def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Node:
-    """The whole run. `full` shows texts as they are; otherwise each is one line of at most `width` characters."""
+    """The whole run. `full` shows texts as they are; otherwise each is one line of at most `width` characters.
+
+    `phase` is how it stands; `interrupted` when whoever drove it is gone, which its journal cannot know.
+    """
     texts = _Texts(full, max(20, width - 12))
+    gone = phase == "interrupted"
     calls = counted(len(trace.calls), "call")
     head = " · ".join((phase, counted(len(trace.steps), "step"), calls, *spent(trace.usage), duration(trace.seconds)))
     root = Node(f"{_bold(trace.agent)}  {trace.run_id}  {_dim(head)}")
@@ -47,8 +51,8 @@ def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Node
         root.texts.append(_dim(f"forked from {trace.fork.run_id} behind event {trace.fork.seq}"))
     root.texts += texts.of("› ", trace.input)
     root.children += [_mark(mark, texts) for mark in trace.before]
-    root.children += [_step(step, texts) for step in trace.steps]
-    root.children.append(_end(trace, texts))
+    root.children += [_step(step, texts, gone=gone) for step in trace.steps]
+    root.children.append(_end(trace, texts, gone=gone))
     return root
 
 
@@ -70,7 +74,7 @@ class _Texts:
         return safe(text) if self.full else arguments(text, self.width - 20)
 
 
-def _step(step: StepTrace, texts: _Texts) -> Node:
+def _step(step: StepTrace, texts: _Texts, *, gone: bool) -> Node:
     whole = None if step.ended_at is None else step.ended_at - step.at
     node = Node(f"{click.style(f'step {step.number}', fg='cyan', bold=True)}  {_dim(duration(whole))}")
     node.children += [_ask(ask) for ask in step.asks if ask.error or ask.lost]
@@ -83,10 +87,11 @@ def _step(step: StepTrace, texts: _Texts) -> Node:
         answer.texts += texts.of("", step.text)
         node.children.append(answer)
     elif step.asks and not step.asks[-1].error and not step.asks[-1].lost:
-        node.children.append(Node(_dim("the model was asked; there is no answer yet")))
+        said = "whoever asked it is gone" if gone else "there is no answer yet"
+        node.children.append(Node(_dim(f"the model was asked; {said}")))
     for item in step.items:
         if isinstance(item, CallTrace):
-            node.children.append(_call(item, texts))
+            node.children.append(_call(item, texts, gone=gone))
         elif item not in before:
             node.children.append(_mark(item, texts))
     return node
@@ -102,19 +107,21 @@ def _ask(ask: Ask) -> Node:
     )
 
 
-def _call(call: CallTrace, texts: _Texts) -> Node:
+def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> Node:
     mark = _good("✓") if call.ok else _bad("✗") if call.finished_at is not None else click.style("…", fg="yellow")
     facts = [duration(call.seconds)] if call.seconds is not None else []
-    if call.synthetic:
+    if call.synthetic in ("decided", "answered"):  # somebody's word is the result
+        facts.append(SYNTHETIC[call.synthetic])
+    elif call.synthetic:
         facts.append(f"{'stopped' if call.starts else 'not run'}: {call.synthetic}")
     if len(call.starts) > 1:
         facts.append(f"started {len(call.starts)} times")
     if call.unknown:
         facts.append("cut off by a crash: nobody knows whether it took effect")
     elif call.parked and call.finished_at is None:
-        facts.append("waits for an approval")
+        facts.append("waits for an answer" if call.question is not None else "waits for an approval")
     elif call.running:
-        facts.append("under way")
+        facts.append("cut off: whoever ran it is gone" if gone else "under way")
     given = texts.arguments(call.arguments)
     node = Node(f"{mark} {one_line(call.name, 64)} {given}  {_dim(' · '.join((*facts, call.id)))}")
     node.texts += texts.of("", call.error.message if call.error else call.result)
@@ -128,7 +135,7 @@ def _mark(mark: Mark, texts: _Texts) -> Node:
     return Node(f"{click.style('!', fg='yellow')} {one_line(mark.text, 2 * texts.width)}  {_dim(detail)}".rstrip())
 
 
-def _end(trace: Trace, texts: _Texts) -> Node:
+def _end(trace: Trace, texts: _Texts, *, gone: bool) -> Node:
     match trace.ended:
         case RunSucceeded(output=output):
             return Node(f"{_good('✓')} succeeded", texts.of("", output))
@@ -140,6 +147,8 @@ def _end(trace: Trace, texts: _Texts) -> Node:
             return Node(f"{_bad('✗')} given up: {reason}", texts.of("", message))
         case None if trace.waiting is not None:
             return Node(click.style(f"… waits: {trace.waiting.reason}", fg="yellow"))
+        case None if gone:
+            return Node(click.style(f"… interrupted: `foliot resume {trace.run_id}` goes on with it", fg="yellow"))
         case None:
             return Node(click.style("… not ended", fg="yellow"))
 

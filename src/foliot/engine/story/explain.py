@@ -251,6 +251,8 @@ def cost_of(trace: Trace) -> list[str]:
         lines += [_share(step, usage.total_tokens) for step in dear[:SHOWN_STEPS]]
     by_model: dict[str, int] = {}
     for step in trace.steps:
+        if step.answered_at is None and not step.usage.total_tokens:
+            continue  # nobody has answered yet, and nobody failed at a price
         by_model[step.model] = by_model.get(step.model, 0) + step.usage.total_tokens
     if len(by_model) > 1:
         lines.append("by model: " + ", ".join(f"{name or '?'} {count:,}" for name, count in by_model.items()))
