@@ -1,4 +1,4 @@
-"""Checks that only the models can make: does the provider exist, can the script be played."""
+"""Checks that only the models can make: does the provider exist, what are its options, can the script be played."""
 
 from __future__ import annotations
 
@@ -28,6 +28,32 @@ def test_an_unknown_provider_is_a_warning_with_what_was_probably_meant() -> None
     ((severity, field, text),) = findings(provider="opnai", default_model="m")
     assert (severity, field) == ("warning", "spec.provider")
     assert "openai" in text
+
+
+def test_a_misspelt_option_is_a_warning_with_what_was_probably_meant() -> None:
+    options = {"api_verison": "2024-10-21", "deployment": "d"}
+    ((severity, field, text),) = findings(
+        provider="azure", default_model="m", base_url="https://r.openai.azure.com", options=options
+    )
+    assert (severity, field) == ("warning", "spec.options.api_verison")
+    assert "did you mean 'api_version'?" in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [
+        ({"provider": "anthropic", "options": {"cache": "7m"}}, "spec.options"),
+        ({"provider": "gemini", "options": {"auth": "none"}}, "spec.options"),
+        ({"provider": "azure", "base_url": "https://r.openai.azure.com/?api-version=1"}, "spec.base_url"),
+    ],
+)
+def test_what_would_fail_every_call_is_an_error_when_it_is_applied(spec: dict, place: str) -> None:
+    ((severity, field, _),) = findings(default_model="m", **spec)
+    assert (severity, field) == ("error", place)
+
+
+def test_options_of_a_plug_in_are_its_own_business() -> None:
+    assert findings(provider="pydantic-ai:test", default_model="m", options={"anything": "goes"}) == []
 
 
 def test_a_script_that_cannot_be_played_is_an_error_at_its_place() -> None:

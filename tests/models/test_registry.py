@@ -8,7 +8,7 @@ import pytest
 from foliot.errors import Conflict, InvalidInput
 from foliot.models import registry as registry_module
 from foliot.models.config import GatewayConfig
-from foliot.models.registry import BUILT_IN, Provider, Registry, load_entry_points
+from foliot.models.registry import BUILT_IN, Provider, Registry, _factory, default_registry, load_entry_points
 from foliot.models.scripted import ScriptedModel
 
 
@@ -137,3 +137,27 @@ def test_a_factory_that_cannot_be_imported_is_explained():
     registry = Registry([Provider("x", "foliot.models.nowhere:build", requires_api_key=False)])
     with pytest.raises(InvalidInput, match="'x' cannot be loaded"):
         registry.build(GatewayConfig("x"))
+
+
+class _Read(dict[str, Any]):
+    """Options that remember which of them were looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.names.add(key)
+        return default
+
+
+@pytest.mark.parametrize(
+    "name", ["openai", "openai-responses", "azure-openai", "anthropic", "gemini", "ollama", "groq", "openai-compatible"]
+)
+def test_the_options_of_a_provider_are_those_that_it_reads(name: str):
+    config = GatewayConfig(name, base_url="http://127.0.0.1:9/v1", api_key="k")
+    object.__setattr__(config, "options", read := _Read())
+    factory = _factory(default_registry().find(name))
+    factory(config)
+    known: Any = factory
+    assert read.names == known.OPTIONS

@@ -1,7 +1,8 @@
 """Every check of documents that needs more than one manifest, or more than the words in it.
 
-References and graphs are the resources' own business; whether a provider exists and a script can be played only the
-models know, whether a condition on a call can be evaluated only the tools, and one on an edge only the engine.
+References and graphs are the resources' own business; whether a provider exists, what its options are and whether a
+script can be played only the models know, whether a condition on a call can be evaluated only the tools, and one on an
+edge only the engine.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def _check_endpoint(document: Document) -> Iterator[Problem]:
     except FoliotError as error:
         # A warning, because the plug-in may be installed where the endpoint is used and not here.
         yield Problem(("spec", "provider"), error.message, error.hint, severity="warning")
+    else:
+        yield from _check_options(spec)
     script = spec.get("script")
     if isinstance(script, str):
         from foliot.models.scripted import NAMED
@@ -61,6 +64,24 @@ def _check_endpoint(document: Document) -> Iterator[Problem]:
 
         for place, message in validate_script(script):
             yield Problem(("spec", *_path(place)), message)
+
+
+def _check_options(spec: Document) -> Iterator[Problem]:
+    """An address or an option that cannot be used would fail every call; a misspelt option would just do nothing."""
+    from foliot.models.config import GatewayConfig
+    from foliot.models.registry import default_registry
+
+    place = "base_url"
+    try:
+        config = GatewayConfig(spec["provider"], base_url=spec.get("base_url", ""), options=spec.get("options", {}))
+        place = "options"
+        unknown = default_registry().unknown_options(config) if config.options else {}
+    except FoliotError as error:
+        yield Problem(("spec", place), error.message, error.hint)
+        return
+    for name, hint in unknown.items():
+        message = f"provider {spec['provider']!r} has no option {name!r}"
+        yield Problem(("spec", "options", name), message, hint, severity="warning", at="key")
 
 
 def _check_conditions(document: Document) -> Iterator[Problem]:

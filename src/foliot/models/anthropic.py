@@ -18,6 +18,8 @@ class AnthropicGateway(HttpGateway):
     the config's headers. Raises `InvalidInput` for an option that cannot be used.
     """
 
+    OPTIONS = frozenset({"anthropic_version", "max_tokens", "cache", "thinking", "structured_output", "sampling"})
+
     def __init__(self, config: GatewayConfig) -> None:
         auth = {"anthropic-version": config.text("anthropic_version", DEFAULT_VERSION)}
         if config.api_key:

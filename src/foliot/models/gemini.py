@@ -16,11 +16,13 @@ class GeminiGateway(HttpGateway):
     URL, where logs would keep it. Raises `InvalidInput` for an option that cannot be used.
     """
 
+    OPTIONS = frozenset({"auth"})
+
     def __init__(self, config: GatewayConfig) -> None:
         auth: dict[str, str] = {}
-        if config.api_key:
-            if config.choice("auth", ("key", "bearer"), "key") == "bearer":
-                auth["Authorization"] = f"Bearer {config.api_key}"
-            else:
-                auth["x-goog-api-key"] = config.api_key
+        way = config.choice("auth", ("key", "bearer"), "key")
+        if config.api_key and way == "bearer":
+            auth["Authorization"] = f"Bearer {config.api_key}"
+        elif config.api_key:
+            auth["x-goog-api-key"] = config.api_key
         super().__init__(config, GeminiWire(), base_url=config.base_url or DEFAULT_URL, auth=auth)

@@ -5,6 +5,8 @@ The classes beside this file choose a format, an address and an authorisation he
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from foliot.kernel.messages import (
@@ -36,6 +38,8 @@ _UNREADABLE = (ProviderFault, WireError, msgspec.DecodeError, UnicodeDecodeError
 class HttpGateway:
     """Implements `Gateway` for a `Wire`."""
 
+    OPTIONS: ClassVar[frozenset[str]] = frozenset()
+    """The endpoint's options that it reads: any other is a mistake."""
     lines: type[SseLines] | type[JsonLines] = SseLines
 
     def __init__(self, config: GatewayConfig, wire: Wire, *, base_url: str, auth: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
 
 DEFAULT_URL = "https://api.openai.com/v1"
 AZURE_VERSION = "2024-10-21"
+_ACCENTS = frozenset({"max_tokens_field", "include_usage", "tool_choice", "system_role", "reasoning_replay"})
 
 
 class OpenAIChatGateway(HttpGateway):
@@ -20,6 +21,8 @@ class OpenAIChatGateway(HttpGateway):
     Options: `max_tokens_field`, `include_usage`, `tool_choice` (false: not sent), `system_role`, `reasoning_replay`,
     `organization`, `project`. Raises `InvalidInput` for an option that cannot be used.
     """
+
+    OPTIONS = _ACCENTS | {"organization", "project"}
 
     def __init__(self, config: GatewayConfig) -> None:
         base_url = config.base_url or DEFAULT_URL
@@ -47,9 +50,11 @@ class _AzureWire(OpenAIChatWire):
 class AzureOpenAIGateway(HttpGateway):
     """POST {base}/openai/deployments/{deployment}/chat/completions?api-version=… with an `api-key` header.
 
-    Options: `deployment` (else the request's model), `api_version`, and those of `OpenAIChatGateway`.
+    Options: `deployment` (else the request's model), `api_version`, and the first five of `OpenAIChatGateway`.
     Raises `InvalidInput` without a base URL, which is the resource's own.
     """
+
+    OPTIONS = _ACCENTS | {"deployment", "api_version"}
 
     def __init__(self, config: GatewayConfig) -> None:
         if not config.base_url:
@@ -59,7 +64,8 @@ class AzureOpenAIGateway(HttpGateway):
             )
         # The deployment is the model here: an endpoint that names one needs no default model besides.
         deployment = config.text("deployment")
-        config = replace(config, model=config.model or deployment)
+        if deployment and not config.model:
+            config = replace(config, model=deployment)
         options = ChatOptions.from_config(config, "https://openai.azure.com")
         wire = _AzureWire(options, deployment, config.text("api_version", AZURE_VERSION))
         super().__init__(config, wire, base_url=config.base_url, auth={"api-key": config.api_key})

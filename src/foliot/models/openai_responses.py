@@ -15,6 +15,8 @@ class OpenAIResponsesGateway(HttpGateway):
     `organization`, `project`. Raises `InvalidInput` for an option that cannot be used.
     """
 
+    OPTIONS = frozenset({"encrypted_reasoning", "reasoning_summary", "organization", "project"})
+
     def __init__(self, config: GatewayConfig) -> None:
         auth = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
         for option, header in (("organization", "OpenAI-Organization"), ("project", "OpenAI-Project")):

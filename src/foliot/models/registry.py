@@ -173,6 +173,26 @@ class Registry:
         config = replace(config, base_url=base_url, options=options)
         return _factory(provider)(config)
 
+    def unknown_options(self, config: GatewayConfig) -> dict[str, str]:
+        """Options that the provider's gateway does not read, each with what helps; none where it does not say.
+
+        Raises `InvalidInput` for an unknown provider, and for an option whose value cannot be used.
+        """
+        provider = self.find(config.provider)
+        factory = _factory(provider)
+        known = cast("frozenset[str] | None", getattr(factory, "OPTIONS", None))
+        if known is None:
+            return {}
+        base_url = config.base_url or provider.base_url
+        if base_url or not provider.requires_base_url:
+            factory(replace(config, base_url=base_url))  # nothing is asked: it only reads its options
+        unknown = sorted(set(config.options) - known)
+        close = {name: difflib.get_close_matches(name, sorted(known), 1) for name in unknown}
+        return {
+            name: f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+            for name, near in close.items()
+        }
+
     def _match(self, wanted: str) -> Provider | None:
         found = self._by_name.get(wanted)
         if found is None and ":" in wanted:
