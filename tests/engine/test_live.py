@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from foliot.agent import Agent
 from foliot.engine.live import MOST_PIECES, Hub, Output, Recorded, Streamed
 from foliot.kernel.events import StepStarted
-from foliot.kernel.messages import TextDelta
+from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 from foliot.models.scripted import ScriptedModel
 from foliot.runtime import Runtime
 
@@ -116,3 +118,28 @@ async def test_a_run_that_is_read_elsewhere_is_asked_for_pieces_although_nobody_
         assert carried == []
         await runtime.run(agent, "go", run_id="wanted")
     assert "".join(each.removeprefix("wanted:1:") for each in carried) == "Hello there."
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("plain", "plain"),
+        ("Zürich 😀", "Zürich 😀"),
+        ("a\ud83d", "a\ufffd"),
+        ("\ud83d\ude00!", "😀!"),
+        ("x\udcff.txt", "x\ufffd.txt"),
+    ],
+)
+async def test_what_no_encoding_has_is_shown_as_what_can_be_sent(told: str, shown: str) -> None:
+    hub = Hub()
+    with hub.read("r1") as reader:
+        for delta in (TextDelta(told), ReasoningDelta(told), ToolCallDelta(0, "c1", "look", told), RestartDelta(told)):
+            hub.streamed("r1", 1, delta)
+        hub.output("r1", "c1", told)
+        text, thought, call, again, printed = reader.taken()
+
+    assert text == Streamed("r1", 1, TextDelta(shown))
+    assert thought == Streamed("r1", 1, ReasoningDelta(shown))
+    assert call == Streamed("r1", 1, ToolCallDelta(0, "c1", "look", shown))
+    assert again == Streamed("r1", 1, RestartDelta(shown))
+    assert printed == Output("r1", "c1", shown)

@@ -139,6 +139,14 @@ async def test_what_was_written_goes_out_before_an_event_is_recorded(both: Both)
     assert len(both.bus.pieces) == 1
 
 
+async def test_what_no_encoding_has_does_not_stop_a_run_or_its_pieces(both: Both) -> None:
+    reader = await both.reads("r")
+    both.worker.hub.output("r", "c1", "x\udcff.txt")
+    both.worker.hub.recorded("r", 7, 0.0, StepStarted(2))
+    both.worker.hub.streamed("r", 2, TextDelta("on"))
+    assert await came(reader, 2) == [Output("r", "c1", "x\ufffd.txt"), Streamed("r", 2, TextDelta("on"))]
+
+
 async def test_a_process_does_not_hear_itself(both: Both) -> None:
     with both.worker.hub.read("r") as here:
         await both.reads("r")

@@ -179,13 +179,45 @@ class Hub:
             reader.put(Recorded(run_id, seq, at, event))
 
     def streamed(self, run_id: str, step: int, delta: Delta) -> None:
+        shown = _shown(delta)
         for reader in self._readers.get(run_id, ()):
-            reader.put(Streamed(run_id, step, delta))
+            reader.put(Streamed(run_id, step, shown))
         if self._carrier is not None and run_id in self._wanted:
-            self._carrier.streamed(run_id, step, delta)
+            self._carrier.streamed(run_id, step, shown)
 
     def output(self, run_id: str, call_id: str, text: str) -> None:
+        shown = sayable(text)
         for reader in self._readers.get(run_id, ()):
-            reader.put(Output(run_id, call_id, text))
+            reader.put(Output(run_id, call_id, shown))
         if self._carrier is not None and run_id in self._wanted:
-            self._carrier.output(run_id, call_id, text)
+            self._carrier.output(run_id, call_id, shown)
+
+
+def _shown(delta: Delta) -> Delta:
+    match delta:
+        case TextDelta(text=text) if not is_sayable(text):
+            return TextDelta(sayable(text))
+        case ReasoningDelta(text=text) if not is_sayable(text):
+            return ReasoningDelta(sayable(text))
+        case ToolCallDelta() if not is_sayable(delta.id + delta.name + delta.arguments):
+            return ToolCallDelta(delta.index, sayable(delta.id), sayable(delta.name), sayable(delta.arguments))
+        case RestartDelta(reason=reason) if not is_sayable(reason):
+            return RestartDelta(sayable(reason))
+        case _:
+            return delta
+
+
+def is_sayable(text: str) -> bool:
+    """Whether this can be sent to anybody: halves of surrogate pairs are no characters, and no encoding has them."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def sayable(text: str) -> str:
+    """The text as it can be shown: two halves as the character they mean, a lone one as the mark of what is lost."""
+    return text if is_sayable(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
