@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from foliot.kernel.events import Event
-from foliot.kernel.messages import Delta, TextDelta
+from foliot.kernel.messages import Delta, ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 
 MOST_PIECES = 4096
 
