@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -81,11 +81,11 @@ class RunModels:
                     pieces.restart(f"{ref} failed ({error.kind}); asking {refs[position + 1]}")
         raise AssertionError("there is always a first reference")
 
-    async def _ask(self, ref: str, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:
+    def _ask(self, ref: str, request: ModelRequest, on_delta: OnDelta | None) -> Awaitable[ModelResponse]:
         gateway = self._direct.get(ref)
         if gateway is not None:
-            return await gateway.respond(request, on_delta=on_delta)
-        return await self._router.respond(ref, request, on_delta=on_delta)
+            return gateway.respond(request, on_delta=on_delta)
+        return self._router.respond(ref, request, on_delta=on_delta)
 
     def _for_fallback(self, ref: str, request: ModelRequest) -> ModelRequest:
         """The model is a name of the first endpoint only; asked for none, an endpoint answers with its own."""
