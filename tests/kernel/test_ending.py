@@ -6,6 +6,7 @@ import pytest
 
 from foliot.kernel.actions import AskModel, Await, CallTools, Compact, End, Wait
 from foliot.kernel.budget import Limits
+from foliot.kernel.codec import decode, encode
 from foliot.kernel.events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -25,6 +26,7 @@ from foliot.kernel.events import (
     StepStarted,
     ToolFinished,
 )
+from foliot.kernel.loop import apply, fold
 from foliot.kernel.messages import ModelSettings, Usage
 from foliot.kernel.spec import Repairs
 from foliot.kernel.state import owner_of
@@ -136,6 +138,18 @@ def test_the_delay_a_provider_asks_for_is_kept():
     play.crash()
     play.run()
     assert isinstance(play.state.ended, RunSucceeded)
+
+
+@pytest.mark.parametrize(
+    ("asked", "waited"), [(1e14, 86_400.0), (float("inf"), 2.0), (float("nan"), 2.0), (float("-inf"), 2.0)]
+)
+def test_no_provider_makes_a_run_wait_for_ever(asked: float, waited: float):
+    play = Play(spec())
+    play.next()
+    failed = failing(retry_after=asked)
+    apply(play.state, failed, play.now)  # as a shell folds it, before it is bytes
+    read = fold(spec(), "r1", [*play.facts, (play.now, decode(encode(failed)))])
+    assert play.state.retry_at == read.retry_at == play.now + waited
 
 
 def test_an_answer_starts_the_count_of_failures_again():

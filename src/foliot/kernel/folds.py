@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Final
 
 from foliot.kernel import events as e
@@ -12,6 +13,9 @@ from foliot.kernel.contract import fold_violation, release_twins
 from foliot.kernel.messages import Media, ToolResult
 from foliot.kernel.rules import TAKEN_AT_BOUNDARY
 from foliot.kernel.state import Answer, Call, Ending, State
+
+# A provider may ask for any time. After a day it is asked again, whatever it said.
+LONGEST_RETRY_AFTER: Final = 86_400.0
 
 
 def _created(state: State, event: e.RunCreated) -> None:
@@ -149,7 +153,9 @@ def _model_failed(state: State, event: e.ModelFailed) -> None:
         return
     delay = min(repairs.model_delay * 2**state.model_failures, repairs.model_delay_max)
     state.model_failures += 1
-    state.retry_at = state.now + (delay if event.retry_after is None else event.retry_after)
+    asked = event.retry_after
+    # JSON has no infinity: read back, it would be nothing. So it is nothing here too.
+    state.retry_at = state.now + (delay if asked is None or not isfinite(asked) else min(asked, LONGEST_RETRY_AFTER))
 
 
 REJECTED: Final[Mapping[e.Rejection, tuple[str, str]]] = {
