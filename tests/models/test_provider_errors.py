@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from foliot.models.base import (
     ModelAuthError,
+    ModelContextOverflow,
     ModelError,
     ModelOverloaded,
     ModelRateLimited,
     ModelRequestError,
     ModelTimeout,
 )
-from foliot.models.provider_errors import duration, read_body, read_payload, refusal, retry_after, shorten
+from foliot.models.provider_errors import Said, duration, read_body, read_payload, refusal, retry_after, shorten
 
 NOW = 1_800_000_000.0
 
@@ -49,7 +50,7 @@ def test_the_message_is_found_in_every_shape_providers_use(payload: Any, message
         ({"error": {"type": "rate_limit_error"}}, ModelRateLimited),
         ({"error": {"type": "authentication_error"}}, ModelAuthError),
         ({"error": {"type": "invalid_request_error"}}, ModelRequestError),
-        ({"error": {"code": "context_length_exceeded", "type": "invalid_request_error"}}, ModelRequestError),
+        ({"error": {"code": "context_length_exceeded", "type": "invalid_request_error"}}, ModelContextOverflow),
         ({"error": {"type": "timeout_error"}}, ModelTimeout),
         ({"error": {"code": 503, "status": "UNAVAILABLE"}}, ModelOverloaded),
         ({"error": {"code": "429"}}, ModelRateLimited),
@@ -60,6 +61,31 @@ def test_the_message_is_found_in_every_shape_providers_use(payload: Any, message
 )
 def test_inside_a_stream_the_providers_own_names_decide(payload: Any, expected: type[ModelError]) -> None:
     assert type(refusal(read_payload(payload), provider="p")) is expected
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, {"message": "too many", "type": "invalid_request_error", "code": "context_length_exceeded"}),
+        (None, {"message": "too many", "code": "context_length_exceeded"}),
+        (400, {"type": "invalid_request_error", "message": "prompt is too long: 9 tokens > 8"}),
+        (400, {"status": "INVALID_ARGUMENT", "message": "The input token count (9) exceeds the maximum (8)."}),
+        (400, {"message": "This model's maximum context length is 8 tokens. However, you requested 9."}),
+        (400, {"message": "the request exceeds what there is", "type": "exceed_context_size_error"}),
+        (413, "input length and `max_tokens` exceed context limit: 9 + 8 > 16"),
+    ],
+)
+def test_a_conversation_that_is_too_long_is_told_apart_however_it_is_said(status: int | None, error: Any) -> None:
+    made = refusal(read_payload({"error": error}), provider="p", status=status)
+    assert isinstance(made, ModelContextOverflow)
+    assert (made.kind, made.retryable) == ("context_overflow", False)
+
+
+@pytest.mark.parametrize(
+    "message", ["unknown parameter: context", "the name is too long", "max_tokens is larger than the maximum"]
+)
+def test_other_refusals_are_not_taken_for_a_conversation_that_is_too_long(message: str) -> None:
+    assert type(refusal(Said(message), provider="p", status=400)) is ModelRequestError
 
 
 def test_an_account_without_money_is_not_asked_again() -> None:

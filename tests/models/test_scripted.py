@@ -25,6 +25,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.base import ModelError, ModelGarbage, ModelRateLimited, ModelRequestError
 from foliot.models.config import GatewayConfig
+from foliot.models.script_reader import FAILURES
 from foliot.models.scripted import ScriptedModel, build
 
 
@@ -199,7 +200,7 @@ async def test_a_failure_with_times_passes_after_that_many_tries_and_is_counted_
         await ask(model, user("x"))
 
 
-@pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "timeout", "garbage", "auth", "request"])
+@pytest.mark.parametrize("kind", FAILURES)
 async def test_every_kind_of_failure_is_the_error_of_that_kind(kind: str):
     with pytest.raises(ModelError) as caught:
         await ask(ScriptedModel([{"fail": kind}]), user("x"))

@@ -55,9 +55,15 @@ class ModelAuthError(ModelError):
 
 
 class ModelRequestError(ModelError):
-    """The provider refused the request as it stands (too long, unknown model, bad schema); asking again is useless."""
+    """The provider refused the request as it stands (unknown model, bad schema); asking again is useless."""
 
     kind = "request"
+
+
+class ModelContextOverflow(ModelRequestError):
+    """The conversation is longer than the model can read: only a shorter one, or another model, would help."""
+
+    kind = "context_overflow"
 
 
 class ModelRateLimited(ModelError):

@@ -17,6 +17,7 @@ import msgspec
 
 from foliot.models.base import (
     ModelAuthError,
+    ModelContextOverflow,
     ModelError,
     ModelOverloaded,
     ModelRateLimited,
@@ -47,6 +48,15 @@ _STATUS_OF: Final[Mapping[str, int]] = {
     "timeout_error": 408, "deadline_exceeded": 408, "gateway_timeout_error": 408,
     "overloaded_error": 529, "overloaded": 529,
 }  # fmt: skip
+# Most providers have no name for a conversation that is too long, only words.
+_TOO_LONG_NAMES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_TOO_LONG = re.compile(
+    r"prompt is too long"
+    r"|(maximum|available|model's) context (length|window|size)"
+    r"|exceeds? (the )?(model's )?context (length|window|size|limit)"
+    r"|input token count .{0,40}exceeds the maximum",
+    re.IGNORECASE,
+)
 _NO_MONEY: Final = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
 
 
@@ -155,6 +165,11 @@ def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | N
         return ModelTimeout, None, None
     if status in (409, 425) or status >= 500:
         return ModelOverloaded, None, None
+    if any(name in _TOO_LONG_NAMES for name in said.names) or (
+        status in (400, 413, 422) and _TOO_LONG.search(said.message[:_PAGE])
+    ):
+        hint = "give the agent less to read, or ask a model that reads more"
+        return ModelContextOverflow, hint, None
     if status == 404:
         return ModelRequestError, "check the model's name and the endpoint's base URL", None
     if 300 <= status < 400:

@@ -37,6 +37,7 @@ Resolve: TypeAlias = Callable[[str], EndpointConfig | Awaitable[EndpointConfig]]
 _LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
 # What an answer without a limit of its own is expected to take at most; few are longer.
 UNBOUNDED_OUTPUT: Final = 4096
+_REFUSED: Final = frozenset({"rate_limit", "auth", "request", "context_overflow"})
 _UNPRICED: Final = frozenset({"scripted"})
 _GO_BETWEENS: Final = frozenset({"pydantic-ai"})  # their answers name the provider that was asked in the end
 
@@ -214,7 +215,7 @@ class Router:
             used = response.usage.total_tokens
             return response
         except ModelError as error:
-            used = 0 if error.kind in ("rate_limit", "auth", "request") else None  # refused: nothing was counted
+            used = 0 if error.kind in _REFUSED else None  # nothing was counted
             if error.kind == "rate_limit" and error.retry_after is not None:
                 limiter.pause(min(error.retry_after, _LONGEST_PAUSE))
             raise

@@ -22,7 +22,7 @@ from foliot.resources.durations import seconds
 
 Problem: TypeAlias = tuple[str, str]
 
-FAILURES: Final = ("rate_limit", "overloaded", "timeout", "garbage", "auth", "request")
+FAILURES: Final = ("rate_limit", "overloaded", "timeout", "garbage", "auth", "request", "context_overflow")
 _TURN: Final = (
     *("say", "think", "call", "after", "chunk", "pace", "fail", "times", "fail_at", "retry_after"),
     *("usage", "stop", "when", "repeat"),

@@ -19,7 +19,7 @@ What a turn may hold (a bare text is short for `say`):
               valid JSON or not
     after     wait before answering: 200ms, 1.5s, 2m, or a number of seconds
     chunk     characters per streamed piece (16); `pace` is the wait between pieces
-    fail      fail instead: rate_limit, overloaded, timeout, garbage, auth or request
+    fail      fail instead: rate_limit, overloaded, timeout, garbage, auth, request or context_overflow
     times     fail only that often, then play the rest of the turn; `retry_after` is what the provider would ask for,
               `fail_at` lets that many characters of `say` be streamed first
     usage     {input_tokens, output_tokens, cache_read_tokens, …}; estimated from the texts when left out
@@ -100,6 +100,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.base import (
     ModelAuthError,
+    ModelContextOverflow,
     ModelError,
     ModelGarbage,
     ModelOverloaded,
@@ -128,6 +129,7 @@ _FAILURES: Final[Mapping[str, tuple[type[ModelError], int | None]]] = {
     "garbage": (ModelGarbage, 200),
     "auth": (ModelAuthError, 401),
     "request": (ModelRequestError, 400),
+    "context_overflow": (ModelContextOverflow, 400),
 }
 
 
