@@ -207,6 +207,7 @@ async def test_the_wanted_shape_is_passed_on():
         (theirs.ModelHTTPError(500, "m"), "overloaded", True),
         (theirs.ModelHTTPError(401, "m"), "auth", False),
         (theirs.ModelHTTPError(400, "m"), "request", False),
+        (theirs.ModelHTTPError(400, "m", {"message": "prompt is too long: 9 > 8"}), "context_overflow", False),
         (theirs.ModelRateLimitError("m", "slow down"), "rate_limit", True),
         (theirs.ModelOverloadedError("m", "busy"), "overloaded", True),
         (theirs.UnexpectedModelBehavior("what"), "garbage", True),

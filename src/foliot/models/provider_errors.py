@@ -166,7 +166,7 @@ def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | N
     if status in (409, 425) or status >= 500:
         return ModelOverloaded, None, None
     if any(name in _TOO_LONG_NAMES for name in said.names) or (
-        status in (400, 413, 422) and _TOO_LONG.search(said.message[:_PAGE])
+        status in (400, 413, 422) and says_too_long(said.message)
     ):
         hint = "give the agent less to read, or ask a model that reads more"
         return ModelContextOverflow, hint, None
@@ -175,6 +175,11 @@ def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | N
     if 300 <= status < 400:
         return ModelRequestError, "redirects are not followed: set the base URL to where the provider really is", None
     return ModelRequestError, None, None
+
+
+def says_too_long(message: str) -> bool:
+    """Is this how providers say that a conversation is longer than the model can read?"""
+    return _TOO_LONG.search(message[:_PAGE]) is not None
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -25,6 +25,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.base import (
     ModelAuthError,
+    ModelContextOverflow,
     ModelError,
     ModelGarbage,
     ModelOverloaded,
@@ -34,7 +35,7 @@ from foliot.models.base import (
     OnDelta,
 )
 from foliot.models.config import GatewayConfig, Timeouts
-from foliot.models.provider_errors import shorten
+from foliot.models.provider_errors import says_too_long, shorten
 from foliot.models.wire.tool_names import ToolNames, tool_names
 
 if TYPE_CHECKING:
@@ -221,6 +222,8 @@ def _translated(error: Exception, hidden: str) -> ModelError:
     kind = next((mine for found, mine in kinds if isinstance(error, found)), None)
     if kind is None and isinstance(status, int):
         kind = _by_status(status)
+    if kind is ModelRequestError and says_too_long(str(error)):
+        kind = ModelContextOverflow
     return (kind or ModelError)(
         shorten(f"{type(error).__name__}: {error}", hidden),
         provider=PROVIDER,
