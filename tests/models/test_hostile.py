@@ -82,7 +82,8 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(sent: bytes) -> AsyncIterator[Raw]:
+async def raw(sent: bytes, until: asyncio.Event | None = None) -> AsyncIterator[Raw]:
+    """The connection is ended when all is sent; with `until`, when that has happened too."""
     made = Raw()
     tasks: set[asyncio.Task[Any]] = set()
 
@@ -97,6 +98,8 @@ async def raw(sent: bytes) -> AsyncIterator[Raw]:
             made.asked.append(head)
             writer.write(sent)
             await writer.drain()
+            if until is not None:
+                await asyncio.wait_for(until.wait(), 40)
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
@@ -115,13 +118,22 @@ async def raw(sent: bytes) -> AsyncIterator[Raw]:
 
 
 async def ask(
-    sent: bytes, gateway: type[HttpGateway] = OpenAIChatGateway, *, stream: bool = False, **config: Any
+    sent: bytes,
+    gateway: type[HttpGateway] = OpenAIChatGateway,
+    *,
+    stream: bool = False,
+    lost: bool = False,
+    **config: Any,
 ) -> ModelResponse:
-    async with raw(sent) as server:
+    """What the gateway makes of `sent`. With `lost`, the connection ends only after a piece of it was shown."""
+    shown = asyncio.Event()
+    async with raw(sent, shown if lost else None) as server:
         limits = Timeouts(connect=10, idle=20, total=30)
         speaker = gateway(GatewayConfig("p", base_url=server.url, api_key=KEY, timeouts=limits, **config))
         try:
-            return await asyncio.wait_for(speaker.respond(ASK, on_delta=(lambda _: None) if stream else None), 40)
+            return await asyncio.wait_for(
+                speaker.respond(ASK, on_delta=(lambda _: shown.set()) if stream else None), 40
+            )
         finally:
             await speaker.close()
 
@@ -193,10 +205,10 @@ async def test_an_answer_that_was_complete_is_kept_when_the_connection_is_lost_a
     gateway: type[HttpGateway], last: bytes, more: bytes
 ) -> None:
     whole = sse(b"data: " + last + b"\n\n" + more + b" " * 99)
-    got = await ask(whole[:-99], gateway, stream=True)
+    got = await ask(whole[:-99], gateway, stream=True, lost=True)
     assert (got.message.text, got.stop) == ("hi", "end")
     with pytest.raises(ModelOverloaded):
-        await ask(whole[:-99].replace(b"STOP", b"").replace(b"stop", b""), gateway, stream=True)
+        await ask(whole[:-99].replace(b"STOP", b"").replace(b"stop", b""), gateway, stream=True, lost=True)
 
 
 async def test_a_line_of_five_megabytes_is_read() -> None:
@@ -330,5 +342,5 @@ async def test_a_connection_lost_again_and_again_is_tried_until_it_holds() -> No
     assert got.message.parts == good.message.parts
     kinds = [attempt.attempt.error and attempt.attempt.error.kind for attempt in attempts]
     assert kinds == ["overloaded"] * 3 + [None]
-    last = max(number for number, delta in enumerate(deltas) if isinstance(delta, RestartDelta))
+    last = max((number for number, delta in enumerate(deltas) if isinstance(delta, RestartDelta)), default=0)
     assert "".join(delta.text for delta in deltas[last:] if isinstance(delta, TextDelta)) == "Here it is."

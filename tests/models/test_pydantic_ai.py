@@ -234,18 +234,12 @@ async def test_a_key_that_the_provider_quotes_is_taken_out_of_the_error():
 
 
 async def test_a_provider_that_never_answers_is_a_timeout():
-    gone = asyncio.Event()
-
     async def hang(messages: Any, info: Any) -> Any:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            gone.set()
+        await asyncio.Event().wait()
 
     gateway = PydanticAIGateway(FunctionModel(hang), total=0.05)
     with pytest.raises(ModelTimeout):
         await asyncio.wait_for(gateway.respond(ask()), 30)
-    assert gone.is_set()
     await gateway.close()
 
 
