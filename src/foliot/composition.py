@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from foliot.assembly import Assembly
 from foliot.delegation import Delegator
 from foliot.engine.approval.questions import Questions
+from foliot.engine.approval.recording import DecisionLog
 from foliot.engine.approval.service import ApprovalService
 from foliot.engine.backends import Backends
 from foliot.engine.base import Clock, Settlement, Watcher
@@ -161,10 +162,10 @@ def _assembled(
     lease_seconds: float,
 ) -> Parts:
     secrets = stored_secrets(resources, os.environ)
-    decided = audit.decided if audit is not None else None
-    questions = Questions(journal, clock=clock, masker=secrets.masker, decided=decided)
+    decisions = DecisionLog(audit)
+    questions = Questions(journal, clock=clock, masker=secrets.masker, log=decisions)
     approvals = (
-        ApprovalService(resources, journal, clock=clock, masker=secrets.masker, decided=decided)
+        ApprovalService(resources, journal, clock=clock, masker=secrets.masker, log=decisions)
         if resources is not None
         else None
     )

@@ -32,7 +32,7 @@ from foliot.engine.live import Hub, Live, Reader
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.replay import Replay, replay
 from foliot.engine.runs import Runs, user_message
-from foliot.engine.signals import signal
+from foliot.engine.signals import signal, was_said
 from foliot.engine.summary import phase_of
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.inputs import Input, messages_of
@@ -44,7 +44,7 @@ from foliot.results import RunResult, result_of
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.store.base import ResourceStore
-from foliot.store.runs import TASK_LABEL, Held, RunInfo, Signal
+from foliot.store.runs import TASK_LABEL, Beside, Held, RunInfo, Signal
 from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -178,20 +178,21 @@ class Runtime:
         adjust: Adjust | None = None,
         stream: bool = False,
         check: bool = True,
+        also: Beside | None = None,
     ) -> RunResult:
         """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
 
         `user` is who it is run for, as budgets, conditions and records name him. `history` is what was said before.
         `adjust` changes what this one run is pinned to. `stream` lets whoever watches see answers as they are written.
+        What `also` writes is stored together with a run that is new, or not at all.
 
         With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
         """
         agent = await self._assembly.agent(agent)
         if run_id is not None and await self._exists(run_id):
             return await self.resume(run_id, stream=stream, check=check)
-        driver = await self._start(
-            agent, input, run_id, labels, user=user, stream=stream, history=history, adjust=adjust
-        )
+        how: dict[str, Any] = {"run_id": run_id, "labels": labels, "stream": stream, "history": history, "also": also}
+        driver = await self._start(agent, input, user, adjust, **how)
         return await self._finish(driver, agent, check, stream=stream)
 
     async def stream(
@@ -215,7 +216,7 @@ class Runtime:
             if await self._exists(run_id):
                 drive = self.resume(run_id, stream=True, check=False)
             else:
-                driver = await self._start(agent, input, run_id, labels, user=user, stream=True)
+                driver = await self._start(agent, input, user, run_id=run_id, labels=labels, stream=True)
                 drive = self._finish(driver, agent, False, stream=True)
             task = asyncio.create_task(drive)
             task.add_done_callback(lambda _: reader.close())
@@ -255,6 +256,7 @@ class Runtime:
         new_id: str | None = None,
         stream: bool = False,
         check: bool = True,
+        also: Beside | None = None,
     ) -> RunResult:
         """A new run that shares the past of another before step `at`, with another prompt, endpoint or input.
 
@@ -273,6 +275,7 @@ class Runtime:
             fork=base.fork,
             tools=await self._assembly.pipeline(spec),
             stream=stream,
+            also=also,
         )
         return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check, stream=stream)
 
@@ -302,21 +305,31 @@ class Runtime:
 
     # --- from outside --------------------------------------------------------------------------------------------
 
-    async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
-        """Ask a run to end, wherever it is driven. One that nobody holds is ended here and now."""
-        return await self._tell(run_id, CancelRequested(by, reason))
+    async def cancel(self, run_id: str, *, by: str = "", reason: str = "", also: Beside | None = None) -> RunInfo:
+        """Ask a run to end, wherever it is driven. One that nobody holds is ended here and now.
+
+        What `also` writes, here and below, is stored together with what is asked, or not at all.
+        """
+        return await self._tell(run_id, CancelRequested(by, reason), also=also)
 
     async def say(
-        self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "", input_id: str | None = None
+        self,
+        run_id: str,
+        text: str,
+        *,
+        mode: InputMode = "steer",
+        by: str = "",
+        input_id: str | None = None,
+        also: Beside | None = None,
     ) -> RunInfo:
         """Say something to a live run; it is heard at the next boundary between steps.
 
         With an `input_id` it is heard once, even when it is said again after a crash.
         """
-        if input_id is not None and await self._was_said(run_id, input_id):
+        if input_id is not None and await was_said(self.runs.journal, run_id, input_id):
             return await self.runs.journal.get(run_id)
         said = InputReceived(input_id or self.new_run_id(), user_message(text), mode, by)
-        return await self._tell(run_id, said, signal_id=input_id)
+        return await self._tell(run_id, said, signal_id=input_id, also=also)
 
     async def decide(
         self,
@@ -347,19 +360,22 @@ class Runtime:
         namespace: str = "default",
         comment: str = "",
         arguments: dict[str, Any] | None = None,
+        also: Beside | None = None,
     ) -> RunInfo:
         """Decide about a parked call (`approve`, `deny`, or `edit` its arguments), and go on with its run.
 
         Raises as `ApprovalService.decide`: `Conflict` when somebody was faster, `Denied`, `InvalidInput`, `NotFound`.
         """
         decided = await self.approvals.decide(
-            approval, decision, by=by, namespace=namespace, comment=comment, arguments=arguments
+            approval, decision, by=by, namespace=namespace, comment=comment, arguments=arguments, also=also
         )
         return await self._wake(decided.run_id, decided.signal)
 
-    async def reply(self, run_id: str, call_id: str | None, text: str, *, by: str = "") -> RunInfo:
+    async def reply(
+        self, run_id: str, call_id: str | None, text: str, *, by: str = "", also: Beside | None = None
+    ) -> RunInfo:
         """Answer what a run asks, and go on with it. Raises as `Questions.answer`."""
-        return await self._wake(run_id, await self.questions.answer(run_id, call_id, text, by=by))
+        return await self._wake(run_id, await self.questions.answer(run_id, call_id, text, by=by, also=also))
 
     async def attend(self, run_id: str, *, stream: bool = False, check: bool = True) -> RunResult:
         """Stay with a run that waits for an approval, an answer or a budget; go on here as soon as there is one.
@@ -400,17 +416,12 @@ class Runtime:
 
     # --- how it is done ------------------------------------------------------------------------------------------
 
-    async def _tell(self, run_id: str, event: Event, *, signal_id: str | None = None) -> RunInfo:
+    async def _tell(
+        self, run_id: str, event: Event, *, signal_id: str | None = None, also: Beside | None = None
+    ) -> RunInfo:
         message = signal(run_id, event, self._clock(), signal_id=signal_id)
-        await self.runs.journal.signal(message)
+        await self.runs.journal.signal(message, also=also)
         return await self._wake(run_id, message)
-
-    async def _was_said(self, run_id: str, input_id: str) -> bool:
-        # In this order: a signal moves into the journal, never back.
-        if any(each.id == input_id for each in await self.runs.journal.signals([run_id])):
-            return True
-        facts = await self.runs.facts(run_id)
-        return any(isinstance(event, InputReceived) and event.input_id == input_id for _, event in facts)
 
     async def _wake(self, run_id: str, message: Signal) -> RunInfo:
         """Let a run hear its signal: where it is driven here, or by taking it up if nobody has it."""
@@ -429,33 +440,15 @@ class Runtime:
     async def _exists(self, run_id: str) -> bool:
         return bool(await self.runs.journal.read(run_id, limit=1))
 
-    async def _start(
-        self,
-        agent: Agent,
-        input: Input,
-        run_id: str | None,
-        labels: Mapping[str, str] | None,
-        *,
-        user: str,
-        stream: bool,
-        history: Sequence[Message] = (),
-        adjust: Adjust | None = None,
-    ) -> Driver:
+    async def _start(self, agent: Agent, input: Input, user: str, adjust: Adjust | None = None, **how: Any) -> Driver:
+        """`how` is as in `Runs.start`."""
         spec, tools = await self._assembly.prepare(agent)
         if user:
             spec = begun_for(spec, user)
         if adjust is not None:
             spec = adjust(spec)
-        return await self.runs.start(
-            spec,
-            messages_of(input),
-            run_id=run_id,
-            history=history,
-            labels=labels,
-            definitions={f"Agent/{agent.name}": agent.digest},
-            tools=tools,
-            stream=stream,
-        )
+        definitions = {f"Agent/{agent.name}": agent.digest}
+        return await self.runs.start(spec, messages_of(input), definitions=definitions, tools=tools, **how)
 
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""

@@ -405,7 +405,7 @@ class LosesSignals:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
-    async def signal(self, signal: Signal) -> None:
+    async def signal(self, signal: Signal, **_: Any) -> None:
         raise Unavailable("the process died here")
 
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.store.base import Database, Document
 from foliot.store.tasks import ENDED
-from foliot.work.base import TaskInfo
+from foliot.work.base import Also, TaskInfo
 from foliot.work.commands import command_of, content_digest, normalise
 from foliot.work.listing import TaskList
 from foliot.work.story.document import outline, status_outline
 
 if TYPE_CHECKING:
     from foliot.work.tasks import TaskService
+
+
+# Told the namespace of a task that is about to be accepted; gives more of its transaction.
+Recorded: TypeAlias = Callable[[str], Also]
 
 
 class Taken(Struct, frozen=True):
@@ -72,8 +76,11 @@ class DeclaredWork:
                 found.append(Taken(space, name, await self._list.get(space, name), error=_done_once(space, name)))
         return found
 
-    async def accept(self, documents: Sequence[Document], *, by: str) -> list[Taken]:
-        """Have the tasks among these documents done. Each by itself: one that cannot does not keep the others."""
+    async def accept(self, documents: Sequence[Document], *, by: str, recorded: Recorded | None = None) -> list[Taken]:
+        """Have the tasks among these documents done. Each by itself: one that cannot does not keep the others.
+
+        `recorded` is asked for what is stored together with each that is new.
+        """
         wanted = [document for document in documents if is_work(document)]
         if not wanted:
             return []
@@ -82,7 +89,8 @@ class DeclaredWork:
             for document in wanted:
                 space, name = document["metadata"]["namespace"], document["metadata"]["name"]
                 try:
-                    accepted = await tasks.accept_declared(document, by=by)
+                    also = recorded(space) if recorded is not None else None
+                    accepted = await tasks.accept_declared(document, by=by, also=also)
                 except FoliotError as error:
                     taken.append(Taken(space, name, error=error))
                 else:

@@ -23,7 +23,7 @@ from foliot.store.base import (
 )
 
 if TYPE_CHECKING:
-    from foliot.client.declared_work import DeclaredWork, Taken
+    from foliot.client.declared_work import DeclaredWork, Recorded, Taken
 
 
 class LocalClient:
@@ -81,11 +81,13 @@ class LocalClient:
             return []
         return await self._work().opposed(documents)
 
-    async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
-        """See `Client`."""
+    async def accept(
+        self, documents: Sequence[Document], *, by: str = "", recorded: Recorded | None = None
+    ) -> Sequence[Taken]:
+        """See `Client`. `recorded` is as in `DeclaredWork.accept`."""
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
             return []
-        return await self._work().accept(documents, by=by)
+        return await self._work().accept(documents, by=by, recorded=recorded)
 
     async def apply(
         self,

@@ -23,7 +23,7 @@ from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.state import Call, State
 from foliot.runtime import Runtime
 from foliot.store.base import Document
-from foliot.store.runs import TASK_LABEL, Phase, RunInfo
+from foliot.store.runs import TASK_LABEL, Beside, Phase, RunInfo
 from foliot.store.tasks import ENDED
 from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.story.happenings import Batch
@@ -162,13 +162,14 @@ class LocalWork:
         result: str | None = None,
         by: str = "",
         reason: str = "",
+        also: Beside | None = None,
     ) -> RunInfo:
-        """See `Work`. The run hears of it when it is taken up."""
+        """See `Work`. The run hears of it when it is taken up. `also` is as in `Journal.signal`."""
         info, state = await self._runtime.runs.load(run_id)
         found = _undecided(info, state, call)
         given = ToolResult(found.id, found.name, (Text(result),)) if result is not None else None
         event = UnknownDecided(found.id, decision, by, reason, given)
-        await self._runtime.runs.journal.signal(signal(info.id, event, time.time()))
+        await self._runtime.runs.journal.signal(signal(info.id, event, time.time()), also=also)
         return info
 
     async def replay_run(self, run_id: str) -> Replayed:

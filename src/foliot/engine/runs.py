@@ -29,7 +29,7 @@ from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, digest, encode_spec
 from foliot.kernel.state import State
 from foliot.kernel.traces import new_trace
-from foliot.store.runs import Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal
+from foliot.store.runs import Beside, Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal
 from foliot.tools.base import Toolbox
 
 log = logging.getLogger(__name__)
@@ -91,11 +91,12 @@ class Runs:
         trace: str = "",
         tools: Toolbox | None = None,
         stream: bool = False,
+        also: Beside | None = None,
     ) -> Driver:
         """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken, and `InvalidInput`.
 
         `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
-        is traced under, by default one of its own if this process traces.
+        is traced under, by default one of its own if this process traces. `also` is written with it.
         """
         now = self._clock()
         run_id = run_id or new_run_id(now)
@@ -138,6 +139,7 @@ class Runs:
             entries,
             worker=self.worker,
             lease_until=now + self.lease_seconds,
+            also=also,
         )
         assert lease is not None, "a run created with a worker is held by it"
         for seq, event in enumerate(facts, 1):

@@ -6,11 +6,12 @@ import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from foliot.engine.loading import read_facts
 from foliot.errors import InvalidInput
 from foliot.kernel.codec import encode, type_of
 from foliot.kernel.errors import Unencodable
-from foliot.kernel.events import Event
-from foliot.store.runs import Signal
+from foliot.kernel.events import Event, InputReceived
+from foliot.store.runs import Journal, Signal
 
 
 def signal(run_id: str, event: Event, at: float, *, signal_id: str | None = None) -> Signal:
@@ -18,6 +19,15 @@ def signal(run_id: str, event: Event, at: float, *, signal_id: str | None = None
     with storable(f"what is said to run {run_id}"):
         data = encode(event)
     return Signal(signal_id or secrets.token_hex(12), run_id, at, type_of(event), data)
+
+
+async def was_said(journal: Journal, run_id: str, input_id: str) -> bool:
+    """Whether a run was told the input of this id, heard or not. Raises `NotFound`."""
+    # In this order: a signal moves into the journal, never back.
+    if any(each.id == input_id for each in await journal.signals([run_id])):
+        return True
+    facts = await read_facts(journal, run_id)
+    return any(isinstance(event, InputReceived) and event.input_id == input_id for _, event in facts)
 
 
 @contextmanager

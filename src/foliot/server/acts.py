@@ -1,14 +1,16 @@
 """Every write through the server, in the audit log: who, what, to which resource, by which request.
 
-A resource and the record of who wrote it are stored in one transaction. What is done to tasks and runs is decided by
-the rooms below; its record follows at once.
+A resource and the record of who wrote it are stored in one transaction, and so is what is asked of tasks, runs and
+approvals (`ActRecord`). The record of what is done elsewhere, such as a call of a tool, follows at once, before the
+answer.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from foliot.errors import FoliotError, InvalidInput, Unavailable
@@ -42,6 +44,69 @@ def entry_of(
         "resource": {"kind": kind, "name": name[:LONGEST], **more},
         "request": request,
     }
+
+
+class ActRecord:
+    """The record of one act, stored in the transaction of the act or not at all: hand `record` or `record_task` to
+    whoever does it, and call `tell` when it is done."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        caller: Caller,
+        verb: str,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        request: str = "",
+        **more: Any,
+    ) -> None:
+        self._audit = runtime.audit
+        self._entry = partial(entry_of, caller, verb, kind, namespace, request=request)
+        self._name = name
+        self._more = more
+        self._kept: list[AuditRecord] = []
+
+    def record(self) -> Tx[None]:
+        """As a part of a transaction. Raises `Unavailable` when it cannot be recorded: then it is not done."""
+        self._kept = yield from _appended([self._entry(self._name, **self._more)], told=self._audit.fed)
+
+    def record_task(self, name: str, uid: str) -> Tx[None]:
+        """As `record`, of a task whose name is known only now."""
+        self._kept = yield from _appended([self._entry(name, **self._more, uid=uid)], told=self._audit.fed)
+
+    def record_beside(self, name: str, uid: str) -> Tx[None]:
+        """As `record`, for an act that is not about the task that it makes."""
+        return self.record()
+
+    def tell(self) -> None:
+        """Those who listen to the log."""
+        if self._kept:
+            self._audit.appended(self._kept)
+
+
+class AcceptedTasks:
+    """The records of tasks that are accepted one after the other: called with the namespace of each."""
+
+    def __init__(self, runtime: Runtime, caller: Caller, verb: str, request: str) -> None:
+        self._new = partial(ActRecord, runtime, caller, verb, "Task", name="", request=request)
+        self._acts: list[ActRecord] = []
+
+    def __call__(self, namespace: str) -> Callable[[str, str], Tx[None]]:
+        self._acts.append(act := self._new(namespace))
+        return act.record_task
+
+    def tell(self) -> None:
+        for act in self._acts:
+            act.tell()
+
+
+def _appended(entries: list[dict[str, Any]], *, told: bool) -> Tx[list[AuditRecord]]:
+    try:
+        return (yield from append_records(entries, told=told))
+    except InvalidInput as error:
+        raise Unavailable(f"it cannot be recorded, and was not done: {error.message}", hint=error.hint) from None
 
 
 async def record(
@@ -81,13 +146,8 @@ class RecordedStore:
             done = [pair for pair in zip(changes, written, strict=True) if pair[1].action != "unchanged"]
             if not done:
                 return
-            try:
-                # Whoever runs this again begins anew: only the records of the run that was stored are told.
-                kept[:] = yield from append_records([self._entry(*pair) for pair in done], told=self._audit.fed)
-            except InvalidInput as error:
-                raise Unavailable(
-                    f"it cannot be recorded, and was not done: {error.message}", hint=error.hint
-                ) from None
+            # Whoever runs this again begins anew: only the records of the run that was stored are told.
+            kept[:] = yield from _appended([self._entry(*pair) for pair in done], told=self._audit.fed)
 
         written = await self._store.write(changes, also=recorded)
         self.wrote = True

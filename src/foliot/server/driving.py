@@ -11,14 +11,14 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.resources.fields import is_name
 from foliot.results import RunResult
 from foliot.server.context import Services
-from foliot.store.runs import TASK_LABEL, TERMINAL, Held, RunInfo
+from foliot.store.runs import TASK_LABEL, TERMINAL, Beside, Held, RunInfo
 
 # Labels with this beginning say what a run is to Foliot itself, and are not for its callers.
 RESERVED: Final = "foliot.dev/"
 
 
-async def begin_run(services: Services, order: RunOrder) -> RunInfo:
-    """Begin the run, or go on with the one of this id; durable on return.
+async def begin_run(services: Services, order: RunOrder, also: Beside) -> RunInfo:
+    """Begin the run, or go on with the one of this id; durable on return. What `also` writes is stored with a new one.
 
     Raises `NotFound` (the agent), `Conflict` when the id belongs to other work, `InvalidInput`.
     """
@@ -40,6 +40,7 @@ async def begin_run(services: Services, order: RunOrder) -> RunInfo:
             user=order.user,
             stream=True,
             check=False,
+            also=also,
         )
         return await _driven(services, order.run_id, drive)
     if (info.namespace, info.agent) != (order.namespace, order.agent):
@@ -60,8 +61,11 @@ async def resume_run(services: Services, info: RunInfo) -> RunInfo:
     return await _driven(services, info.id, runtime.resume(info.id, stream=True, check=False))
 
 
-async def fork_run(services: Services, info: RunInfo, order: ForkOrder) -> RunInfo:
-    """Begin a run that shares the past of another. Asking again with the same new id finds it. Raises `Conflict`."""
+async def fork_run(services: Services, info: RunInfo, order: ForkOrder, also: Beside) -> RunInfo:
+    """Begin a run that shares the past of another. Asking again with the same new id finds it. Raises `Conflict`.
+
+    What `also` writes is stored with a new one.
+    """
     journal = services.runtime.runs.journal
     try:
         known = await journal.get(order.new_id)
@@ -75,6 +79,7 @@ async def fork_run(services: Services, info: RunInfo, order: ForkOrder) -> RunIn
             new_id=order.new_id,
             stream=True,
             check=False,
+            also=also,
         )
         return await _driven(services, order.new_id, drive)
     if known.parent != info.id:

@@ -20,6 +20,7 @@ from foliot.kernel import task_events as t
 from foliot.kernel.messages import Media, Message, Usage
 from foliot.results import RunResult
 from foliot.runtime import Adjust, Runtime
+from foliot.server.acts import ActRecord
 from foliot.server.streams.pieces import Asked, Ended, Piece, Rested, Teller, Worked, Wrote, usage_of
 from foliot.server.targets import Target
 from foliot.stopping import stop_tasks
@@ -35,7 +36,10 @@ LOOK_EVERY: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One thing that a client says to a target. With the id of a run that exists, that run is gone on with."""
+    """One thing that a client says to a target. With the id of a run that exists, that run is gone on with.
+
+    `act` is the record of it, stored with a run or task that is new.
+    """
 
     target: Target
     input: tuple[Message, ...]
@@ -48,6 +52,7 @@ class Turn:
     user: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     idempotency_key: str = ""
+    act: ActRecord | None = None
 
 
 class Engagement(Protocol):
@@ -130,6 +135,7 @@ class RunEngagement:
                     adjust=turn.adjust,
                     stream=True,
                     check=False,
+                    also=turn.act.record if turn.act is not None else None,
                 )
             except Conflict:  # it was asked for before, and somebody has it
                 return await _go_on(runtime, turn.id)
@@ -240,7 +246,8 @@ class TaskEngagement:
                 spawned_by=turn.labels.get(VIA_LABEL, ""),
                 by=turn.by,
                 user=turn.user,
-            )
+            ),
+            also=turn.act.record_beside if turn.act is not None else None,
         )
         return cls(runtime, target.namespace, accepted.task.name, by=turn.by)
 

@@ -43,9 +43,15 @@ class SqlJournal:
         self._clock = clock
 
     async def create(
-        self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
+        self,
+        run: NewRun,
+        first: Sequence[Entry],
+        *,
+        worker: str | None = None,
+        lease_until: float | None = None,
+        also: Beside | None = None,
     ) -> Lease | None:
-        key = await self._db.write(create_run, run, first, worker, lease_until)
+        key = await self._db.write(_create, run, first, worker, lease_until, also)
         return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
 
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
@@ -112,8 +118,8 @@ class SqlJournal:
         )
         return [_info(row) for row in found]
 
-    async def signal(self, signal: Signal) -> None:
-        await self._db.write(_signal, signal)
+    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
+        await self._db.write(_signal, signal, also)
 
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
         if not run_ids:
@@ -141,6 +147,15 @@ class SqlJournal:
 
 
 # --- transactions ------------------------------------------------------------------------------------------------
+
+
+def _create(
+    new: NewRun, first: Sequence[Entry], worker: str | None, lease_until: float | None, also: Beside | None
+) -> Tx[int]:
+    key = yield from create_run(new, first, worker, lease_until)
+    if also is not None:
+        yield from also()
+    return key
 
 
 def create_run(
@@ -302,13 +317,15 @@ def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
     yield from many("event_add", added)
 
 
-def _signal(signal: Signal) -> Tx[None]:
+def _signal(signal: Signal, also: Beside | None) -> Tx[None]:
     there = yield from one("run_get", id=signal.run_id)
     if there is None:
         raise NotFound(f"there is no run {signal.run_id!r}", hint="`foliot runs` lists them")
     if there["phase"] in TERMINAL:
         raise Conflict(f"run {signal.run_id} has ended ({there['phase']})")
-    yield from run("signal_add", **msgspec.structs.asdict(signal))
+    new = yield from run("signal_add", **msgspec.structs.asdict(signal))
+    if also is not None and new:
+        yield from also()
     if there["phase"] in ("waiting", "pending"):
         yield from queue.wake(signal.run_id, signal.at)
 

@@ -48,8 +48,15 @@ class MemoryJournal:
         self._blobs: dict[str, bytes] = {}
 
     async def create(
-        self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
+        self,
+        run: NewRun,
+        first: Sequence[Entry],
+        *,
+        worker: str | None = None,
+        lease_until: float | None = None,
+        also: Beside | None = None,
     ) -> Lease | None:
+        assert also is None, "what is recorded needs a database"
         if run.id in self._runs:
             raise Conflict(f"there is already a run {run.id!r}")
         info = RunInfo(
@@ -172,7 +179,8 @@ class MemoryJournal:
         ]
         return chosen[:limit]
 
-    async def signal(self, signal: Signal) -> None:
+    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
+        assert also is None, "what is recorded needs a database"
         run = self._get(signal.run_id)
         if run.info.phase in TERMINAL:
             raise Conflict(f"run {signal.run_id} has ended ({run.info.phase})")

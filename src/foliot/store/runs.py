@@ -125,11 +125,17 @@ class SignalsPending(Conflict):
 
 class Journal(Protocol):
     async def create(
-        self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
+        self,
+        run: NewRun,
+        first: Sequence[Entry],
+        *,
+        worker: str | None = None,
+        lease_until: float | None = None,
+        also: Beside | None = None,
     ) -> Lease | None:
         """Store a new run with its first events; with `worker`, claimed by it from birth.
 
-        Raises `Conflict` when the id is taken.
+        What `also` writes is stored with it or not at all. Raises `Conflict` when the id is taken.
         """
         ...
 
@@ -187,8 +193,11 @@ class Journal(Protocol):
         """Newest first; `before` is the id of the last one already seen."""
         ...
 
-    async def signal(self, signal: Signal) -> None:
-        """Leave a signal for the holder. Raises `NotFound`; `Conflict` when the run has ended."""
+    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
+        """Leave a signal for the holder. Raises `NotFound`; `Conflict` when the run has ended.
+
+        What `also` writes is stored with it or not at all, and not when a signal of this id waits already.
+        """
         ...
 
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:

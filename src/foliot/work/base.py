@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from foliot.kernel.task_events import TaskEvent
 from foliot.store.base import Document
 from foliot.store.placement import Needs
 from foliot.store.runs import Lease
+from foliot.store.transaction import Tx
 
 TargetKind: TypeAlias = Literal["agent", "system"]
 Priority: TypeAlias = Literal["low", "normal", "high", "critical"]
@@ -103,10 +104,17 @@ class Accepted(Struct, frozen=True):
     duplicate: bool
 
 
-class Tasks(Protocol):
-    """What schedules, webhooks, the command line and the server need of tasks."""
+# More of the transaction that does something to a task, told its name and uid: what it raises undoes all of it.
+Also: TypeAlias = Callable[[str, str], Tx[None]]
 
-    async def accept(self, command: Command) -> Accepted:
+
+class Tasks(Protocol):
+    """What schedules, webhooks, the command line and the server need of tasks.
+
+    What `also` writes is stored together with what is done, or not at all; when nothing is done, it is not asked.
+    """
+
+    async def accept(self, command: Command, *, also: Also | None = None) -> Accepted:
         """Durable on return. Raises `InvalidInput`, `NotFound` (the target), `Conflict` (same key, other content)."""
         ...
 
@@ -139,23 +147,31 @@ class Tasks(Protocol):
         """Newest first, and the cursor of the next page. Raises `InvalidInput` for a cursor that was not issued."""
         ...
 
-    async def cancel(self, namespace: str, name: str, *, by: str = "", reason: str = "") -> TaskInfo:
+    async def cancel(
+        self, namespace: str, name: str, *, by: str = "", reason: str = "", also: Also | None = None
+    ) -> TaskInfo:
         """Ask it to end; runs that nobody holds end now. Raises `NotFound`, `Conflict` when it has ended."""
         ...
 
-    async def archive(self, namespace: str, name: str, *, by: str = "") -> TaskInfo:
+    async def archive(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
         """Hide an ended task from lists; a live one is cancelled first. Doing it again changes nothing."""
         ...
 
     async def requeue(
-        self, namespace: str, name: str, *, by: str = "", payloads: dict[str, str] | None = None
+        self,
+        namespace: str,
+        name: str,
+        *,
+        by: str = "",
+        payloads: dict[str, str] | None = None,
+        also: Also | None = None,
     ) -> TaskInfo:
         """A new attempt of a task that ended badly, behind what had succeeded. Raises `NotFound`, `Conflict`."""
         ...
 
     async def events(self, namespace: str, name: str, *, after: int = 0, limit: int = 500) -> list[TaskRecord]: ...
 
-    async def delete(self, namespace: str, name: str) -> None:
+    async def delete(self, namespace: str, name: str, *, also: Also | None = None) -> None:
         """Forget an ended task with its events. Its runs stay until they are purged. Raises `Conflict` when live."""
         ...
 

@@ -27,7 +27,7 @@ from foliot.store.base import Database
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.advancing import TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
-from foliot.work.base import PRIORITIES, Accepted, Command, Definitions, TargetKind, TaskInfo, TaskRecord
+from foliot.work.base import PRIORITIES, Accepted, Also, Command, Definitions, TargetKind, TaskInfo, TaskRecord
 from foliot.work.bundle import Bundles
 from foliot.work.commands import command_of, content_digest, encode_command, from_template, normalise
 from foliot.work.inbox import first_words
@@ -68,7 +68,7 @@ class TaskService(TaskList):
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
-    async def accept(self, command: Command) -> Accepted:
+    async def accept(self, command: Command, *, also: Also | None = None) -> Accepted:
         """See `Tasks`."""
         command = normalise(command)
         content = content_digest(command)
@@ -119,7 +119,10 @@ class TaskService(TaskList):
                 return None
             yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
             ref = TaskRef(key, uid, command.namespace, name, task.priority, task.lane, command, pinned)
-            return key, (yield from begin_runs(ref, moves.activate, now))
+            tickets = yield from begin_runs(ref, moves.activate, now)
+            if also is not None:
+                yield from also(name, uid)
+            return key, tickets
 
         made = await self._db.write(body)
         if made is None:  # it was accepted before, or the key or the name is another task's
@@ -139,11 +142,13 @@ class TaskService(TaskList):
             raise NotFound(f'task template "{name}" not found', hint=missing.hint) from missing
         return await self.accept(from_template(template, command))
 
-    async def accept_declared(self, document: dict[str, Any], *, by: str = "") -> Accepted | None:
+    async def accept_declared(
+        self, document: dict[str, Any], *, by: str = "", also: Also | None = None
+    ) -> Accepted | None:
         """The task that a Task resource asks for; None for a template. Applying it again finds the same task."""
         if document.get("spec", {}).get("mode", "run") == "template":
             return None
-        return await self.accept(msgspec.structs.replace(command_of(document), by=by))
+        return await self.accept(msgspec.structs.replace(command_of(document), by=by), also=also)
 
     async def _known(self, command: Command, content: str) -> Accepted | None:
         """The task that was accepted for this key, or under this name. Raises `Conflict` when it is another one."""
@@ -174,23 +179,32 @@ class TaskService(TaskList):
 
     # --- what people ask of a task -------------------------------------------------------------------------------
 
-    async def cancel(self, namespace: str, name: str, *, by: str = "", reason: str = "") -> TaskInfo:
+    async def cancel(
+        self, namespace: str, name: str, *, by: str = "", reason: str = "", also: Also | None = None
+    ) -> TaskInfo:
         """See `Tasks`. Child tasks are cancelled with it."""
-        await self._tell(namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled")
+        await self._tell(namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled", also)
         for child in (await self.list(namespace=namespace, parent=name, limit=200))[0]:
             if child.phase not in ENDED:
                 await self.cancel(namespace, child.name, by=by, reason=f"its parent {name} was cancelled")
         return await self.get(namespace, name)
 
     async def requeue(
-        self, namespace: str, name: str, *, by: str = "", payloads: dict[str, str] | None = None
+        self,
+        namespace: str,
+        name: str,
+        *,
+        by: str = "",
+        payloads: dict[str, str] | None = None,
+        also: Also | None = None,
     ) -> TaskInfo:
         """See `Tasks`."""
         info = await self.get(namespace, name)
-        await self._tell(namespace, name, TaskRequeued(info.attempt + 1, by, payloads=payloads or {}), "requeued")
+        again = TaskRequeued(info.attempt + 1, by, payloads=payloads or {})
+        await self._tell(namespace, name, again, "requeued", also)
         return await self.get(namespace, name)
 
-    async def archive(self, namespace: str, name: str, *, by: str = "") -> TaskInfo:
+    async def archive(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
         """See `Tasks`."""
         info = await self.get(namespace, name)
         if info.archived_at is not None:
@@ -199,15 +213,17 @@ class TaskService(TaskList):
             info = await self.cancel(namespace, name, by=by, reason="archived")
         if info.phase not in ENDED:
             raise Conflict(f"task {name} cannot be archived (state: {info.phase})", hint="wait until it has stopped")
-        key, now = info.key, self._clock()
+        key, uid, now = info.key, info.uid, self._clock()
 
-        def body() -> Tx[int]:
-            return (yield from run("task_archive", key=key, now=now))
+        def body() -> Tx[None]:
+            yield from run("task_archive", key=key, now=now)
+            if also is not None:
+                yield from also(name, uid)
 
         await self._db.write(body)
         return await self.get(namespace, name)
 
-    async def delete(self, namespace: str, name: str) -> None:
+    async def delete(self, namespace: str, name: str, *, also: Also | None = None) -> None:
         """See `Tasks`."""
         info = await self.get(namespace, name)
 
@@ -216,14 +232,23 @@ class TaskService(TaskList):
             if row["phase"] not in ENDED:
                 raise Conflict(f"task {name} has not ended ({row['phase']})", hint="cancel it first")
             yield from rows.forget([info.key])
+            if also is not None:
+                yield from also(name, info.uid)
 
         await self._db.write(body)
 
-    async def _tell(self, namespace: str, name: str, fact: TaskEvent, done: str) -> None:
+    async def _tell(self, namespace: str, name: str, fact: TaskEvent, done: str, also: Also | None) -> None:
         ref = await self.ref(namespace, name)
         now = self._clock()
+
+        def body() -> Tx[list[Ticket]]:
+            tickets = yield from tell(ref, fact, now)
+            if also is not None:
+                yield from also(name, ref.uid)
+            return tickets
+
         try:
-            tickets = await self._db.write(tell, ref, fact, now)
+            tickets = await self._db.write(body)
         except IllegalEvent as wrong:
             phase = (await self.get(namespace, name)).phase
             raise Conflict(f"task {name} cannot be {done} (state: {phase})") from wrong

@@ -24,7 +24,7 @@ from foliot.engine.approval.documents import (
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
 from foliot.resources.durations import canonical
-from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
+from foliot.store.base import Also, Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.documents import stamp
 from foliot.tools.conditions import Expression
 from foliot.tools.rules import StandingGrant, tool_token
@@ -105,6 +105,10 @@ def in_force(documents: Iterable[Document]) -> Iterable[StandingGrant]:
         )
 
 
+def new_grant_name() -> str:
+    return f"sg-{secrets.token_hex(6)}"
+
+
 async def give_standing(
     store: ResourceStore,
     *,
@@ -117,6 +121,8 @@ async def give_standing(
     when: str = "",
     max_uses: int | None = None,
     comment: str = "",
+    name: str = "",
+    also: Also | None = None,
 ) -> Document:
     """Let calls of a tool pass without a question for `seconds`. Raises `InvalidInput`."""
     if not by.strip():
@@ -137,14 +143,14 @@ async def give_standing(
         "decided_at": stamp(now),
         "expires_at": stamp(now + seconds),
     }
-    document = standing_grant(f"sg-{secrets.token_hex(6)}", namespace, spec, status)
+    document = standing_grant(name or new_grant_name(), namespace, spec, status)
     document["spec"]["ttl"] = canonical(f"{max(1, round(seconds))}s")
-    written = await store.write(creation(document))
+    written = await store.write(creation(document), also=also)
     return written[-1].document
 
 
 async def revoke_standing(
-    store: ResourceStore, name: str, *, by: str, now: float, namespace: str = "default"
+    store: ResourceStore, name: str, *, by: str, now: float, namespace: str = "default", also: Also | None = None
 ) -> Document:
     """End a standing grant now. Raises `NotFound`; `Conflict` when it is none, or has ended already."""
     for _ in range(TRIES):
@@ -158,7 +164,9 @@ async def revoke_standing(
         status = {**document["status"], "phase": "Expired", "expires_at": stamp(now), "reason": f"revoked by {by}"}
         version = document["metadata"]["resourceVersion"]
         try:
-            (written,) = await store.write([Put({**document, "status": status}, expect=version, only="status")])
+            (written,) = await store.write(
+                [Put({**document, "status": status}, expect=version, only="status")], also=also
+            )
         except Conflict:
             continue
         return written.document

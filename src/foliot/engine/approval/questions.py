@@ -7,12 +7,13 @@ gave the other is told. It waits in the store until somebody takes the run up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from foliot.engine.approval.recording import DecisionLog
 from foliot.engine.loading import load_run, read_facts
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, InvalidInput, NotFound
@@ -20,7 +21,7 @@ from foliot.kernel.codec import decode
 from foliot.kernel.events import QuestionAnswered, QuestionAsked
 from foliot.kernel.state import State
 from foliot.store.base import Document
-from foliot.store.runs import TERMINAL, Journal, RunInfo, Signal
+from foliot.store.runs import TERMINAL, Beside, Journal, RunInfo, Signal
 from foliot.tools.masking import Masker
 
 LONGEST_ANSWER: Final = 100_000
@@ -117,13 +118,13 @@ class Questions:
         *,
         clock: Callable[[], float],
         masker: Masker | None = None,
-        decided: Callable[[Document, str, str, float], Awaitable[None]] | None = None,
+        log: DecisionLog | None = None,
     ) -> None:
-        """`masker` hides from an answer what is known to be secret; `decided` is told of each one, for the audit."""
+        """`masker` hides from an answer what is known to be secret; `log` keeps a record of each."""
         self._journal = journal
         self._clock = clock
         self._masker = masker
-        self._decided = decided
+        self._log = log or DecisionLog()
 
     async def open(self, namespace: str | None = None) -> list[OpenQuestion]:
         """What all waiting runs ask, the oldest question first."""
@@ -134,10 +135,13 @@ class Questions:
                 found += questions_of(state)
         return sorted(found, key=lambda each: each.since)
 
-    async def answer(self, run_id: str, call: str | None, text: str, *, by: str = "") -> Signal:
+    async def answer(
+        self, run_id: str, call: str | None, text: str, *, by: str = "", also: Beside | None = None
+    ) -> Signal:
         """Answer what a run asks; the signal that it has been left. `call` may be None when it asks one thing only.
 
-        Raises `NotFound`, `InvalidInput`, and `Conflict` when it asks nothing or somebody was faster.
+        The record of it, and what `also` writes, are stored with it or not at all. Raises `NotFound`, `InvalidInput`,
+        and `Conflict` when it asks nothing or somebody was faster.
         """
         info, state = await load_run(self._journal, run_id)
         asked = find_question(info, state, call)
@@ -145,10 +149,10 @@ class Questions:
         said = self._masker.mask(said) if self._masker is not None and not asked.choices else said
         fact = QuestionAnswered(asked.call_id, said, by)
         message = signal(run_id, fact, self._clock(), signal_id=answer_id(run_id, asked.call_id))
-        await self._journal.signal(message)
+        record = self._log.new("answered", by, self._clock(), also=also)
+        await self._journal.signal(message, also=record.beside(_as_document(asked, message.id)))
         await self._check_won(message, fact)
-        if self._decided is not None:
-            await self._decided(_as_document(asked, message.id), "answered", by, self._clock())
+        record.tell()
         return message
 
     async def _check_won(self, message: Signal, fact: QuestionAnswered) -> None:

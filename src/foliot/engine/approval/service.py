@@ -8,7 +8,7 @@ an object that was never made nor a decision whose signal was never sent, becaus
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 import jsonschema_rs
@@ -27,6 +27,7 @@ from foliot.engine.approval.documents import (
     question,
 )
 from foliot.engine.approval.grants import give_standing, revoke_standing
+from foliot.engine.approval.recording import DecisionLog, DecisionRecord
 from foliot.engine.approval.redaction import restored, shown
 from foliot.engine.base import Clock
 from foliot.engine.loading import load_run
@@ -37,7 +38,7 @@ from foliot.kernel.events import ApprovalDecided, ApprovalRequested
 from foliot.kernel.state import Call, State
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.documents import stamp
-from foliot.store.runs import TERMINAL, Journal, Signal
+from foliot.store.runs import TERMINAL, Beside, Journal, Signal
 from foliot.tools.masking import Masker
 from foliot.tools.stages.approval import arguments_digest
 
@@ -52,10 +53,6 @@ _PAST: dict[Decision, tuple[str, str]] = {
     "edit": ("Approved", "edited"),
     "deny": ("Denied", "denied"),
 }
-
-
-OnDecided: TypeAlias = Callable[[Document, str, str, float], Awaitable[None]]
-"""Told of a decision: the approval as stored, the outcome in a word, who decided, and when."""
 
 
 class Decided(Struct, frozen=True):
@@ -76,14 +73,14 @@ class ApprovalService:
         *,
         clock: Clock,
         masker: Masker | None = None,
-        decided: OnDecided | None = None,
+        log: DecisionLog | None = None,
     ) -> None:
         """`masker` knows the secrets that this process has seen; none of them is shown to whoever decides.
 
-        `decided` is told of every decision that was stored.
+        `log` keeps a record of every decision, stored together with it.
         """
         self._masker = masker
-        self._decided = decided
+        self._log = log or DecisionLog()
         self._store = store
         self._journal = journal
         self._clock = clock
@@ -197,10 +194,12 @@ class ApprovalService:
         namespace: str = "default",
         comment: str = "",
         arguments: dict[str, Any] | None = None,
+        also: Beside | None = None,
     ) -> Decided:
         """Decide once and for all, and tell the run. `arguments` are what is run instead when the decision is "edit".
 
-        Masked values that were left as shown stand for the real ones. Raises `Conflict` when it was decided before
+        Masked values that were left as shown stand for the real ones. The record of it, and what `also` writes, are
+        stored with it or not at all. Raises `Conflict` when it was decided before
         (the error says by whom and when), has expired, or the run no longer waits for it; `Denied` when `by` is not
         one of the approvers; `InvalidInput` for arguments that do not fit the tool; `NotFound`.
         """
@@ -221,29 +220,39 @@ class ApprovalService:
                 # Kept by its digest first: a process that dies before the run is told must not lose what was written.
                 await self._journal.put_blob(_canonical(granted))
             status = self._decision_status(document, decision, by, comment, original, granted)
-            written = await self._put_status(document, status)
+            record = self._log.new(status["decision"], by, self._clock(), also=also)
+            written = await self._put_status(document, status, record)
             if written is not None:
-                await self._record(written, status["decision"], by)
+                record.tell()
                 return await self._tell(written, state.run_id)
         raise Conflict(f"approval {name} changes too often to be decided", hint="try again", retryable=True)
 
-    async def grant(self, *, by: str, tool: str, seconds: float, namespace: str = "default", **scope: Any) -> Document:
+    async def grant(
+        self,
+        *,
+        by: str,
+        tool: str,
+        seconds: float,
+        namespace: str = "default",
+        also: Beside | None = None,
+        **scope: Any,
+    ) -> Document:
         """Approve in advance; see `give_standing`."""
+        now = self._clock()
+        record = self._log.new("granted", by, now, also=also)
         document = await give_standing(
-            self._store, tool=tool, by=by, now=self._clock(), seconds=seconds, namespace=namespace, **scope
+            self._store, tool=tool, by=by, now=now, seconds=seconds, namespace=namespace, also=record.stored, **scope
         )
-        await self._record(document, "granted", by)
+        record.tell()
         return document
 
-    async def revoke(self, name: str, *, by: str, namespace: str = "default") -> Document:
+    async def revoke(self, name: str, *, by: str, namespace: str = "default", also: Beside | None = None) -> Document:
         """End a standing grant; see `revoke_standing`."""
-        document = await revoke_standing(self._store, name, by=by, now=self._clock(), namespace=namespace)
-        await self._record(document, "revoked", by)
+        now = self._clock()
+        record = self._log.new("revoked", by, now, also=also)
+        document = await revoke_standing(self._store, name, by=by, now=now, namespace=namespace, also=record.stored)
+        record.tell()
         return document
-
-    async def _record(self, document: Document, outcome: str, by: str) -> None:
-        if self._decided is not None:
-            await self._decided(document, outcome, by, self._clock())
 
     def _decision_status(
         self,
@@ -320,11 +329,13 @@ class ApprovalService:
             return None
         return (await self._journal.get_blob(status["granted_digest"])).decode()
 
-    async def _put_status(self, document: Document, status: dict[str, Any]) -> Document | None:
+    async def _put_status(
+        self, document: Document, status: dict[str, Any], record: DecisionRecord | None = None
+    ) -> Document | None:
         """The object as it is now; None when somebody else changed it meanwhile."""
-        version = document["metadata"]["resourceVersion"]
+        change = Put({**document, "status": status}, expect=document["metadata"]["resourceVersion"], only="status")
         try:
-            (written,) = await self._store.write([Put({**document, "status": status}, expect=version, only="status")])
+            (written,) = await self._store.write([change], also=None if record is None else record.stored)
         except Conflict:
             return None
         return written.document

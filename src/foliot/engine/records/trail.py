@@ -19,11 +19,10 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from foliot.engine.budgets.declared import Payer
-from foliot.engine.records.entry import budget_entry, decision_entry, entry_of
+from foliot.engine.records.entry import budget_entry, entry_of
 from foliot.errors import FoliotError, Unavailable
 from foliot.store.audit import AuditRecord
 from foliot.store.audit_chain import Entry
-from foliot.store.base import Document
 from foliot.store.budgets import Act
 from foliot.tools.masking import Masker
 from foliot.tools.spending import spent
@@ -93,13 +92,6 @@ class AuditTrail:
         arguments = entry.arguments or snapshot(entry.call.arguments)
         self._enqueue(_Pending(entry_of, (entry, arguments, self._masker, usage), kept))
         return None if kept is None else _durable(kept)
-
-    async def decided(self, document: Document, outcome: str, by: str, at: float) -> None:
-        """A person's decision about an approval, which is stored already. Never waits, never raises."""
-        if self._closed:
-            self._drop(1, "the log is closed")
-        else:
-            self._enqueue(_Pending(decision_entry, (document, outcome, by, at)))
 
     def budget(self, payer: Payer, act: Act, outcome: str, budget: str, message: str) -> None:
         """A budget had no room for an act, or much of it is spent. Never waits, never raises."""

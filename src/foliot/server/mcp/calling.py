@@ -17,7 +17,7 @@ from foliot.engine.runs import user_message
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.messages import Media, Text, ToolResult
 from foliot.runtime import Runtime
-from foliot.server.acts import record
+from foliot.server.acts import ActRecord
 from foliot.server.engagements import (
     CALLER_LABEL,
     REQUEST_LABEL,
@@ -142,6 +142,8 @@ class Calls:
         if key:
             id = f"i-{derived_id(who.namespace, who.caller.name, target.name, key)}"
         known = who.caller.known_by != "anonymous"
+        kind = str(target.document["kind"])
+        act = ActRecord(self._runtime, who.caller, "started", kind, who.namespace, target.name, run_id=id)
         turn = Turn(
             target,
             (user_message(message),),
@@ -150,12 +152,12 @@ class Calls:
             by=who.caller.name,
             user=who.caller.name if known else "",
             labels={VIA_LABEL: "mcp", CALLER_LABEL: who.caller.name, REQUEST_LABEL: digest},
+            act=act,
         )
         if key and target.kind == "agent":
             await self._check_same(id, digest)
         engagement = await engage(self._runtime, self._drives, turn)
-        kind = str(target.document["kind"])
-        await record(self._runtime, who.caller, "started", kind, who.namespace, target.name, run_id=engagement.id)
+        act.tell()
         return engagement
 
     async def _check_same(self, id: str, digest: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import Message
 from foliot.runtime import Runtime
 from foliot.server.access.identity import Caller
-from foliot.server.acts import record
+from foliot.server.acts import ActRecord
 from foliot.server.engagements import (
     CALLER_LABEL,
     REQUEST_LABEL,
@@ -87,15 +87,20 @@ async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *,
     id = session.turn(turn) if session is not None else _id(runtime, asker, target)
     await _check_same(runtime, target, id, asker)
     labels = _labels(order, asker, named, previous)
-    engagement = await engage(runtime, drives, _turn(order, asker, target, id, said, history, labels))
+    act = _act(runtime, asker, target, id)
+    ordered = replace(_turn(order, asker, target, id, said, history, labels), act=act)
+    engagement = await engage(runtime, drives, ordered)
+    act.tell()
     await _check_same(runtime, target, engagement.id, asker)  # of two at once, one has begun it
-    await record(
-        runtime, asker.caller, "started", target.document["kind"], target.namespace, target.name,
-        request=asker.request, run_id=engagement.id,
-    )  # fmt: skip
     is_task = target.kind == "system"
     response = task_response(target.namespace, engagement.id) if is_task else run_response(engagement.id)
     return Begun(engagement, response, engagement.id, time.time())
+
+
+def _act(runtime: Runtime, asker: Asker, target: Target, id: str) -> ActRecord:
+    kind = str(target.document["kind"])
+    where = target.namespace, target.name
+    return ActRecord(runtime, asker.caller, "started", kind, *where, request=asker.request, run_id=id)
 
 
 def _turn(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from foliot.errors import Conflict, NotFound
 from foliot.runtime import Runtime
 from foliot.server.access.identity import Caller
-from foliot.server.acts import record
+from foliot.server.acts import ActRecord, record
 from foliot.server.context import Services
 from foliot.server.engagements import TaskEngagement, recorded
 from foliot.server.openai.asking import METADATA_LABEL, MODEL_LABEL, PREVIOUS_LABEL, SESSION_LABEL
@@ -21,6 +21,8 @@ from foliot.server.streams.pieces import Piece, Teller
 from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo
+
+CANCELLED: Final = "cancelled by a client"
 
 
 async def find_response(runtime: Runtime, caller: Caller, id: str) -> dict[str, Any]:
@@ -66,18 +68,23 @@ async def follow_response(services: Services, caller: Caller, id: str, after: in
     return frames_of(pieces, lambda piece: sent(answer.take(piece)), begin=sent(answer.begin()))
 
 
-async def cancel_response(runtime: Runtime, caller: Caller, id: str) -> None:
+async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request: str) -> None:
     """Ask the work behind a response to end. Raises `NotFound`, `Denied`; `Conflict` when it has ended."""
     ref = parse_response(id)
     if ref.is_task:
         caller.require("operator", ref.namespace, missing=no_response(id).message)
-        await runtime.tasking.tasks.cancel(ref.namespace, ref.name, by=caller.name, reason="cancelled by a client")
+        act = ActRecord(runtime, caller, "task_cancelled", "Task", ref.namespace, ref.name, request=request)
+        tasks = runtime.tasking.tasks
+        await tasks.cancel(ref.namespace, ref.name, by=caller.name, reason=CANCELLED, also=act.record_task)
+        act.tell()
         return
     info, state = await load_visible(runtime, caller, ref.name)
     caller.require("operator", info.namespace)
     if state.ended is not None:
         raise Conflict(f"run {info.id} has ended ({info.phase})")
-    await runtime.cancel(info.id, by=caller.name, reason="cancelled by a client")
+    act = ActRecord(runtime, caller, "run_cancelled", "Run", info.namespace, info.id, request=request, run_id=info.id)
+    await runtime.cancel(info.id, by=caller.name, reason=CANCELLED, also=act.record)
+    act.tell()
 
 
 async def delete_response(runtime: Runtime, caller: Caller, id: str, *, request: str) -> None:

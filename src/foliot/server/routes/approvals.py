@@ -11,8 +11,10 @@ from starlette.responses import Response
 from foliot.engine.approval.service import Decision
 from foliot.server.access.guard import new_router
 from foliot.server.access.identity import Caller
+from foliot.server.acts import ActRecord
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import Name, Namespace, space
 from foliot.server.responses import resource
 
@@ -37,7 +39,7 @@ async def approve(
 ) -> Response:
     """Let the call run, once, with the arguments that are shown. 409 when it was decided before, or has expired."""
     body = await form(request, Comment)
-    return await _decide(services, caller, space(namespace), name, "approve", body.reason)
+    return await _decide(request, services, caller, space(namespace), name, "approve", body.reason)
 
 
 @router.post("/v1/tool-approvals/{name}/deny")
@@ -46,7 +48,7 @@ async def deny(
 ) -> Response:
     """Refuse the call; the agent is told why."""
     body = await form(request, Comment)
-    return await _decide(services, caller, space(namespace), name, "deny", body.reason)
+    return await _decide(request, services, caller, space(namespace), name, "deny", body.reason)
 
 
 @router.post("/v1/tool-approvals/{name}/edit")
@@ -55,10 +57,11 @@ async def edit(
 ) -> Response:
     """Let the call run with other arguments. Masked values that are left as shown stand for the real ones."""
     body = await form(request, Edited)
-    return await _decide(services, caller, space(namespace), name, "edit", body.reason, body.arguments)
+    return await _decide(request, services, caller, space(namespace), name, "edit", body.reason, body.arguments)
 
 
 async def _decide(
+    request: Request,
     services: Services,
     caller: Caller,
     namespace: str,
@@ -67,7 +70,17 @@ async def _decide(
     reason: str,
     arguments: dict[str, Any] | None = None,
 ) -> Response:
-    await services.runtime.answer(
-        name, decision, by=caller.name, namespace=namespace, comment=reason, arguments=arguments
+    act = ActRecord(
+        services.runtime, caller, "decided", "ToolApproval", namespace, name, request=request.scope[REQUEST_ID]
     )
+    await services.runtime.answer(
+        name,
+        decision,
+        by=caller.name,
+        namespace=namespace,
+        comment=reason,
+        arguments=arguments,
+        also=act.record,
+    )
+    act.tell()
     return resource(await services.runtime.approvals.get(name, namespace=namespace))

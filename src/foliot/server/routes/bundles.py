@@ -11,7 +11,7 @@ from starlette.responses import Response
 from foliot.errors import UsageError
 from foliot.server.access.guard import HIDDEN, new_router
 from foliot.server.access.permissions import author_of
-from foliot.server.acts import RecordedStore
+from foliot.server.acts import AcceptedTasks, RecordedStore
 from foliot.server.bodies import manifests
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
@@ -56,6 +56,7 @@ async def apply(
     applied = await client.apply(documents, dry_run=dry, prune=selector, prune_namespace=where)
     taken: list[dict[str, Any]] = []
     if run and not dry:
+        acts = AcceptedTasks(services.runtime, caller, "task_accepted", request.scope[REQUEST_ID])
         taken = [
             {
                 "namespace": each.namespace,
@@ -63,8 +64,9 @@ async def apply(
                 "new": each.new,
                 **({"error": {"code": each.error.code, "detail": each.error.message}} if each.error else {}),
             }
-            for each in await services.client.accept(documents, by=caller.name)
+            for each in await services.client.accept(documents, by=caller.name, recorded=acts)
         ]
+        acts.tell()
     outcomes = [
         {"action": each.action, "resource": each.document, **({"before": each.before} if each.before else {})}
         for each in applied.outcomes

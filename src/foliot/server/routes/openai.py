@@ -220,9 +220,9 @@ async def delete(response_id: str, request: Request, services: ServicesDep, call
 
 
 @router.post("/v1/responses/{response_id}/cancel")
-async def cancel(response_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+async def cancel(response_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Ask the work behind a response to end."""
-    await cancel_response(services.runtime, caller, response_id)
+    await cancel_response(services.runtime, caller, response_id, request=str(request.scope.get(REQUEST_ID, "")))
     return Json(await find_response(services.runtime, caller, response_id))
 
 

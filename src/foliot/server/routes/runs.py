@@ -15,7 +15,7 @@ from foliot.errors import NotFound
 from foliot.kernel.events import InputMode
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
 from foliot.server.access.identity import Caller
-from foliot.server.acts import record
+from foliot.server.acts import ActRecord
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
@@ -116,29 +116,37 @@ async def trace(run_id: str, services: ServicesDep, caller: CallerDep) -> Respon
 async def cancel(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """End a run wherever it is driven."""
     body = await form(request, Reason)
-    await _seen(services, caller, request.scope[ROLE], run_id)
-    info = await services.runtime.cancel(run_id, by=caller.name, reason=body.reason)
-    return await _done(services, caller, request, "run_cancelled", info)
+    act = _act(services, caller, request, "run_cancelled", await _seen(services, caller, request.scope[ROLE], run_id))
+    info = await services.runtime.cancel(run_id, by=caller.name, reason=body.reason, also=act.record)
+    act.tell()
+    return Json(_shown(info))
 
 
 @router.post("/v1/runs/{run_id}/input")
 async def say(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Say something to a live run; it is heard at the next boundary between steps."""
     body = await form(request, Said)
-    await _seen(services, caller, request.scope[ROLE], run_id)
+    act = _act(services, caller, request, "run_told", await _seen(services, caller, request.scope[ROLE], run_id))
     info = await services.runtime.say(
-        run_id, body.message, mode=body.mode, by=caller.name, input_id=id_by_key(request.scope)
+        run_id,
+        body.message,
+        mode=body.mode,
+        by=caller.name,
+        input_id=id_by_key(request.scope),
+        also=act.record,
     )
-    return await _done(services, caller, request, "run_told", info, 202)
+    act.tell()
+    return Json(_shown(info), 202)
 
 
 @router.post("/v1/runs/{run_id}/answer")
 async def answer(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Answer what a run asks."""
     body = await form(request, Answered)
-    await _seen(services, caller, request.scope[ROLE], run_id)
-    info = await services.runtime.reply(run_id, body.call_id, body.text, by=caller.name)
-    return await _done(services, caller, request, "run_answered", info, 202)
+    act = _act(services, caller, request, "run_answered", await _seen(services, caller, request.scope[ROLE], run_id))
+    info = await services.runtime.reply(run_id, body.call_id, body.text, by=caller.name, also=act.record)
+    act.tell()
+    return Json(_shown(info), 202)
 
 
 async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> RunInfo:
@@ -151,20 +159,9 @@ async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> R
     return info
 
 
-async def _done(
-    services: Services, caller: Caller, request: Request, verb: str, info: RunInfo, status: int = 200
-) -> Response:
-    await record(
-        services.runtime,
-        caller,
-        verb,
-        "Run",
-        info.namespace,
-        info.id,
-        request=request.scope[REQUEST_ID],
-        run_id=info.id,
-    )
-    return Json(_shown(info), status)
+def _act(services: Services, caller: Caller, request: Request, verb: str, info: RunInfo) -> ActRecord:
+    id = request.scope[REQUEST_ID]
+    return ActRecord(services.runtime, caller, verb, "Run", info.namespace, info.id, request=id, run_id=info.id)
 
 
 def _shown(info: RunInfo) -> dict[str, Any]:

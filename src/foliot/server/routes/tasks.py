@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from fastapi import Query
@@ -15,7 +15,7 @@ from foliot.errors import Conflict, NotFound
 from foliot.resources.kinds import KINDS
 from foliot.server.access.guard import HIDDEN, new_router
 from foliot.server.access.identity import Caller
-from foliot.server.acts import record
+from foliot.server.acts import ActRecord
 from foliot.server.bodies import as_object, form, manifest, mapping
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.declaring import Declaring
@@ -129,9 +129,9 @@ async def accept(
         command = msgspec.structs.replace(command, idempotency_key=idempotency_key)
     if conditions(None, None, dryRun).dry:
         return resource(document, 201)
-    accepted = await services.runtime.tasking.tasks.accept(command)
-    if not accepted.duplicate:
-        await _record(services, caller, request, "task_accepted", accepted.task)
+    act = _act(services, caller, request, "task_accepted", where)
+    accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task)
+    act.tell()
     return resource(await _shown(services, where, accepted.task.name), 200 if accepted.duplicate else 201)
 
 
@@ -205,8 +205,16 @@ async def put_task_status(
     if conditions(None, None, dryRun).dry:
         return resource(outline(info))
     reason = str(status.get("lastError") or "its status was set")
-    info = await services.runtime.tasking.tasks.cancel(where, name, by=caller.name, reason=reason)
-    await _record(services, caller, request, "task_cancelled", info)
+    return await _cancelled(services, caller, request, where, name, reason)
+
+
+async def _cancelled(
+    services: Services, caller: Caller, request: Request, namespace: str, name: str, reason: str
+) -> Response:
+    act = _act(services, caller, request, "task_cancelled", namespace)
+    tasks = services.runtime.tasking.tasks
+    info = await tasks.cancel(namespace, name, by=caller.name, reason=reason, also=act.record_task)
+    act.tell()
     return resource(outline(info))
 
 
@@ -216,9 +224,7 @@ async def cancel(
 ) -> Response:
     """End a task wherever it is being done, and its children. 409 when it has ended."""
     body = await form(request, Reason)
-    info = await services.runtime.tasking.tasks.cancel(space(namespace), name, by=caller.name, reason=body.reason)
-    await _record(services, caller, request, "task_cancelled", info)
-    return resource(outline(info))
+    return await _cancelled(services, caller, request, space(namespace), name, body.reason)
 
 
 @router.post("/v1/tasks/{name}/requeue")
@@ -227,9 +233,10 @@ async def requeue(
 ) -> Response:
     """A new attempt of a task that ended badly, behind what had succeeded."""
     body = await form(request, Requeue)
-    tasks = services.runtime.tasking.tasks
-    info = await tasks.requeue(space(namespace), name, by=caller.name, payloads=body.payloads)
-    await _record(services, caller, request, "task_requeued", info)
+    tasks, where = services.runtime.tasking.tasks, space(namespace)
+    act = _act(services, caller, request, "task_requeued", where)
+    info = await tasks.requeue(where, name, by=caller.name, payloads=body.payloads, also=act.record_task)
+    act.tell()
     return resource(outline(info))
 
 
@@ -238,8 +245,10 @@ async def archive(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
     """Hide a task from lists; a live one is cancelled first."""
-    info = await services.runtime.tasking.tasks.archive(space(namespace), name, by=caller.name)
-    await _record(services, caller, request, "task_archived", info)
+    tasks, where = services.runtime.tasking.tasks, space(namespace)
+    act = _act(services, caller, request, "task_archived", where)
+    info = await tasks.archive(where, name, by=caller.name, also=act.record_task)
+    act.tell()
     return resource(outline(info))
 
 
@@ -280,8 +289,5 @@ async def _accepted(services: Services, namespace: str, name: str) -> TaskInfo |
         return None
 
 
-async def _record(services: Services, caller: Caller, request: Request, verb: str, info: TaskInfo) -> None:
-    more: dict[str, Any] = {"uid": info.uid}
-    await record(
-        services.runtime, caller, verb, "Task", info.namespace, info.name, request=request.scope[REQUEST_ID], **more
-    )
+def _act(services: Services, caller: Caller, request: Request, verb: str, namespace: str) -> ActRecord:
+    return ActRecord(services.runtime, caller, verb, "Task", namespace, "", request=request.scope[REQUEST_ID])

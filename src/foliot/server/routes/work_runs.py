@@ -13,11 +13,13 @@ from starlette.responses import Response
 from foliot.client import wire
 from foliot.client.local_work import LOOKED_AT, NEAR, LocalWork, several
 from foliot.client.run_standing import ForkOrder, RunOrder
+from foliot.client.work import Answered
+from foliot.engine.approval.grants import new_grant_name
 from foliot.engine.approval.service import Decision
 from foliot.errors import InvalidInput, NotFound
 from foliot.server.access.guard import ROLE, new_router
 from foliot.server.access.identity import Caller
-from foliot.server.acts import record
+from foliot.server.acts import ActRecord, record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.driving import begin_run, fork_run, resume_run
@@ -108,8 +110,9 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
     if order.namespace != space(namespace):
         raise InvalidInput("the namespace of the order is not that of the request")
     _check_id(order.run_id)
-    info = await begin_run(services, order)
-    await _record(services, caller, request, "begun", "Run", info.namespace, info.id)
+    done = _act(services, caller, request, "begun", "Run", order.namespace, order.run_id)
+    info = await begin_run(services, order, done.record)
+    done.tell()
     return Json(info)
 
 
@@ -143,8 +146,9 @@ async def fork(name: Name, request: Request, services: ServicesDep, caller: Call
     _check_id(order.new_id)
     if order.at < 1:
         raise InvalidInput(f"there is no step {order.at}")
-    forked = await fork_run(services, info, order)
-    await _record(services, caller, request, "forked", "Run", info.namespace, forked.id)
+    done = _act(services, caller, request, "forked", "Run", info.namespace, order.new_id)
+    forked = await fork_run(services, info, order, done.record)
+    done.tell()
     return Json(forked)
 
 
@@ -164,10 +168,17 @@ async def settle(name: Name, request: Request, services: ServicesDep, caller: Ca
     said = await form(request, Settled)
     if said.result is not None and said.decision != "happened":
         raise InvalidInput("a result goes with a call that happened")
+    done = _act(services, caller, request, "settled", "Run", info.namespace, info.id)
     await LocalWork(services.runtime).settle_call(
-        info.id, said.call, said.decision, result=said.result, by=who(caller, said.by), reason=said.reason
+        info.id,
+        said.call,
+        said.decision,
+        result=said.result,
+        by=who(caller, said.by),
+        reason=said.reason,
+        also=done.record,
     )
-    await _record(services, caller, request, "settled", "Run", info.namespace, info.id)
+    done.tell()
     return Json(await resume_run(services, await services.runtime.runs.journal.get(info.id)))
 
 
@@ -196,8 +207,10 @@ async def cancel_run(name: Name, request: Request, services: ServicesDep, caller
     """Ask a run to end, wherever it is driven."""
     info = await _run(services, caller, request, name)
     act = await form(request, Act)
-    after = await LocalWork(services.runtime).cancel_run(info.id, by=who(caller, act.by), reason=act.reason)
-    await _record(services, caller, request, "cancelled", "Run", info.namespace, info.id)
+    done = _act(services, caller, request, "cancelled", "Run", info.namespace, info.id)
+    by = who(caller, act.by)
+    after = await services.runtime.cancel(info.id, by=by, reason=act.reason, also=done.record)
+    done.tell()
     return Json(after)
 
 
@@ -206,8 +219,10 @@ async def answer(name: Name, request: Request, services: ServicesDep, caller: Ca
     """Answer what a run asks; it goes on here, or where the runs of its task are done."""
     info = await _run(services, caller, request, name)
     reply = await form(request, Reply)
-    await LocalWork(services.runtime).answer(info.id, reply.call, reply.text, by=who(caller, reply.by))
-    await _record(services, caller, request, "answered", "Run", info.namespace, info.id)
+    done = _act(services, caller, request, "answered", "Run", info.namespace, info.id)
+    questions, by = services.runtime.questions, who(caller, reply.by)
+    await questions.answer(info.id, reply.call, reply.text, by=by, also=done.record)
+    done.tell()
     await _go_on(services, info.id)
     return Json(await services.runtime.runs.journal.get(info.id))
 
@@ -237,31 +252,36 @@ async def decide(
 ) -> Response:
     """Approve, deny, or edit a parked call; its run goes on here, or where the runs of its task are done."""
     verdict, where = await form(request, Verdict), space(namespace)
-    answered = await LocalWork(services.runtime).decide(
+    done = _act(services, caller, request, "decided", "ToolApproval", where, name)
+    decided = await services.runtime.approvals.decide(
         name,
         verdict.decision,
         by=who(caller, verdict.by),
         namespace=where,
         comment=verdict.comment,
         arguments=verdict.arguments,
+        also=done.record,
     )
-    await _record(services, caller, request, "decided", "ToolApproval", where, name)
-    await _go_on(services, answered.run_id)
-    return Json(answered)
+    done.tell()
+    await _go_on(services, decided.run_id)
+    return Json(Answered(decided.document, decided.run_id))
 
 
 @router.post("/v1/work/approvals")
 async def grant(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """Approve calls in advance."""
     given, where = await form(request, Grant), space(namespace)
-    document = await LocalWork(services.runtime).grant(
+    done = _act(services, caller, request, "granted", "ToolApproval", where, name := new_grant_name())
+    document = await services.runtime.approvals.grant(
         by=who(caller, given.by),
         tool=given.tool,
         seconds=given.seconds,
         namespace=where,
+        name=name,
+        also=done.record,
         **msgspec.structs.asdict(given.scope),
     )
-    await _record(services, caller, request, "granted", "ToolApproval", where, document["metadata"]["name"])
+    done.tell()
     return Json(document, 201)
 
 
@@ -271,8 +291,10 @@ async def revoke(
 ) -> Response:
     """End a standing grant."""
     act, where = await form(request, Act), space(namespace)
-    document = await LocalWork(services.runtime).revoke(name, by=who(caller, act.by), namespace=where)
-    await _record(services, caller, request, "revoked", "ToolApproval", where, name)
+    done = _act(services, caller, request, "revoked", "ToolApproval", where, name)
+    approvals = services.runtime.approvals
+    document = await approvals.revoke(name, by=who(caller, act.by), namespace=where, also=done.record)
+    done.tell()
     return Json(document)
 
 
@@ -332,6 +354,12 @@ async def _go_on(services: Services, run_id: str) -> None:
         await runtime.tasking.ring(info)
     elif info.phase in ("waiting", "pending"):
         services.drives.keep(runtime.resume(run_id, check=False))
+
+
+def _act(
+    services: Services, caller: Caller, request: Request, verb: str, kind: str, namespace: str, name: str
+) -> ActRecord:
+    return ActRecord(services.runtime, caller, verb, kind, namespace, name, request=request.scope[REQUEST_ID])
 
 
 async def _record(

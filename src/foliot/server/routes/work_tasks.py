@@ -23,7 +23,7 @@ from foliot.errors import InvalidInput
 from foliot.resources.kinds import KINDS
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
 from foliot.server.access.identity import Caller
-from foliot.server.acts import record
+from foliot.server.acts import AcceptedTasks, ActRecord
 from foliot.server.bodies import form, manifests
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
@@ -113,7 +113,9 @@ async def accept_declared(
     if is_dry(dryRun):
         taken = await services.client.opposed(documents)
     else:
-        taken = await services.client.accept(documents, by=who(caller, ""))
+        acts = AcceptedTasks(services.runtime, caller, "accepted", request.scope[REQUEST_ID])
+        taken = await services.client.accept(documents, by=who(caller, ""), recorded=acts)
+        acts.tell()
     return Json([wire.taken_to_wire(each) for each in taken])
 
 
@@ -131,9 +133,9 @@ async def submit(
         raise InvalidInput("the namespace of the command is not that of the request")
     key = idempotency_key or command.idempotency_key
     command = msgspec.structs.replace(command, by=who(caller, command.by), idempotency_key=key)
-    accepted = await LocalWork(services.runtime).submit(command)
-    if not accepted.duplicate:
-        await _record(services, caller, request, "accepted", command.namespace, accepted.task.name)
+    act = _act(services, caller, request, "accepted", command.namespace)
+    accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task)
+    act.tell()
     return Json(accepted, 200 if accepted.duplicate else 201)
 
 
@@ -184,8 +186,9 @@ async def delete_task(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
     """Forget an ended task with its events."""
-    await LocalWork(services.runtime).delete_task(space(namespace), name)
-    await _record(services, caller, request, "deleted", space(namespace), name)
+    act = _act(services, caller, request, "deleted", space(namespace))
+    await services.runtime.tasking.tasks.delete(space(namespace), name, also=act.record_task)
+    act.tell()
     return Response(status_code=204)
 
 
@@ -195,8 +198,9 @@ async def cancel_task(
 ) -> Response:
     """Ask a task to end."""
     act, where = await form(request, Act), space(namespace)
-    info = await LocalWork(services.runtime).cancel_task(where, name, by=who(caller, act.by), reason=act.reason)
-    await _record(services, caller, request, "cancelled", where, name)
+    done, tasks = _act(services, caller, request, "cancelled", where), services.runtime.tasking.tasks
+    info = await tasks.cancel(where, name, by=who(caller, act.by), reason=act.reason, also=done.record_task)
+    done.tell()
     return Json(info)
 
 
@@ -206,8 +210,9 @@ async def archive_task(
 ) -> Response:
     """Hide a task from lists; a live one is cancelled first."""
     act, where = await form(request, Act), space(namespace)
-    info = await LocalWork(services.runtime).archive_task(where, name, by=who(caller, act.by))
-    await _record(services, caller, request, "archived", where, name)
+    done, tasks = _act(services, caller, request, "archived", where), services.runtime.tasking.tasks
+    info = await tasks.archive(where, name, by=who(caller, act.by), also=done.record_task)
+    done.tell()
     return Json(info)
 
 
@@ -217,8 +222,10 @@ async def requeue_task(
 ) -> Response:
     """A new attempt of a task that ended badly; `payloads` are other texts for failed messages, by their ids."""
     act, where = await form(request, Act), space(namespace)
-    info = await LocalWork(services.runtime).requeue_task(where, name, by=who(caller, act.by), payloads=act.payloads)
-    await _record(services, caller, request, "requeued", where, name)
+    done, tasks = _act(services, caller, request, "requeued", where), services.runtime.tasking.tasks
+    by = who(caller, act.by)
+    info = await tasks.requeue(where, name, by=by, payloads=act.payloads, also=done.record_task)
+    done.tell()
     return Json(info)
 
 
@@ -300,5 +307,5 @@ def _labels(text: str | None) -> dict[str, str] | None:
         raise InvalidInput("labels: expected a JSON object of texts") from None
 
 
-async def _record(services: Services, caller: Caller, request: Request, verb: str, namespace: str, name: str) -> None:
-    await record(services.runtime, caller, verb, "Task", namespace, name, request=request.scope[REQUEST_ID])
+def _act(services: Services, caller: Caller, request: Request, verb: str, namespace: str) -> ActRecord:
+    return ActRecord(services.runtime, caller, verb, "Task", namespace, "", request=request.scope[REQUEST_ID])

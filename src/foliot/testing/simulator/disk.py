@@ -30,7 +30,13 @@ class ProcessJournal:
     # --- writes
 
     async def create(
-        self, run: NewRun, first: Sequence[Entry], *, worker: str | None = None, lease_until: float | None = None
+        self,
+        run: NewRun,
+        first: Sequence[Entry],
+        *,
+        worker: str | None = None,
+        lease_until: float | None = None,
+        also: Beside | None = None,
     ) -> Lease | None:
         def stored(lease: Lease | None) -> None:
             assert lease is not None, "the engine creates runs that it holds"
@@ -61,7 +67,7 @@ class ProcessJournal:
         operation = partial(self._truth.append, lease, entries, phase=phase, summary=summary, taken=list(taken))
         await self._write("append", lease.run_id, operation, lambda _: self._stored(lease, entries, phase))
 
-    async def signal(self, signal: Signal) -> None:
+    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
         await self._write("signal", signal.run_id, partial(self._truth.signal, signal), lambda _: None)
 
     async def put_blob(self, data: bytes) -> str:

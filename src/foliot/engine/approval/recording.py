@@ -1,0 +1,65 @@
+"""What people decided, in the audit log: each record in the transaction that stores the decision.
+
+A decision that cannot be recorded is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from foliot.engine.records.entry import decision_entry
+from foliot.engine.records.trail import AuditTrail
+from foliot.errors import InvalidInput, Unavailable
+from foliot.store.audit import AuditRecord, append_records
+from foliot.store.base import Document, Written
+from foliot.store.runs import Beside
+from foliot.store.transaction import Tx
+
+
+class DecisionLog:
+    """Decisions about approvals and answers to questions, in one audit log; without a trail none are kept."""
+
+    def __init__(self, trail: AuditTrail | None = None) -> None:
+        self._trail = trail
+
+    def new(self, outcome: str, by: str, at: float, *, also: Beside | None = None) -> DecisionRecord:
+        """The record of a decision that is about to be stored. `also` is written beside it."""
+        return DecisionRecord(self._trail, outcome, by, at, also)
+
+
+class DecisionRecord:
+    """Hand `beside` or `stored` to whoever stores the decision; afterwards `tell` those who listen to the log."""
+
+    def __init__(self, trail: AuditTrail | None, outcome: str, by: str, at: float, also: Beside | None) -> None:
+        self._trail = trail
+        self._outcome = outcome
+        self._by = by
+        self._at = at
+        self._also = also
+        self._kept: list[AuditRecord] = []
+
+    def stored(self, written: Sequence[Written]) -> Tx[None]:
+        """With the approval as it is stored: the `also` of a store."""
+        return self._append(written[-1].document)
+
+    def beside(self, document: Document) -> Beside | None:
+        """For a decision that is stored as something else than this document. None when there is nothing to write."""
+        return None if self._trail is None and self._also is None else partial(self._append, document)
+
+    def tell(self) -> None:
+        if self._kept and self._trail is not None:
+            self._trail.appended(self._kept)
+
+    def _append(self, document: Document) -> Tx[None]:
+        if self._trail is not None:
+            entry = decision_entry(document, self._outcome, self._by, self._at)
+            try:
+                # Whoever runs this again begins anew: only the records of the run that was stored are told.
+                self._kept = yield from append_records([entry], told=self._trail.fed)
+            except InvalidInput as error:
+                raise Unavailable(
+                    f"it cannot be recorded, and was not done: {error.message}", hint=error.hint
+                ) from None
+        if self._also is not None:
+            yield from self._also()
