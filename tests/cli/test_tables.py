@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.cli.tables import at, cell, clean, headings_of, row_of, since, table, widths_of
+from foliot.cli.tables import at, cell, clean, fitted, headings_of, row_of, since, table, widths_of
 from foliot.resources.kinds import KINDS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -27,6 +27,24 @@ def test_columns_are_aligned_also_with_wide_characters():
 
 def test_rows_of_a_watch_use_the_given_widths_and_no_heading():
     assert table(["A", "B"], [["x", "y"]], widths=[4, 1]) == "x      y"
+
+
+@pytest.mark.parametrize(
+    ("columns", "last"),
+    [(41, "a long last cell that goes on"), (34, "a long last cell that…"), (24, "a long last…")],
+)
+def test_the_last_cells_are_cut_to_fit_a_terminal(columns, last):
+    rows = [["one", "two", "a long last cell that goes on"], ["1", "2", "short"]]
+
+    assert fitted(["A", "B", "C"], rows, columns) == (["A", "B", "C"], [["one", "two", last], ["1", "2", "short"]])
+
+
+def test_a_column_of_which_nothing_could_be_read_is_left_out():
+    assert fitted(["A", "B", "C"], [["one", "two", "a long last cell"]], 23) == (["A", "B"], [["one", "two"]])
+
+
+def test_wide_characters_are_counted_as_what_they_take():
+    assert fitted(["A", "B"], [["x", "日本日本日本日本日本"]], 19)[1] == [["x", "日本日本日本日…"]]
 
 
 def test_widths_hold_headings_and_cells():

@@ -15,12 +15,17 @@ from foliot.store.base import Document
 CELL: Final = 60
 """A longer value is cut in a table; `-o wide` and the other formats show all of it."""
 
+SHORTEST: Final = 12
+"""A cell that would have to be shorter than this to fit a terminal is left out."""
+
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _PAINT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("Ready", "Succeeded", "Approved", "Running", "created"), "green"),
+    **dict.fromkeys(("Ready", "Succeeded", "Approved", "Running", "created", "succeeded", "running"), "green"),
     **dict.fromkeys(("Pending", "Connecting", "Suspended", "WaitingApproval", "updated"), "yellow"),
+    **dict.fromkeys(("pending", "waiting", "interrupted"), "yellow"),
     **dict.fromkeys(("Error", "Failed", "DeadLetter", "Denied", "Expired", "NotReady", "deleted"), "red"),
+    **dict.fromkeys(("failed", "cancelled"), "red"),
 }
 
 
@@ -33,6 +38,25 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widths: Seq
 
 def widths_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(_width, column)) for column in zip(headings, *rows, strict=True)]
+
+
+def fitted(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], columns: int
+) -> tuple[list[str], list[Sequence[str]]]:
+    """Headings and rows for a terminal of so many columns: the last cells are cut to what the others leave, or left
+    out where nothing could be read of them."""
+    left = columns - sum(width + 3 for width in widths_of(headings, rows)[:-1])
+    if left < SHORTEST:
+        return list(headings[:-1]), [row[:-1] for row in rows]
+    return list(headings), [[*row[:-1], _cut(row[-1], left)] for row in rows]
+
+
+def _cut(text: str, columns: int) -> str:
+    if _width(text) <= columns:
+        return text
+    while _width(text) >= columns:
+        text = text[:-1]
+    return f"{text.rstrip()}…"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], *, heading: bool) -> str:

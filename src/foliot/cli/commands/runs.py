@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,9 +11,10 @@ from typing import Any, Final, cast
 import click
 
 from foliot.cli.connect import namespace, run
+from foliot.cli.invocation import is_terminal
 from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
 from foliot.cli.runtimes import LOOKED_AT, interrupted, reached
-from foliot.cli.tables import since, table
+from foliot.cli.tables import fitted, since, table
 from foliot.engine.story.amounts import money, one_line
 from foliot.store.base import Document
 from foliot.store.runs import Phase, RunInfo
@@ -102,7 +104,10 @@ def _table(documents: Sequence[Document], *, wide: bool, namespaced: bool) -> st
     if wide:
         headings[-1:] = ["CALLS", "FORK OF", "LABELS", "LAST"]
     now = datetime.now(UTC)
-    return table(headings, [_row(document, now, wide=wide, namespaced=namespaced) for document in documents])
+    rows = [_row(document, now, wide=wide, namespaced=namespaced) for document in documents]
+    if not wide and is_terminal():
+        return table(*fitted(headings, rows, shutil.get_terminal_size().columns))
+    return table(headings, rows)
 
 
 def _row(document: Document, now: datetime, *, wide: bool, namespaced: bool) -> list[str]:
