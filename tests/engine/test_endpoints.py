@@ -93,8 +93,9 @@ async def test_an_endpoint_that_changed_is_seen_soon(store) -> None:
 
 async def test_an_endpoint_that_is_not_there_is_named(store) -> None:
     models = RunModels(store, clock=lambda: 0.0, environ={})
-    with pytest.raises(NotFound, match="nowhere"):
+    with pytest.raises(NotFound, match="nowhere") as caught:
         await models.model_of("default/nowhere")
+    assert "provider:model" in (caught.value.hint or "")
     await models.close()
 
 

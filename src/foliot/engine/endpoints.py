@@ -150,7 +150,11 @@ class RunModels:
         key = Key("ModelEndpoint", namespace or "default", name)
         if self._store is None:
             raise NotFound(f"there is no model endpoint {ref!r}", hint="name one as provider:model, or open a store")
-        document = await self._store.get(key)
+        try:
+            document = await self._store.get(key)
+        except NotFound as error:
+            hint = error.hint or "apply a ModelEndpoint of that name; in Python, `provider:model` needs none"
+            raise NotFound(error.message, hint=hint) from None
         from foliot.resources.definitions.model_endpoint import ModelEndpoint
 
         api_key = await self._api_key(document, key.namespace)

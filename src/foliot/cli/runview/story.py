@@ -46,6 +46,7 @@ class Story:
         self._clock = clock
         self._asked: dict[str, str] = {}
         self._step = 0
+        self._waited = False
         self.thinking: float | None = None
         self.running: dict[str, Running] = {}
 
@@ -66,7 +67,11 @@ class Story:
         match item.event:
             case e.RunClaimed(attempt=attempt) if attempt > 1:
                 self.running.clear()
-                return [Line("note", f"attempt {attempt} takes over")]
+                rested, self._waited = self._waited, False
+                return [] if rested else [Line("note", f"attempt {attempt} takes over")]
+            case e.RunWaiting() as waiting:
+                self._waited = True  # whoever goes on then takes over from nobody
+                return [Line("note", f"waits: {_waits(waiting, item.at)}")]
             case e.StepStarted(step=step):
                 return self._started(step)
             case e.ModelResponded(step=step, response=response, seconds=seconds):
@@ -144,10 +149,14 @@ def _result(result: ToolResult) -> str:
     return one_line(result.text, LONGEST_RESULT) or ("(not text)" if result.content else "")
 
 
+def _waits(waiting: e.RunWaiting, at: float) -> str:
+    if waiting.reason == "model_retry" and waiting.until is not None:
+        return f"the model is asked again in {duration(max(0.0, waiting.until - at))}"
+    return waiting.message or waiting.reason
+
+
 def _others(event: e.Event) -> list[Line]:
     match event:
-        case e.RunWaiting(message=message, reason=reason):
-            return [Line("note", f"waits: {message or reason}")]
         case e.OutputRejected(reason=reason, problems=problems):
             return [Line("note", f"the answer is sent back ({reason})", one_line("; ".join(problems), LONGEST_RESULT))]
         case e.InputReceived(message=message, by=by):

@@ -1,0 +1,41 @@
+"""A run told in lines while it happens."""
+
+from __future__ import annotations
+
+from foliot.cli.runview.story import Story
+from foliot.engine.live import Recorded
+from foliot.kernel import events as e
+
+
+def told(*events: e.Event) -> list[str]:
+    story = Story(lambda: 0.0)
+    lines = [
+        line
+        for seq, event in enumerate(events, 1)
+        for line in story.take(Recorded("r1", seq, 100.0 + seq, event), answer=True)
+    ]
+    return [f"{line.text}  {line.detail}".rstrip() for line in lines]
+
+
+def test_a_model_that_fails_for_a_while_says_when_it_is_asked_again() -> None:
+    lines = told(
+        e.RunClaimed(1, "w1", 1),
+        e.StepStarted(1),
+        e.ModelFailed(1, "overloaded", "busy", retryable=True),
+        e.RunWaiting("model_retry", "timer", until=106.5, message="the model failed 1 times; it is asked again later"),
+        e.RunClaimed(2, "w1", 2),
+        e.StepStarted(1),
+    )
+
+    assert lines == ["step 1", "the model failed: overloaded  busy", "waits: the model is asked again in 2.5s"]
+
+
+def test_whoever_takes_a_run_over_from_a_dead_process_says_so() -> None:
+    assert told(e.RunClaimed(1, "w1", 1), e.StepStarted(1), e.RunClaimed(2, "w2", 2)) == [
+        "step 1",
+        "attempt 2 takes over",
+    ]
+
+
+def test_a_run_that_waits_says_for_what() -> None:
+    assert told(e.RunWaiting("approval", "person", message="pay needs an approval")) == ["waits: pay needs an approval"]
