@@ -40,6 +40,7 @@ ROUTERS: Final = (
     "about",
     "auth",
     "tokens",
+    "users",
     "openai",
     "mcp",
     "bundles",

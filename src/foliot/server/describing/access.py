@@ -7,7 +7,7 @@ from typing import Final
 
 from foliot.server.describing.schema import COUNT, TEXT, TIME, YES_NO, Schema, listof, ref, shape
 from foliot.server.describing.told import Told, form
-from foliot.server.routes import auth, tokens
+from foliot.server.routes import auth, tokens, users
 
 _ROLES: Final[Schema] = {"type": "object", "additionalProperties": listof(TEXT)}
 _TOKEN: Final[Mapping[str, Schema]] = {
@@ -47,6 +47,12 @@ SHAPES: Final[dict[str, Schema]] = {
     "NewTokenText": shape(
         {**_TOKEN, "token": TEXT}, optional=_TIMES, about="A token and its text, which is shown this once."
     ),
+    "User": shape(
+        {"username": TEXT, "roles": _ROLES, "createdBy": TEXT, "createdAt": TIME, "passwordAt": TIME},
+        optional={"disabledAt": TIME, "loginAt": TIME},
+        about="An account of somebody who logs in. `passwordAt` is when its password was set.",
+    ),
+    "UserList": shape({"items": listof(ref("User"))}),
     "TokenList": shape({"items": listof(ref("Token"))}),
 }
 
@@ -66,6 +72,11 @@ OPERATIONS: Final[Mapping[tuple[str, str], Told]] = {
     ("post", "/v1/auth/admin/reset-password"): Told(
         "resetPassword", ref("PasswordChanged"), body=form(auth.ResetPassword)
     ),
+    ("get", "/v1/users"): Told("listUsers", ref("UserList")),
+    ("post", "/v1/users"): Told("createUser", ref("User"), codes=("201",), body=form(users.NewUser), fails=(409,)),
+    ("put", "/v1/users/{username}/roles"): Told("setUserRoles", ref("User"), body=form(users.UserRoles), fails=(409,)),
+    ("post", "/v1/users/{username}/disable"): Told("disableUser", ref("User"), fails=(409,)),
+    ("post", "/v1/users/{username}/enable"): Told("enableUser", ref("User"), fails=(409,)),
     ("get", "/v1/tokens"): Told("listTokens", ref("TokenList")),
     ("post", "/v1/tokens"): Told(
         "createToken", ref("NewTokenText"), codes=("201",), body=form(tokens.NewToken), fails=(409,)
@@ -73,4 +84,12 @@ OPERATIONS: Final[Mapping[tuple[str, str], Told]] = {
     ("delete", "/v1/tokens/{token_id}"): Told("revokeToken", ref("Token")),
 }
 
-FORMS: Final = (auth.SetUp, auth.Login, auth.ChangePassword, auth.ResetPassword, tokens.NewToken)
+FORMS: Final = (
+    auth.SetUp,
+    auth.Login,
+    auth.ChangePassword,
+    auth.ResetPassword,
+    tokens.NewToken,
+    users.NewUser,
+    users.UserRoles,
+)

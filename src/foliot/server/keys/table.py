@@ -25,6 +25,7 @@ APART: Final[Mapping[str, str]] = {
     "/v1/auth/change-password": "ends the session that it came in, and needs the password as it was before",
     "/v1/auth/admin/reset-password": "done twice is done once; nothing that was made with a password is kept",
     "/v1/tokens": "the text of a token is told once and kept nowhere; its name is taken once",
+    "/v1/users": "a name is taken once; nothing that was made with a password is kept",
     "/v1/audit/verify": "changes nothing",
     "/v1/work/tools/{name}/test": "changes nothing",
     "/v1/work/rules/explain": "changes nothing",
@@ -58,6 +59,8 @@ AGAIN: Final = frozenset(
         "/v1/work/limits",
         "/v1/work/limits/clear",
         "/v1/work/classes/mend",
+        "/v1/users/{username}/disable",
+        "/v1/users/{username}/enable",
     }
 )
 

@@ -19,12 +19,12 @@ from foliot.errors import InvalidInput, NotFound
 from foliot.resources.durations import seconds
 from foliot.server.access.auth import TokenAuth
 from foliot.server.access.guard import new_router
-from foliot.server.access.identity import EVERYWHERE, Caller, role_named
+from foliot.server.access.identity import EVERYWHERE, Caller
 from foliot.server.access.login_acts import tell
+from foliot.server.access.rights import asked_role, asked_space
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.responses import Json
-from foliot.setting_values import NAME
 from foliot.store.access.tokens import SqlTokens, TokenInfo
 from foliot.work.story.happenings import iso
 
@@ -56,8 +56,8 @@ async def create_token(request: Request, services: ServicesDep, caller: CallerDe
     body = await form(request, NewToken)
     if not _NAME.fullmatch(body.name):
         raise InvalidInput("name: this cannot be the name of a token", hint="letters, digits, dots, dashes, @ and _")
-    roles = [*dict.fromkeys(_role(role) for role in body.roles)]
-    spaces = [*dict.fromkeys(_space(space) for space in body.namespaces)]
+    roles = [*dict.fromkeys(asked_role(role) for role in body.roles)]
+    spaces = [*dict.fromkeys(asked_space(space) for space in body.namespaces)]
     if not roles or not spaces:
         raise InvalidInput("a token needs at least one role and one namespace")
     for space in spaces:
@@ -107,19 +107,6 @@ def as_data(info: TokenInfo) -> dict[str, Any]:
 
 def _is_theirs(caller: Caller, info: TokenInfo) -> bool:
     return all(caller.may("admin", space) for space in info.namespaces)
-
-
-def _role(text: str) -> str:
-    try:
-        return role_named(text)
-    except InvalidInput as error:
-        raise InvalidInput(f"roles: {error.message}", hint=error.hint) from None
-
-
-def _space(text: str) -> str:
-    if text == EVERYWHERE or (len(text) <= 253 and NAME.fullmatch(text)):
-        return text
-    raise InvalidInput(f"namespaces: {text!r} cannot be a namespace", hint="a name, or * for all")
 
 
 def _length(text: str) -> float:

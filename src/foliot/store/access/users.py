@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.store.base import Database
+from foliot.store.runs import Beside
 from foliot.store.transaction import Row, Tx, one, rows, run
 
 # Roles by namespace; `*` is all of them.
@@ -62,16 +63,23 @@ def user_name(text: str) -> str:
 
 
 class SqlUsers:
-    """On either database."""
+    """On either database. What `also` writes is stored together with what is done, or not at all."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def create(self, name: str, *, password: str, grants: Grants, now: float, by: str = "") -> UserInfo:
+    async def create(
+        self, name: str, *, password: str, grants: Grants, now: float, by: str = "", also: Beside | None = None
+    ) -> UserInfo:
         """A new account; `password` is a hash. Raises `Conflict` for a name in use, `InvalidInput`."""
         info = _new(name, grants, now, by)
-        if not await self._db.write(_add, info, password):
-            raise Conflict(f"there is already a user {info.name!r}", hint="choose another name")
+
+        def body() -> Tx[None]:
+            if not (yield from _add(info, password)):
+                raise Conflict(f"there is already a user {info.name!r}", hint="choose another name")
+            yield from _beside(also)
+
+        await self._db.write(body)
         return info
 
     async def set_up(self, token: str, name: str, *, password: str, grants: Grants, now: float) -> UserInfo:
@@ -139,33 +147,38 @@ class SqlUsers:
         """The same password, hashed as is done now. Does nothing when it was changed meanwhile."""
         await self._db.write(run, "user_rehash", id=account.info.id, password=password, old=account.password)
 
-    async def disable(self, name: str, *, now: float) -> UserInfo:
-        """Let nobody in by this account; its sessions end. Raises `NotFound`."""
+    async def disable(self, name: str, *, now: float, also: Beside | None = None) -> UserInfo:
+        """Let nobody in by this account; its sessions end. Doing it again changes nothing. Raises `NotFound`."""
 
         def body() -> Tx[UserInfo]:
             row = yield from _locked(name)
+            if row["disabled_at"] is not None:
+                return _info(row)
             yield from run("user_disable", id=row["id"], now=now)
             yield from run("session_end_all", user_id=row["id"])
-            return _info(row)
+            yield from _beside(also)
+            return msgspec.structs.replace(_info(row), disabled_at=now)
 
-        return msgspec.structs.replace(await self._db.write(body), disabled_at=now)
+        return await self._db.write(body)
 
-    async def enable(self, name: str) -> UserInfo:
+    async def enable(self, name: str, *, also: Beside | None = None) -> UserInfo:
         """Undo `disable`. Raises `NotFound`."""
 
         def body() -> Tx[UserInfo]:
             row = yield from _locked(name)
-            yield from run("user_enable", id=row["id"])
+            if (yield from run("user_enable", id=row["id"])):
+                yield from _beside(also)
             return _info(row)
 
         return msgspec.structs.replace(await self._db.write(body), disabled_at=None)
 
-    async def grant(self, name: str, grants: Grants) -> UserInfo:
+    async def grant(self, name: str, grants: Grants, *, also: Beside | None = None) -> UserInfo:
         """Other roles instead of those it had; sessions have them at once. Raises `NotFound`."""
 
         def body() -> Tx[UserInfo]:
             row = yield from _locked(name)
             yield from run("user_grant", id=row["id"], grants=encoded(grants))
+            yield from _beside(also)
             return _info(row)
 
         info = await self._db.write(body)
@@ -202,6 +215,11 @@ def _add(info: UserInfo, password: str) -> Tx[int]:
             by=info.created_by,
         )
     )
+
+
+def _beside(also: Beside | None) -> Tx[None]:
+    if also is not None:
+        yield from also()
 
 
 def _locked(name: str) -> Tx[Row]:
