@@ -9,7 +9,19 @@ import pytest
 from pydantic import BaseModel, ConfigDict, field_validator
 
 import foliot
-from foliot import Agent, FoliotError, Media, Message, Recorded, Runtime, ScriptedModel, Streamed, Text, tool
+from foliot import (
+    Agent,
+    FoliotError,
+    Media,
+    Message,
+    Recorded,
+    RunResult,
+    Runtime,
+    ScriptedModel,
+    Streamed,
+    Text,
+    tool,
+)
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.events import RunFailed, RunSucceeded
 
@@ -156,3 +168,11 @@ async def test_a_stream_gives_its_text_and_its_last_event_the_end() -> None:
 def test_everything_that_is_offered_can_be_imported() -> None:
     assert {name for name in foliot.__all__ if getattr(foliot, name, None) is None} == set()
     assert set(foliot._HOME) == set(foliot.__all__) - {"__version__"}
+
+
+async def test_what_the_answer_is_can_be_said_in_annotations() -> None:
+    async def city_of(rt: Runtime, agent: Agent[City]) -> RunResult[City]:
+        return await rt.run(agent, "Which?")
+
+    async with Runtime("memory:") as rt:
+        assert (await city_of(rt, Agent("clerk", model=says('{"name": "Oslo"}'), output=City))).value.name == "Oslo"

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeAlias, cast, overload
 
 from foliot.errors import UsageError
 from foliot.models.base import Gateway
 from foliot.resources.digest import definition_digest
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
+from foliot.results import Value
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX
 from foliot.tools.base import Tool
 from foliot.tools.function import tool as make_tool
 
+Tools: TypeAlias = "Iterable[Tool | Agent[Any] | Callable[..., Any] | str]"
 # What other frameworks call what has another name here.
 _ELSEWHERE: Final = {
     **dict.fromkeys(("instructions", "system_prompt", "system_message", "system"), "prompt"),
@@ -23,7 +25,7 @@ _ELSEWHERE: Final = {
 }
 
 
-class Agent:
+class Agent(Generic[Value]):
     """What to run: who it is, which model it asks, what it may use and how far it may go.
 
     `model` is the name of a ModelEndpoint, `provider:model` (`"anthropic:claude-sonnet-4-5"`), or a gateway object.
@@ -36,20 +38,44 @@ class Agent:
     none, and `InvalidInput` for a function that cannot be a tool.
     """
 
+    @overload
     def __init__(
         self,
         name: str,
         *,
         model: str | Gateway,
         prompt: str = "",
-        tools: Iterable[Tool | Agent | Callable[..., Any] | str] = (),
-        output: type[Any] | Mapping[str, Any] | None = None,
+        tools: Tools = (),
+        output: type[Value],
+        namespace: str = "default",
+        **spec: Any,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[Any],
+        name: str,
+        *,
+        model: str | Gateway,
+        prompt: str = "",
+        tools: Tools = (),
+        output: Any = None,
+        namespace: str = "default",
+        **spec: Any,
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | Gateway,
+        prompt: str = "",
+        tools: Tools = (),
+        output: Any = None,
         namespace: str = "default",
         **spec: Any,
     ) -> None:
         _check_arguments(name, model, tools, spec)
-        given = [item if isinstance(item, str | Agent) else as_tool(item) for item in tools]
-        self.agents: list[Agent] = [item for item in given if isinstance(item, Agent)]
+        given = [_taken(item) for item in tools]
+        self.agents: list[Agent[Any]] = [item for item in given if isinstance(item, Agent)]
         self.tools: list[Tool] = _distinct(name, [item for item in given if not isinstance(item, str | Agent)])
         self.gateway = None if isinstance(model, str) else model
         # Not only classes: `list[City]` and `City | None` are types of values too.
@@ -69,7 +95,7 @@ class Agent:
         )
 
     @classmethod
-    def from_document(cls, document: Document) -> Agent:
+    def from_document(cls, document: Document) -> Agent[Any]:
         """An agent as it is declared in a manifest or in the store."""
         agent = cls.__new__(cls)
         agent.tools, agent.agents, agent.gateway, agent.output_type, agent.document = [], [], None, None, document
@@ -125,6 +151,10 @@ def _check_arguments(name: str, model: object, tools: object, spec: Mapping[str,
         raise UsageError(f"the tools of Agent({name!r}) are not a list: {tools!r:.80}", hint="write tools=[…]")
 
 
+def _taken(item: Any) -> Tool | Agent[Any] | str:
+    return cast("Agent[Any] | str", item) if isinstance(item, str | Agent) else as_tool(item)
+
+
 def _distinct(name: str, tools: list[Tool]) -> list[Tool]:
     """Each tool once. Raises `UsageError` for two that are called the same: the model could not tell them apart."""
     found: dict[str, Tool] = {}
@@ -138,7 +168,7 @@ def _distinct(name: str, tools: list[Tool]) -> list[Tool]:
     return list(found.values())
 
 
-def _tool_name(item: Tool | Agent | str, namespace: str) -> str:
+def _tool_name(item: Tool | Agent[Any] | str, namespace: str) -> str:
     if isinstance(item, str):
         return item
     if not isinstance(item, Agent):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct, json
 
@@ -11,6 +11,13 @@ from foliot.kernel.events import RunFailed, RunSucceeded, RunWaiting
 from foliot.kernel.messages import Message, Usage
 from foliot.kernel.state import State
 from foliot.store.runs import Phase
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Value = typing_extensions.TypeVar("Value", default=Any)
+else:  # the default is for type checkers: whoever does not say which value gets any
+    Value = TypeVar("Value")
 
 
 class RunFailedError(FoliotError):
@@ -24,8 +31,9 @@ class RunFailedError(FoliotError):
         self.result = result
 
 
-class RunResult(Struct, frozen=True):
-    """How a run stands. `output` is the answer as text; `value` the structured one, when the agent has an output type.
+class RunResult(Struct, Generic[Value], frozen=True):
+    """How a run stands. `output` is the answer as text; `value` the structured one, when the agent has an output type:
+    type checkers know it as that.
 
     `waiting` says for whom a run waits that has not ended.
     """
@@ -33,7 +41,7 @@ class RunResult(Struct, frozen=True):
     run_id: str
     phase: Phase
     output: str
-    value: Any
+    value: Value
     usage: Usage
     steps: int
     error: str | None = None
@@ -45,7 +53,7 @@ class RunResult(Struct, frozen=True):
     def succeeded(self) -> bool:
         return self.phase == "succeeded"
 
-    def check(self) -> RunResult:
+    def check(self) -> RunResult[Value]:
         """This result, if the run did not fail. Raises `RunFailedError`."""
         if self.phase in ("failed", "cancelled"):
             raise RunFailedError(self)

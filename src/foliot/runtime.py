@@ -40,7 +40,7 @@ from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceive
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.spec import RunSpec, decode_spec
 from foliot.kernel.state import State
-from foliot.results import RunResult, result_of
+from foliot.results import RunResult, Value, result_of
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.store.base import ResourceStore
@@ -168,7 +168,7 @@ class Runtime:
 
     async def run(
         self,
-        agent: Agent | str,
+        agent: Agent[Value] | str,
         input: Input,
         *,
         run_id: str | None = None,
@@ -179,7 +179,7 @@ class Runtime:
         stream: bool = False,
         check: bool = True,
         also: Beside | None = None,
-    ) -> RunResult:
+    ) -> RunResult[Value]:
         """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
 
         `user` is who it is run for, as budgets, conditions and records name him. `history` is what was said before.
@@ -188,12 +188,12 @@ class Runtime:
 
         With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
         """
-        agent = await self._assembly.agent(agent)
+        known = await self._assembly.agent(agent)
         if run_id is not None and await self._exists(run_id):
             return await self.resume(run_id, stream=stream, check=check)
         how: dict[str, Any] = {"run_id": run_id, "labels": labels, "stream": stream, "history": history, "also": also}
-        driver = await self._start(agent, input, user, adjust, **how)
-        return await self._finish(driver, agent, check, stream=stream)
+        driver = await self._start(known, input, user, adjust, **how)
+        return await self._finish(driver, known, check, stream=stream)
 
     async def stream(
         self,
@@ -228,8 +228,8 @@ class Runtime:
                 await stop_tasks(task)
 
     async def resume(
-        self, run_id: str, *, agent: Agent | None = None, stream: bool = False, check: bool = True
-    ) -> RunResult:
+        self, run_id: str, *, agent: Agent[Value] | None = None, stream: bool = False, check: bool = True
+    ) -> RunResult[Value]:
         """Go on with a run that was interrupted or waits. An ended one just gives its result.
 
         `agent` is needed only when its model or tools are Python objects that this runtime has not seen yet.
