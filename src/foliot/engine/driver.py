@@ -206,9 +206,7 @@ class Driver:
                     await self._write()
                     asking = begin(self._ask(action))
                     self._asking = None if asking.done() else asking
-                    await (
-                        self._mail_comes()
-                    )  # the kernel would say so too: nothing else starts while the model is asked
+                    await self._mail_comes()  # the kernel starts nothing else meanwhile
                 case CallTools():
                     await self._start_calls(action)
                 case Note():
