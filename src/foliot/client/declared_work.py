@@ -98,8 +98,11 @@ class DeclaredWork:
                     taken.append(Taken(space, name, accepted.task, not accepted.duplicate))
         return taken
 
-    async def end(self, namespace: str, name: str, *, by: str = "") -> Document | None:
-        """Cancel the work of this name if it is live, and archive it. None when there is none."""
+    async def end(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> Document | None:
+        """Cancel the work of this name if it is live, and archive it. None when there is none.
+
+        What `also` writes is stored with the first of what is done.
+        """
         try:
             info = await self._list.get(namespace, name)
         except NotFound:
@@ -107,9 +110,10 @@ class DeclaredWork:
         if info.archived_at is None:
             async with self._tasks() as tasks:
                 if info.phase not in ENDED:
-                    info = await tasks.cancel(namespace, name, by=by, reason="its Task was deleted")
+                    info = await tasks.cancel(namespace, name, by=by, reason="its Task was deleted", also=also)
+                    also = None
                 if info.phase in ENDED:  # otherwise a worker is ending it, and it stays in the lists until then
-                    info = await tasks.archive(namespace, name, by=by)
+                    info = await tasks.archive(namespace, name, by=by, also=also)
         return outline(info)
 
 

@@ -24,6 +24,7 @@ from foliot.store.base import (
 
 if TYPE_CHECKING:
     from foliot.client.declared_work import DeclaredWork, Recorded, Taken
+    from foliot.work.base import Also
 
 
 class LocalClient:
@@ -117,12 +118,15 @@ class LocalClient:
         await self.written(written.document)
         return Outcome(written.action, written.document, before)
 
-    async def delete(self, kind: str, name: str, *, namespace: str, version: str | None = None) -> Document:
+    async def delete(
+        self, kind: str, name: str, *, namespace: str, version: str | None = None, also: Also | None = None
+    ) -> Document:
+        """See `Client`. `also` is as in `DeclaredWork.end`, for work that no resource declares."""
         key = Key(kind, namespace, name)
         try:
             (written,) = await self._store.write([Delete(key, expect=version or "present")])
         except NotFound:
-            ended = await self._work().end(namespace, name) if kind == "Task" and self._work else None
+            ended = await self._work().end(namespace, name, also=also) if kind == "Task" and self._work else None
             if ended is None:
                 raise await not_found(key, self._store.list) from None
             return ended

@@ -135,7 +135,6 @@ class RecordedStore:
         self._audit = runtime.audit
         self._caller = caller
         self._request = request
-        self.wrote = False
 
     async def write(self, changes: Sequence[Put | Delete], *, also: Also | None = None) -> list[Written]:
         kept: list[AuditRecord] = []
@@ -150,7 +149,6 @@ class RecordedStore:
             kept[:] = yield from _appended([self._entry(*pair) for pair in done], told=self._audit.fed)
 
         written = await self._store.write(changes, also=recorded)
-        self.wrote = True
         if kept:
             self._audit.appended(kept)
         return written

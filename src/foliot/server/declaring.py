@@ -12,7 +12,7 @@ from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
 from foliot.server.access.identity import Caller
-from foliot.server.acts import RecordedStore, record
+from foliot.server.acts import ActRecord, RecordedStore
 from foliot.server.bodies import FILE
 from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
@@ -116,24 +116,18 @@ class Declaring:
         if conditions.dry:
             return await self._store.get(key)
         version = conditions.match if conditions.match != "*" else None
+        runtime, where = self._services.runtime, (key.kind, key.namespace, key.name)
+        act = ActRecord(runtime, self._caller, "deleted", *where, request=self._request_id)
         try:
             client = self._services.client.on(self._store)
-            document = await client.delete(key.kind, key.name, namespace=key.namespace, version=version)
+            document = await client.delete(
+                key.kind, key.name, namespace=key.namespace, version=version, also=act.record_task
+            )
         except NotFound:
             raise NotFound(f"there is no {key}") from None  # its hint may tell of other namespaces
         except Conflict as conflict:
             raise PreconditionFailed(conflict.message, hint=conflict.hint) from None
-        if not self._store.wrote:  # work that no resource declares was ended
-            await record(
-                self._services.runtime,
-                self._caller,
-                "deleted",
-                key.kind,
-                key.namespace,
-                key.name,
-                request=self._request_id,
-                version=version_of(document),
-            )
+        act.tell()
         return document
 
     async def _write(self, document: Document, expect: str, dry: bool) -> Written:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2 as httpx
@@ -19,6 +20,7 @@ from foliot.server.keys.answering import answer_once
 from foliot.server.keys.table import AGAIN, APART, keeps_answers
 from foliot.store.access.request_keys import HELD, KEPT, Claimed, Kept, OtherRequest, SqlRequestKeys, UnderWay
 from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.store.open import open_database
 from tests.server.keys.conftest import Server
 
 REPLAYED = "idempotency-replayed"
@@ -319,3 +321,17 @@ class TestKeys:
         again = await keys.claim("ann", "k", "other", now=0.0)
         assert isinstance(again, Claimed)
         assert not again.broken
+
+
+class TestKeysOnPostgres(TestKeys):
+    @pytest.fixture
+    async def keys(self, postgres_url: str) -> AsyncIterator[SqlRequestKeys]:  # type: ignore[override]  # of another database
+        database = await open_database(postgres_url)
+        yield SqlRequestKeys(database)
+        await database.close()
+
+    async def test_of_many_who_claim_at_once_one_does(self, keys: SqlRequestKeys) -> None:
+        found = await asyncio.gather(*(keys.claim("ann", "k", "r", now=0.0) for _ in range(8)))
+
+        assert sum(isinstance(each, Claimed) for each in found) == 1
+        assert found.count(UnderWay()) == 7

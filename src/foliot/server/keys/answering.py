@@ -31,7 +31,7 @@ KEY: Final = r"[!-~]{1,255}"
 _KEY: Final = re.compile(KEY)
 # Whoever asks again while it is under way waits so long for the answer before hearing that it is.
 PATIENCE: Final = 10.0
-LOOK_EVERY: Final = 0.25
+LOOK_EVERY: Final = 0.1
 # Where a route finds the claim under which its request is done.
 CLAIM: Final = "foliot.claim"
 # What is particular to one sending of an answer.
@@ -107,7 +107,7 @@ async def _claimed(services: Services, keys: SqlRequestKeys, who: str, key: str,
                     raise Conflict(
                         "the first request with this key is under way", hint="ask again in a moment", retryable=True
                     )
-                await services.database.wait_for_change(timeout=LOOK_EVERY)
+                await asyncio.sleep(LOOK_EVERY)
 
 
 async def _do(keys: SqlRequestKeys, claimed: Claimed, app: App, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,11 @@ async def _do(keys: SqlRequestKeys, claimed: Claimed, app: App, scope: Scope, re
         await stop_tasks(holding)
     answer = gathered.answer()
     if answer.status < 300:
-        await keys.answer(claimed, answer)
+        try:
+            await keys.answer(claimed, answer)
+        except FoliotError:
+            await _give_up(keys, claimed)
+            raise
     elif answer.status < 500:
         await keys.drop(claimed)
     else:
