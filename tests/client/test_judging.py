@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from foliot import Client
+from foliot.client.http import Http, Server
 from foliot.client.local_operations import LocalOperations
 from foliot.client.operations import PolicyQuestion
 from foliot.errors import InvalidInput, NotFound
@@ -68,6 +69,7 @@ async def test_what_is_not_there_or_not_theirs_is_missing(reader: Client) -> Non
         await reader.explain_call("team-b", PAY)
 
 
-async def test_a_question_that_cannot_be_read_is_refused(reader: Client) -> None:
-    with pytest.raises(InvalidInput):
-        await reader._post("/v1/work/rules/explain", {"agent": "payer"}, dict, repeatable=True, namespace="team-a")
+async def test_a_question_that_cannot_be_read_is_refused(site: Any) -> None:
+    async with Http(Server(site.url, await site.token("ann"))) as http:
+        with pytest.raises(InvalidInput, match="tool"):
+            await http.ask("POST", "/v1/work/rules/explain", body=b'{"agent": "payer"}')
