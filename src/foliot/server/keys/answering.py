@@ -115,14 +115,8 @@ async def _do(keys: SqlRequestKeys, claimed: Claimed, app: App, scope: Scope, re
     holding = asyncio.create_task(_hold(keys, claimed))
     try:
         await app(scope, receive, gathered.send)
-    except FoliotError as error:
-        if error.http < 500:
-            await keys.drop(claimed)
-        else:
-            await _give_up(keys, claimed)
-        raise
-    except Exception:
-        await _give_up(keys, claimed)
+    except Exception as error:
+        await _give_up(keys, claimed, error.http if isinstance(error, FoliotError) else 500)
         raise
     finally:
         await stop_tasks(holding)
@@ -133,17 +127,18 @@ async def _do(keys: SqlRequestKeys, claimed: Claimed, app: App, scope: Scope, re
         except FoliotError:
             await _give_up(keys, claimed)
             raise
-    elif answer.status < 500:
-        await keys.drop(claimed)
     else:
-        await _give_up(keys, claimed)
+        await _give_up(keys, claimed, answer.status)
     await _send(answer, send)
 
 
-async def _give_up(keys: SqlRequestKeys, claimed: Claimed) -> None:
-    """It may have been done or not: whoever asks again need not wait to hear of it."""
+async def _give_up(keys: SqlRequestKeys, claimed: Claimed, status: int = 500) -> None:
+    """What was refused was not done. Else it may have been or not: whoever asks again need not wait to hear of it."""
     with contextlib.suppress(FoliotError):  # then the claim lapses by itself
-        await keys.hold(claimed, until=0.0)
+        if status < 500:
+            await keys.drop(claimed)
+        else:
+            await keys.hold(claimed, until=0.0)
 
 
 async def _hold(keys: SqlRequestKeys, claimed: Claimed) -> None:
