@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from foliot.kernel.actions import AskModel, Await, CallTools, CheckOutput, End, Wait
-from foliot.kernel.budget import Limits
+from foliot.kernel.budget import Limits, Spent, check_time, remaining
 from foliot.kernel.events import (
     ApprovalDecided,
     ApprovalRequested,
     BudgetExceeded,
+    Fork,
     InputReceived,
+    ModelFailed,
     ModelResponded,
     OutputAccepted,
     RunClaimed,
+    RunCreated,
     RunDeadLettered,
+    RunResumed,
     RunRetried,
     RunSucceeded,
+    RunWaiting,
     StepStarted,
     ToolFinished,
 )
+from foliot.kernel.loop import fold
+from foliot.kernel.messages import Media, Message, ModelResponse, ToolCall, ToolFailure, ToolResult, Usage
 from foliot.kernel.rules import refusal
+from foliot.kernel.spec import Contract, Repairs
 from foliot.kernel.state import owner_of
-from tests.kernel.play import Play, asks, result, says, spec, user
+from tests.kernel.play import USED, Play, asks, result, says, spec, user
 
 
 def test_an_approval_expires_also_while_another_call_is_under_way():
@@ -95,3 +103,151 @@ def test_what_is_said_to_a_run_that_nobody_holds_is_heard_by_the_next_who_does()
     action = play.next()
     assert isinstance(action, AskModel)
     assert action.request.messages == (user("go"), user("quickly"))
+
+
+def test_every_way_of_steering_is_taken_at_the_next_boundary_and_the_others_wait():
+    for mode, taken in (("steer", True), ("steer-backlog", True), ("interrupt", True), ("followup", False)):
+        play = Play(spec(), [asks(("a", "look"))])
+        play.ask(play.next())
+        play.record(InputReceived("i1", user("also"), mode))
+        action = play.next()
+        if isinstance(action, CallTools):  # an interrupt leaves none
+            play.call(action)
+            action = play.next()
+        assert isinstance(action, AskModel)
+        assert (action.request.messages[-1] == user("also")) is taken, mode
+
+
+def test_an_interrupt_is_not_undone_by_what_is_said_after_it():
+    play = Play(spec(), [says("done")])
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "pay"))))
+    play.record(InputReceived("i1", user("stop"), "interrupt"), InputReceived("i2", user("please"), "steer"))
+    play.run()
+    assert play.started == []
+
+
+def test_a_picture_is_an_answer():
+    picture = Message("assistant", (Media("image/png", data="aGk="),))
+    play = Play(spec(), [ModelResponse(picture, USED)])
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_a_run_between_two_attempts_waits_until_the_next_is_due():
+    play = Play(spec())
+    play.record(RunRetried(1, "overloaded", due=7e3))
+    action = play.next()
+    assert isinstance(action, Wait)
+    assert (action.waiting.owner, action.waiting.until) == ("capacity", 7e3)
+    assert (owner_of(play.state).kind, owner_of(play.state).until) == ("timer", 7e3)
+
+
+def test_another_attempt_has_all_its_repairs_again():
+    failing = ModelFailed(1, "overloaded", "busy", retryable=True)
+    play = Play(spec(repairs=Repairs(calls=1, outputs=1, model=1)), [failing, asks(("c", "look", "{")), says("")])
+    play.run()
+    play.record(RunResumed("timer"))
+    for _ in range(2):
+        play.ask(play.next())
+    play.record(*play.decide().events)
+    state = play.state
+    assert (state.bad_steps, state.output_repairs) == (1, 1)
+    play.record(RunRetried(1, "lost"), RunClaimed(2))
+    assert (state.model_failures, state.bad_steps, state.output_repairs) == (0, 0, 0)
+
+
+def test_another_attempt_waits_for_nothing_that_the_last_one_waited_for():
+    failing = ModelFailed(1, "overloaded", "busy", retryable=True, retry_after=500)
+    play = Play(spec(), [failing])
+    play.ask(play.next())
+    play.record(RunRetried(1, "lost"), RunClaimed(2))
+    assert isinstance(play.next(), AskModel)
+    play.record(
+        BudgetExceeded("cost_usd", 2, 1, "no room", "pause", budget="team"), RunRetried(2, "lost"), RunClaimed(3)
+    )
+    assert isinstance(play.next(), AskModel)
+
+
+def test_attempts_that_bring_nothing_are_counted_until_one_brings_something():
+    play = Play(spec(), [asks(("a", "look"))])
+    play.crash()
+    assert play.state.fruitless == 2
+    play.ask(play.next())
+    assert play.state.fruitless == 0
+    play.crash()
+    play.call(play.next())
+    assert play.state.fruitless == 0
+    play.crash()
+    play.record(RunWaiting("input", "input"))
+    assert play.state.fruitless == 0
+
+
+def test_what_was_done_with_other_arguments_is_no_result_of_the_call_as_it_was_written():
+    play = Play(spec(duplicates="short_circuit"), [asks(("a", "pay")), asks(("b", "pay")), says("done")])
+    play.tool = lambda c: ToolFinished(result(c)) if c.grant else ApprovalRequested(c.call_id, c.call_id, "pay", "d")
+    play.run()
+    play.record(ApprovalDecided("a", "edit", arguments='{"x":1}'))
+    action = play.run()
+    assert isinstance(action, Wait)
+    assert action.waiting.calls == ("b",)
+
+
+def test_a_delegated_run_that_two_calls_report_is_paid_for_once():
+    spent = {"run-2": Usage(7, 1, cost_usd=0.5)}
+
+    def tool(call):
+        return ToolFinished(result(call), usage=Usage(7, 1, cost_usd=0.5), runs=spent)
+
+    play = Play(spec(), [asks(("a", "look"), ("b", "look")), says("done")], tool=tool)
+    play.run()
+    assert play.state.spent.input_tokens == 2 * USED.input_tokens + 7
+    plain = Play(spec(), [asks(("a", "look")), says("done")], tool=lambda c: ToolFinished(result(c), usage=Usage(7, 1)))
+    plain.run()
+    assert plain.state.spent.input_tokens == 2 * USED.input_tokens + 7
+
+
+def test_every_kind_of_token_is_counted():
+    used = Usage(1, 2, 3, 4, 5, 0.5)
+    play = Play(spec(), [asks(("a", "look"), usage=used), says("done", usage=used)])
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.usage == Usage(2, 4, 6, 8, 10, 1.0)
+
+
+def test_an_answer_without_tokens_has_no_price_to_be_unknown():
+    play = Play(spec(limits=Limits(max_cost_usd=1.0)), [asks(("a", "look"), usage=Usage()), says("done")])
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_what_a_child_is_left_keeps_how_many_calls_may_run_at_once():
+    assert remaining(Limits(parallel_tools=3), Spent()).parallel_tools == 3
+
+
+def test_calls_and_results_count_for_the_size_of_the_next_request():
+    """Nothing was counted by the provider: the names, the arguments and the results of calls are characters too."""
+    for arguments, text in (('{"a": "' + "x" * 800 + '"}', "ok"), ("{}", "x" * 800)):
+        answers = [asks(("a", "look", arguments), usage=Usage()), says("done")]
+        play = Play(
+            spec(limits=Limits(max_tokens=150)), answers, tool=lambda c, text=text: ToolFinished(result(c, text))
+        )
+        play.run()
+        assert play.state.ended is not None
+        assert (len(play.asked), play.state.ended.reason) == (1, "tokens")
+
+
+def test_a_tool_that_failed_before_a_fork_has_not_been_used():
+    past = (
+        user("before"),
+        Message("assistant", (ToolCall("c1", "look"),)),
+        Message("tool", (ToolResult("c1", "look", error=ToolFailure("x", "x", "no")),)),
+    )
+    created = RunCreated("clerk", "s", (user("go"),), history="sha256:1", fork=Fork("r0", 9))
+    state = fold(spec(contract=Contract(("look",))), "r1", [(1.0, created)], past)
+    assert state.tools_done == set()
+
+
+def test_a_breach_says_how_much_time_was_really_used():
+    breach = check_time(Limits(max_seconds=5), now=17.0, deadline=15.0)
+    assert breach is not None
+    assert (breach.used, breach.allowed) == (7.0, 5)
