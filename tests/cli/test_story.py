@@ -39,3 +39,14 @@ def test_whoever_takes_a_run_over_from_a_dead_process_says_so() -> None:
 
 def test_a_run_that_waits_says_for_what() -> None:
     assert told(e.RunWaiting("approval", "person", message="pay needs an approval")) == ["waits: pay needs an approval"]
+
+
+def test_what_is_asked_is_said_once() -> None:
+    lines = told(
+        e.QuestionAsked("c1", "q1", "Which colour?"),
+        e.RunWaiting("input", "person", ("c1",), message="Which colour?"),
+        e.RunClaimed(2, "w1", 2),
+        e.RunWaiting("unknown_effect", "person", ("c2",), message="did pay take effect?"),
+    )
+
+    assert lines == ["asks: Which colour?", "waits: did pay take effect?"]

@@ -47,6 +47,7 @@ class Story:
         self._asked: dict[str, str] = {}
         self._step = 0
         self._waited = False
+        self._asks = False
         self.thinking: float | None = None
         self.running: dict[str, Running] = {}
 
@@ -71,7 +72,10 @@ class Story:
                 return [] if rested else [Line("note", f"attempt {attempt} takes over")]
             case e.RunWaiting() as waiting:
                 self._waited = True  # whoever goes on then takes over from nobody
-                return [Line("note", f"waits: {_waits(waiting, item.at)}")]
+                asked = self._asks and waiting.reason in ("approval", "input", "budget")
+                self._asks = False
+                # What people or budgets were asked for has its line already.
+                return [] if asked else [Line("note", f"waits: {_waits(waiting, item.at)}", wrap=True)]
             case e.StepStarted(step=step):
                 return self._started(step)
             case e.ModelResponded(step=step, response=response, seconds=seconds):
@@ -85,6 +89,7 @@ class Story:
             case e.ToolFinished() as finished:
                 return self._finished(finished)
             case event:
+                self._asks |= isinstance(event, e.ApprovalRequested | e.QuestionAsked | e.BudgetExceeded)
                 return _others(event)
 
     def _started(self, step: int) -> list[Line]:
@@ -170,11 +175,11 @@ def _others(event: e.Event) -> list[Line]:
         case e.UnknownDecided(decision=decision, by=by):
             return [Line("note", f"decision: {decision}{f', by {by}' if by else ''}")]
         case e.ApprovalRequested(tool=tool, reason=reason):
-            return [Line("note", f"{tool} needs an approval{f': {reason}' if reason else ''}")]
+            return [Line("note", f"{tool} needs an approval{f': {reason}' if reason else ''}", wrap=True)]
         case e.ApprovalDecided(decision=decision, by=by):
             return [Line("note", f"approval: {decision}{f', by {by}' if by else ''}")]
         case e.QuestionAsked(question=question):
-            return [Line("note", f"asks: {one_line(question, LONGEST_RESULT)}")]
+            return [Line("note", f"asks: {one_line(question, LONGEST_INPUT)}", wrap=True)]
         case e.QuestionAnswered(answer=answer, by=by, late=late):
             said = "nobody answered in time" if answer is None else f"answer: {one_line(answer, LONGEST_RESULT)}"
             return [Line("note", f"{said}{f', by {by}' if by and not late else ''}")]
