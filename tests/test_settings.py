@@ -196,6 +196,9 @@ class TestWarnings:
     def test_a_variable_like_no_other_is_left_alone(self) -> None:
         assert load_settings({}, {"FOLIOT_MY_OWN_THING": "1"}).warnings == ()
 
+    def test_a_secret_is_not_taken_for_a_misspelt_setting(self) -> None:
+        assert load_settings({}, {"FOLIOT_SECRET_KEYS": "1", "FOLIOT_SECRET_K": "1"}).warnings == ()
+
 
 class TestOutbound:
     def test_hosts_and_networks_are_a_list(self, environ: dict[str, str]) -> None:

@@ -53,6 +53,8 @@ from foliot.setting_values import (
 
 PREFIX: Final = "FOLIOT_"
 CONFIG: Final = "FOLIOT_CONFIG"
+# What begins like this is a secret for tools and models, unless it is a setting: see tools/secrets.py.
+SECRET_PREFIX: Final = "FOLIOT_SECRET_"
 # Read elsewhere: they steer a tool, not the system.
 OTHER_VARIABLES: Final = (CONFIG, "FOLIOT_CONTEXT", "FOLIOT_DEBUG", "FOLIOT_TEST_POSTGRES_URL", "FOLIOT_TEST_NATS_URL")
 
@@ -266,7 +268,8 @@ def _filled(given: Given) -> Given:
 
 def _misspelt(environ: Mapping[str, str]) -> list[str]:
     known = [PREFIX + name.upper() for name in RULES] + list(OTHER_VARIABLES)
-    suspects = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    ours = (name for name in environ if name.startswith(PREFIX) and not name.startswith(SECRET_PREFIX))
+    suspects = sorted(name for name in ours if name not in known)
     return [
         f"the environment variable {name} is not a setting and has no effect; did you mean {near}?"
         for name in suspects

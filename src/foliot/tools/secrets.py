@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError
-from foliot.settings import PREFIX, RULES
+from foliot.settings import PREFIX, RULES, SECRET_PREFIX
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
 
 Reveal: TypeAlias = Callable[[str, str], Awaitable[Mapping[str, bytes]]]
 
-ENVIRONMENT_PREFIX: Final = "FOLIOT_SECRET_"
 DEFAULT_KEY: Final = "value"
 # The key that seals all secrets is a setting whose variable begins like those of secrets: `secretRef: key` must not
 # reach it.
@@ -87,7 +86,7 @@ class EnvironmentSecrets:
         self,
         environ: Mapping[str, str] = os.environ,
         *,
-        prefix: str = ENVIRONMENT_PREFIX,
+        prefix: str = SECRET_PREFIX,
         allow: Collection[str] | None = None,
     ) -> None:
         self._environ = environ
@@ -153,7 +152,7 @@ class Secrets:
         except NotFound:
             raise ToolSecretMissing(
                 f"secret {text!r}{whose} is not there",
-                hint="`foliot create secret`, or set its variable, which begins with " + ENVIRONMENT_PREFIX,
+                hint="`foliot create secret`, or set its variable, which begins with " + SECRET_PREFIX,
                 secret_ref=text,
                 cause="not_found",
             ) from None
