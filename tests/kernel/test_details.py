@@ -251,3 +251,13 @@ def test_a_breach_says_how_much_time_was_really_used():
     breach = check_time(Limits(max_seconds=5), now=17.0, deadline=15.0)
     assert breach is not None
     assert (breach.used, breach.allowed) == (7.0, 5)
+
+
+def test_a_shortage_lasts_until_the_wait_for_it_is_over():
+    play = Play(spec())
+    play.next()
+    play.record(BudgetExceeded("cost_usd", 2, 1, "no room", "pause", budget="team"))
+    play.record(RunWaiting("capacity", "capacity"), RunResumed("capacity"))
+    action = play.next()
+    assert isinstance(action, Wait)
+    assert action.waiting.reason == "budget"
