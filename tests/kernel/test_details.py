@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foliot.kernel.actions import AskModel, Await, CallTools, CheckOutput, End, Wait
+from foliot.kernel.actions import AskModel, Await, CallTools, CheckOutput, Compact, End, Wait
 from foliot.kernel.budget import Limits, Spent, check_time, remaining
 from foliot.kernel.events import (
     ApprovalDecided,
@@ -162,6 +162,7 @@ def test_another_attempt_waits_for_nothing_that_the_last_one_waited_for():
     play.ask(play.next())
     play.record(RunRetried(1, "lost"), RunClaimed(2))
     assert isinstance(play.next(), AskModel)
+    assert play.state.model_failures == 0
     play.record(
         BudgetExceeded("cost_usd", 2, 1, "no room", "pause", budget="team"), RunRetried(2, "lost"), RunClaimed(3)
     )
@@ -261,3 +262,10 @@ def test_a_shortage_lasts_until_the_wait_for_it_is_over():
     action = play.next()
     assert isinstance(action, Wait)
     assert action.waiting.reason == "budget"
+
+
+def test_another_attempt_asks_before_it_shortens():
+    play = Play(spec(compaction=True), [ModelFailed(1, "context_overflow", "too long")])
+    assert isinstance(play.run(), Compact)
+    play.record(RunRetried(1, "lost"), RunClaimed(2))
+    assert isinstance(play.next(), AskModel)
