@@ -8,6 +8,7 @@ from foliot.kernel.events import (
     ApprovalDecided,
     ApprovalRequested,
     BudgetExceeded,
+    CancelRequested,
     Fork,
     InputReceived,
     ModelFailed,
@@ -269,3 +270,10 @@ def test_another_attempt_asks_before_it_shortens():
     assert isinstance(play.run(), Compact)
     play.record(RunRetried(1, "lost"), RunClaimed(2))
     assert isinstance(play.next(), AskModel)
+
+
+def test_a_run_that_has_ended_waits_for_nobody():
+    play = Play(spec())
+    play.record(RunWaiting("input", "input"), CancelRequested("ann"))
+    play.run()
+    assert play.state.waiting is None
