@@ -14,6 +14,7 @@ from foliot.kernel.events import (
     ModelFailed,
     ModelResponded,
     OutputAccepted,
+    OutputRejected,
     RunClaimed,
     RunCreated,
     RunDeadLettered,
@@ -29,7 +30,7 @@ from foliot.kernel.messages import Media, Message, ModelResponse, ToolCall, Tool
 from foliot.kernel.rules import refusal
 from foliot.kernel.spec import Contract, Repairs
 from foliot.kernel.state import owner_of
-from tests.kernel.play import USED, Play, asks, result, says, spec, user
+from tests.kernel.play import USED, Play, asks, result, rule, says, spec, user
 
 
 def test_an_approval_expires_also_while_another_call_is_under_way():
@@ -277,3 +278,54 @@ def test_a_run_that_has_ended_waits_for_nobody():
     play.record(RunWaiting("input", "input"), CancelRequested("ann"))
     play.run()
     assert play.state.waiting is None
+
+
+def test_a_model_that_fails_in_the_moment_in_which_the_time_is_over_is_not_blamed():
+    play = Play(spec(limits=Limits(max_seconds=60.0)), [ModelFailed(1, "timeout", "cut off")])
+    asking = play.next()
+    assert isinstance(asking, AskModel)
+    assert asking.deadline is not None
+    play.now = asking.deadline - play.tick
+    play.ask(asking)
+    play.run()
+    assert play.state.ended is not None
+    assert play.state.ended.reason == "seconds"
+
+
+def test_of_two_calls_without_room_the_first_is_what_the_run_waits_for():
+    play = Play(spec(), [asks(("a", "pay"), ("b", "pay"))])
+    play.tool = lambda call: BudgetExceeded("cost_usd", 2, 1, "no", "pause", budget="team", call_id=call.call_id)
+    action = play.run()
+    assert isinstance(action, Wait)
+    assert action.waiting.calls == ("a",)
+
+
+def test_what_the_provider_has_counted_is_not_estimated_again():
+    play = Play(
+        spec(limits=Limits(max_tokens=240)), [asks(("a", "look"), usage=Usage(20, 5)), says("x")], says="x" * 800
+    )
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_the_name_of_a_call_counts_for_the_size_of_the_next_request():
+    name = "x" * 800
+    play = Play(spec(limits=Limits(max_tokens=150), tools=(rule(name),)), [asks(("a", name), usage=Usage()), says("x")])
+    play.run()
+    assert len(play.asked) == 1
+
+
+def test_what_was_read_after_the_last_change_is_not_read_again():
+    answers = [asks(("a", "save")), asks(("b", "look")), asks(("c", "look")), says("done")]
+    play = Play(spec(duplicates="short_circuit"), answers)
+    play.run()
+    assert [call.call_id for call in play.started] == ["a", "b"]
+
+
+def test_an_empty_answer_takes_nothing_of_the_history_with_it():
+    past = (user("before"), says("earlier").message)
+    created = RunCreated("clerk", "s", history="sha256:1")
+    asked = [created, RunClaimed(1), StepStarted(1), ModelResponded(1, says(""))]
+    facts = [*asked, OutputRejected("empty", "again"), RunRetried(1, "repairs_exhausted"), RunClaimed(2)]
+    state = fold(spec(repairs=Repairs(outputs=0)), "r1", enumerate(facts), past)
+    assert state.transcript == list(past)
