@@ -237,7 +237,10 @@ def test_a_run_that_is_driven_is_left_to_its_process(desk: Desk) -> None:
     with desk.start("run", "desk.yaml", "pay", "--id", "r1") as process:
         wait_until(desk.held("look"), process)
         assert desk.foliot("resume")[2] == "No interrupted runs in namespace default.\n"
-        assert desk.foliot("resume", "r1")[0] == 4
+        code, _, err = desk.foliot("resume", "r1")
+        assert code == 4
+        assert f"run r1 is at work: process {process.pid} on " in err
+        assert "`foliot cancel r1` ends it" in err
         assert "It is at work: calling look" in desk.foliot("why", "r1")[1]
 
         code, out, _ = desk.foliot("cancel", "r1", "--reason", "enough")

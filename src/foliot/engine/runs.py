@@ -20,7 +20,7 @@ from foliot.engine.loading import Specs, load_run, load_state, read_facts, read_
 from foliot.engine.signals import storable
 from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.engine.telemetry.log_fields import logged_with
-from foliot.engine.worker import identity, is_gone
+from foliot.engine.worker import identity, in_words, is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.codec import encode, type_of
 from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated
@@ -167,7 +167,8 @@ class Runs:
         except Held:
             info = await self.journal.get(run_id)
             if not self._is_gone(info.worker):
-                raise
+                hint = f"`foliot why {run_id}` says what it does, `foliot cancel {run_id}` ends it"
+                raise Held(f"run {run_id} is at work: {in_words(info.worker or '')} drives it", hint=hint) from None
             # The holder was killed on this machine: waiting for its lease to run out would help nobody. It is named by
             # its epoch, so that of several who find it dead one replaces it, and the others not that one.
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until, dead=info.epoch)

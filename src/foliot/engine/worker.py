@@ -24,6 +24,13 @@ def identity() -> str:
     return f"{host()}/{pid}/{_started(pid)}"
 
 
+def in_words(worker: str) -> str:
+    """`host.boot/4711/123` as people say it."""
+    name, _, rest = worker.partition("/")
+    pid = rest.partition("/")[0]
+    return f"process {pid} on {name.partition('.')[0]}" if pid else worker or "another process"
+
+
 def is_gone(worker: str | None) -> bool:
     """True when the worker was a process of this machine that certainly no longer runs; False when in doubt."""
     if worker is None:

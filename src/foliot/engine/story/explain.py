@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from foliot.engine.story.amounts import arguments, counted, duration, money, one_line, times, tokens
 from foliot.engine.story.causes import causes_of_failure
 from foliot.engine.story.trace import CallTrace, StepTrace, Trace
+from foliot.engine.worker import in_words
 from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
 from foliot.kernel.spec import RunSpec
 from foliot.store.runs import Phase
@@ -68,7 +69,7 @@ def _situation(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> E
         case None if trace.waiting is not None and trace.waiting_since is not None:
             return _waiting(trace, trace.waiting, trace.waiting_since, now)
         case None if standing.holder == "alive":
-            return Explanation(f"It is at work: {_doing(trace, now)}.", [f"held by {_worker(trace.worker)}"])
+            return Explanation(f"It is at work: {_doing(trace, now)}.", [f"held by {in_words(trace.worker)}"])
         case None:
             return _interrupted(trace, standing, spec, now)
         case RunSucceeded():
@@ -197,7 +198,7 @@ def _interrupted(trace: Trace, standing: Standing, spec: RunSpec, now: float) ->
     hint = Hint(f"foliot resume {trace.run_id}", "goes on where it was")
     since = duration(max(0.0, now - trace.last_at))
     if standing.holder == "gone":
-        chain = [f"{_worker(trace.worker)} is gone; it was {_doing(trace, trace.last_at)}"]
+        chain = [f"{in_words(trace.worker)} is gone; it was {_doing(trace, trace.last_at)}"]
     else:
         chain = [f"the process that drove it let it go; it was {_doing(trace, trace.last_at)}"]
     kept = counted(len([step for step in trace.steps if step.answered_at is not None]), "answer")
@@ -222,13 +223,6 @@ def _doing(trace: Trace, now: float) -> str:
 def _cut_off(trace: Trace) -> list[str]:
     cut = [call for call in trace.calls if call.synthetic == "cancelled"]
     return [f"{call.name} was stopped: {one_line(call.error.message, WIDTH)}" for call in cut if call.error]
-
-
-def _worker(worker: str) -> str:
-    """`host/4711/123` as people say it."""
-    host, _, rest = worker.partition("/")
-    pid = rest.partition("/")[0]
-    return f"process {pid} on {host.partition('.')[0]}" if pid else worker or "another process"
 
 
 # --- what it cost ------------------------------------------------------------------------------------------------
