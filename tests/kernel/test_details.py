@@ -15,9 +15,13 @@ from foliot.kernel.events import (
     ModelResponded,
     OutputAccepted,
     OutputRejected,
+    QuestionAnswered,
+    QuestionAsked,
+    RunCancelled,
     RunClaimed,
     RunCreated,
     RunDeadLettered,
+    RunFailed,
     RunResumed,
     RunRetried,
     RunSucceeded,
@@ -26,7 +30,16 @@ from foliot.kernel.events import (
     ToolFinished,
 )
 from foliot.kernel.loop import fold
-from foliot.kernel.messages import Media, Message, ModelResponse, ToolCall, ToolFailure, ToolResult, Usage
+from foliot.kernel.messages import (
+    Media,
+    Message,
+    ModelResponse,
+    ModelSettings,
+    ToolCall,
+    ToolFailure,
+    ToolResult,
+    Usage,
+)
 from foliot.kernel.rules import refusal
 from foliot.kernel.spec import Contract, Repairs
 from foliot.kernel.state import owner_of
@@ -329,3 +342,63 @@ def test_an_empty_answer_takes_nothing_of_the_history_with_it():
     facts = [*asked, OutputRejected("empty", "again"), RunRetried(1, "repairs_exhausted"), RunClaimed(2)]
     state = fold(spec(repairs=Repairs(outputs=0)), "r1", enumerate(facts), past)
     assert state.transcript == list(past)
+
+
+def test_a_question_with_choices_that_nobody_answers_in_time_is_over_all_the_same():
+    play = Play(spec(), [asks(("a", "look")), says("done")])
+    play.tool = lambda call: QuestionAsked("a", "look", "which?", ("x", "y"), expires_at=2e3)
+    assert isinstance(play.run(), Wait)
+    play.now = 2e3
+    play.record(RunResumed("timer"))
+    play.run()
+    assert [answered.answer for answered in play.all(QuestionAnswered)] == [None]
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_a_run_that_nobody_holds_does_not_end_with_a_call_that_has_no_result():
+    play = Play(spec())
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "pay"))), RunRetried(1, "worker_lost"))
+    assert refusal(play.state, RunFailed("x", "x", "x")) == "1 calls have no result yet"
+
+
+def test_a_cancellation_outlives_the_attempt_that_heard_it():
+    play = Play(spec())
+    play.record(CancelRequested("ann"), RunRetried(1, "worker_lost"), RunClaimed(2))
+    play.run()
+    assert isinstance(play.state.ended, RunCancelled)
+
+
+def test_the_delays_of_a_model_in_trouble_double():
+    play = Play(spec(repairs=Repairs(model=4)), [ModelFailed(1, "overloaded", "busy", retryable=True)] * 3)
+    delays: list[float] = []
+    for _ in range(3):
+        play.run()
+        failed_at = max(at for at, event in play.facts if isinstance(event, ModelFailed))
+        assert play.state.waiting is not None
+        delays.append(play.state.waiting.until - failed_at)
+        play.record(RunResumed("timer"))
+    assert delays == [2.0, 4.0, 8.0]
+
+
+def test_no_child_is_left_less_than_nothing():
+    left = remaining(Limits(max_steps=2, max_tokens=5, max_tool_calls=1), Spent(steps=3, input_tokens=9, tool_calls=2))
+    assert (left.max_steps, left.max_tokens, left.max_tool_calls) == (0, 0, 0)
+
+
+def test_a_contract_also_names_the_tools_that_may_be_looked_with():
+    play = Play(spec(contract=Contract(("save",))), [asks(("a", "look"))])
+    play.run()
+    assert play.started == []
+    assert isinstance(play.state.ended, RunFailed)
+
+
+def test_a_marker_is_what_it_is_in_every_letter():
+    play = Play(spec(contract=Contract((), ("TOTAL",)), repairs=Repairs(outputs=0)), [says("total 3")])
+    play.run()
+    assert isinstance(play.state.ended, RunFailed)
+
+
+def test_what_an_answer_may_take_at_most_is_never_raised():
+    play = Play(spec(limits=Limits(max_tokens=9000), settings=ModelSettings(max_output_tokens=100)), [says("x")])
+    play.run()
+    assert play.asked[0].request.settings.max_output_tokens == 100
