@@ -53,6 +53,12 @@ class Conflict(FoliotError):
     code, http, exit_code = "conflict", 409, 4
 
 
+class OutcomeUnknown(Conflict):
+    """It was asked for before, and nobody knows whether it was done then."""
+
+    code = "outcome_unknown"
+
+
 class Gone(FoliotError):
     code, http, exit_code = "gone", 410, 4
 

@@ -11,6 +11,7 @@ from aiohttp import web
 
 import foliot.client.http as module
 from foliot import Client
+from foliot.errors import Unavailable
 
 PASSED_ON = ("Authorization", "Idempotency-Key", "Content-Type", "If-Match")
 
@@ -66,3 +67,18 @@ async def test_a_grant_whose_answer_is_lost_is_given_once(
     first, second = between.keys
     assert first
     assert first == second
+
+
+async def test_what_went_wrong_is_told_and_not_that_its_outcome_is_unknown(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
+    token = await site.token()
+
+    async def away(*_: object, **__: object) -> None:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(site.runtime.approvals, "grant", away)
+    async with Client(site.url, token=token) as client:
+        with pytest.raises(Unavailable):
+            await client.grant(by="ann", tool="pay", seconds=60.0, namespace="default")

@@ -24,7 +24,7 @@ import msgspec
 
 from foliot.client.events import EventReader, ServerEvent
 from foliot.client.problems import error_of
-from foliot.errors import FoliotError, Unavailable, UsageError
+from foliot.errors import FoliotError, OutcomeUnknown, Unavailable, UsageError
 from foliot.version import __version__
 
 log = logging.getLogger(__name__)
@@ -110,10 +110,13 @@ class Http:
         again = method == "GET" if repeatable is None else repeatable
         limit = aiohttp.ClientTimeout(total=timeout or self.server.timeout, sock_connect=10.0)
         attempt = 0
+        before: Unavailable | None = None
         while True:
             attempt += 1
             try:
                 return await self._once(method, path, params, body, headers, limit)
+            except OutcomeUnknown as error:
+                raise before or error from error  # what went wrong says more than that nobody knows what came of it
             except _Lost as lost:
                 if attempt >= ATTEMPTS or not (again or not lost.reached):
                     raise self._unreachable(lost) from None
@@ -123,6 +126,7 @@ class Http:
                 undone = error.details.get("status") == 429
                 if attempt >= ATTEMPTS or not (again or undone) or (told or 0.0) > LONGEST_WAIT:
                     raise
+                before = error
                 pause = told if told is not None else _pause(attempt)
             await asyncio.sleep(pause)
 

@@ -15,6 +15,7 @@ from foliot.errors import (
     Gone,
     InvalidInput,
     NotFound,
+    OutcomeUnknown,
     SecretError,
     Unavailable,
     UsageError,
@@ -24,7 +25,8 @@ from foliot.resources.problems import Finding, ManifestError, Path, Problem
 BODY: Final = "request body"
 MOST_SHOWN: Final = 200
 _BY_CODE: Final[Mapping[str, type[FoliotError]]] = {
-    each.code: each for each in (InvalidInput, UsageError, NotFound, Conflict, Gone, Denied, SecretError, Unavailable)
+    each.code: each
+    for each in (InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied, SecretError, Unavailable)
 }
 # For a code that this version does not know, and for what a proxy in between says in its own words.
 _BY_STATUS: Final[Mapping[int, type[FoliotError]]] = {

@@ -17,7 +17,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from foliot.errors import Conflict, FoliotError
+from foliot.errors import Conflict, FoliotError, OutcomeUnknown
 from foliot.server.bodies import replayed
 from foliot.server.context import CALLER, Services
 from foliot.server.errors import BadParameter
@@ -55,7 +55,7 @@ async def answer_once(path: str, app: App, scope: Scope, receive: Receive, send:
         await _send(found, send, REPEATED)
     elif found.broken and path not in AGAIN:
         await _give_up(keys, found)
-        raise Conflict(
+        raise OutcomeUnknown(
             "a server stopped in the middle of this request: whether it was done is not known",
             hint="look whether it was; to ask for it again, use another key",
         )
