@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from foliot import Agent, Recorded, RunFailedError, Runtime, ScriptedModel, Streamed, tool
-from foliot.errors import Conflict, NotFound, UsageError
+from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.kernel.codec import type_of
 from foliot.kernel.messages import TextDelta
 from foliot.resources.problems import ManifestError
@@ -107,6 +107,12 @@ async def test_a_run_that_fails_raises_and_says_where_to_look(runtime: Runtime) 
     assert (result.phase, result.steps) == ("failed", 2)
     assert caught.value.hint == f"foliot why {result.run_id}"
     assert (await runtime.run(agent, "Oslo?", check=False)).phase == "failed"
+
+
+@pytest.mark.parametrize("run_id", ["", "a b", "../x", "-x", "x\ud800", "x" * 129])
+async def test_an_id_that_could_not_be_typed_again_is_refused(runtime: Runtime, run_id: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be the id of a run|is not text"):
+        await runtime.run(clerk(), "hi", run_id=run_id)
 
 
 async def test_the_same_run_id_again_gives_the_same_run(runtime: Runtime) -> None:

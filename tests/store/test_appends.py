@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from foliot.store.journal import LARGE, SqlJournal
+from foliot.store.journal import SqlJournal
+from foliot.store.large import LARGE
 from foliot.store.open import open_database
 from foliot.store.runs import Entry, JournalConflict, Lease, LeaseLost, NewRun
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+from typing import Final
 
+from foliot.errors import InvalidInput
+
+# What can be typed again, stands in a path, and cannot be taken for an option.
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 # Lower case without i, l, o, u: nothing to mistake when read aloud or typed from a screen.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -11,6 +17,15 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 def new_run_id(now: float) -> str:
     """Ten characters of time (milliseconds) and ten of chance: sorts by age, 50 random bits within a millisecond."""
     return id_from(now, secrets.randbits(50))
+
+
+def check_run_id(run_id: str) -> None:
+    """Raises `InvalidInput` for what cannot be the id of a run."""
+    if not _RUN_ID.fullmatch(run_id):
+        raise InvalidInput(
+            f"{run_id[:80]!r} cannot be the id of a run",
+            hint="use up to 128 letters, digits, dots, dashes, underscores and colons, such as `order-17`",
+        )
 
 
 def id_from(now: float, chance: int) -> str:

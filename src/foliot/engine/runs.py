@@ -14,7 +14,7 @@ from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
 from foliot.engine.budgets.opening import RunBudgets
 from foliot.engine.driver import Driver
-from foliot.engine.ids import new_run_id
+from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.keeper import Keeper
 from foliot.engine.loading import Specs, load_run, load_state, read_facts, read_history
 from foliot.engine.signals import storable
@@ -99,7 +99,10 @@ class Runs:
         is traced under, by default one of its own if this process traces. `also` is written with it.
         """
         now = self._clock()
-        run_id = run_id or new_run_id(now)
+        if run_id is None:
+            run_id = new_run_id(now)
+        else:
+            check_run_id(run_id)
         with storable(f"run {run_id}"):
             name, frozen = self._encoded(spec)
             told = msgspec.json.encode(tuple(history)) if history else b""

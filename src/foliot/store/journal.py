@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import msgspec
 
 from foliot.errors import Conflict, NotFound
-from foliot.store import queue
+from foliot.kernel.spec import digest as content_digest
+from foliot.store import large, queue
 from foliot.store.base import Database
 from foliot.store.runs import (
     TERMINAL,
@@ -28,9 +28,6 @@ from foliot.store.runs import (
 )
 from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows, run
 
-# A larger event is stored as content of its own, so that the tables stay small and equal payloads (the same document,
-# read by ten runs) are stored once.
-LARGE = 32 * 1024
 ALL_PHASES = ("pending", "running", "waiting", "succeeded", "failed", "cancelled")
 NO_LIMIT = 2**62
 
@@ -81,9 +78,13 @@ class SqlJournal:
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
         return [
-            Entry(row["seq"], row["at"], row["type"], await self.get_blob(row["blob"]) if row["blob"] else row["data"])
+            Entry(row["seq"], row["at"], row["type"], await self._whole(row) if row["blob"] else row["data"])
             for row in found
         ]
+
+    async def _whole(self, row: Row) -> bytes:
+        content = {name: await self.get_blob(name) for name in large.names_in(row["blob"])}
+        return large.joined(row["data"], row["blob"], content)
 
     async def get(self, run_id: str) -> RunInfo:
         found = await self._db.read("run_get", id=run_id)
@@ -128,7 +129,7 @@ class SqlJournal:
         return [Signal(row["id"], row["run_id"], row["at"], row["type"], row["data"]) for row in found]
 
     async def put_blob(self, data: bytes) -> str:
-        digest = _digest(data)
+        digest = content_digest(data)
         if not await self._db.read("blob_get", digest=digest):
             await self._db.write(_put_blobs, [{"digest": digest, "data": data, "at": self._clock()}])
         return digest
@@ -295,7 +296,7 @@ def _plan_advance(lease: Lease, entries: Sequence[Entry]) -> Planned | None:
     added: list[tuple[Any, ...]] = []
     for entry in entries:
         data = entry.data
-        if len(data) > LARGE:
+        if len(data) > large.LARGE:
             return None
         added.append((key, entry.seq, entry.at, entry.type, data, None))
     return Planned((last, key, lease.epoch, after), added)
@@ -307,13 +308,12 @@ _ADVANCE = Guarded(_advance, guard="run_advance", add="event_add", plan=_plan_ad
 def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
     added: list[tuple[Any, ...]] = []
     for entry in entries:
-        data, blob = entry.data, None
-        if len(data) > LARGE:
-            blob = _digest(data)
-            yield from many("blob_put", [{"digest": blob, "data": data, "at": entry.at}])
-            yield from many("blob_use", [{"digest": blob, "run": key}])
-            data = b""
-        added.append((key, entry.seq, entry.at, entry.type, data, blob))
+        data, note = entry.data, None
+        if len(data) > large.LARGE:
+            data, note, content = large.parted(data)
+            yield from many("blob_put", [{"digest": name, "data": content[name], "at": entry.at} for name in content])
+            yield from many("blob_use", [{"digest": name, "run": key} for name in content])
+        added.append((key, entry.seq, entry.at, entry.type, data, note))
     yield from many("event_add", added)
 
 
@@ -355,10 +355,6 @@ def _forget(run_id: str) -> Tx[None]:
 def _delete(ended: Sequence[Row]) -> Tx[None]:
     for name, column in (("purge_events", "key"), ("purge_signals", "id"), ("purge_uses", "key"), ("purge_run", "key")):
         yield from many(name, [{column: row[column]} for row in ended])
-
-
-def _digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _info(row: Row) -> RunInfo:

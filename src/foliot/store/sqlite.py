@@ -72,7 +72,7 @@ class SqliteDatabase:
             self._refuse()
         try:
             return fetch(connection.execute(self._texts[name], params), name, self._columns)  # type: ignore[return-value]  # list is invariant; the rows are new dicts
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeEncodeError) as error:
             raise explain(error, self.path) from error
 
     def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:

@@ -177,6 +177,11 @@ def told_in_words(path: Path) -> Generator[None]:
 def explain(error: Exception, path: Path) -> FoliotError:
     """The error of the tree that says what `error` means for the store at `path`."""
     match error:
+        case UnicodeEncodeError():
+            return InvalidInput(
+                f"{error.object[:80]!a} is not text that can be stored or looked up",
+                hint="it holds half of a character; see where it was cut",
+            )
         case apsw.ConstraintError():
             return Conflict("the change breaks a rule of the store", rule=str(error))
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():

@@ -243,7 +243,7 @@ class Executor:
             while True:
                 try:
                     result = execute(statement)
-                except apsw.Error as error:
+                except (apsw.Error, UnicodeEncodeError) as error:
                     told = explain(error, path)
                     told.__cause__ = error
                     body.throw(told)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from foliot.client.base import Applied
 from foliot.client.local_work import LocalWork
 from foliot.client.run_standing import RunOrder
 from foliot.client.work import Work
-from foliot.engine.ids import new_run_id
+from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.story.amounts import counted, duration
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.events import RunCreated
@@ -34,7 +33,6 @@ from foliot.results import RunResult
 from foliot.runtime import Runtime
 from foliot.store.runs import TERMINAL
 
-RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 PATHS: Final = ("/", "./", "../", "~")
 EXAMPLE: Final = 'For example `foliot run writer "Three lines on clocks"`.'
@@ -89,7 +87,10 @@ def run_command(
     """
     order = _understand(words, files, agent)
     if run_id is not None:
-        check_run_id(run_id)
+        try:
+            check_run_id(run_id)
+        except InvalidInput as error:
+            raise UsageError(error.message, hint=error.hint) from None
     elif order.input is None:
         raise _no_input()
     return run(_run(order, run_id, parse_labels(labels), user, as_json=as_json, quiet=quiet, wait=stays(wait)))
@@ -144,15 +145,6 @@ def _read_stdin() -> str:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(f"The input is not UTF-8 text (byte {error.start}).") from None
-
-
-def check_run_id(run_id: str) -> None:
-    """Raises `UsageError` for what could not be typed again, or be told from an option."""
-    if not RUN_ID.fullmatch(run_id):
-        raise UsageError(
-            f"{run_id[:80]!r} cannot be the id of a run.",
-            hint="Use up to 128 letters, digits, dots, dashes, underscores and colons, such as `order-17`.",
-        )
 
 
 def parse_labels(pairs: Sequence[str]) -> dict[str, str]:

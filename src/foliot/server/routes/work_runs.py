@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
@@ -16,6 +15,7 @@ from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.client.work import Answered
 from foliot.engine.approval.grants import new_grant_name
 from foliot.engine.approval.service import Decision
+from foliot.engine.ids import check_run_id
 from foliot.errors import InvalidInput, NotFound
 from foliot.server.access.guard import ROLE, new_router
 from foliot.server.access.identity import Caller
@@ -32,7 +32,6 @@ from foliot.store.runs import TASK_LABEL, Phase, RunInfo
 router = new_router("work")
 
 RUN_PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
-RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -109,7 +108,7 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
     order = await form(request, RunOrder)
     if order.namespace != space(namespace):
         raise InvalidInput("the namespace of the order is not that of the request")
-    _check_id(order.run_id)
+    check_run_id(order.run_id)
     done = _act(services, caller, request, "begun", "Run", order.namespace, order.run_id)
     info = await begin_run(services, order, done.record)
     done.tell()
@@ -143,7 +142,7 @@ async def fork(name: Name, request: Request, services: ServicesDep, caller: Call
     """Run again from a step on, with something changed, beside the original; driven here."""
     info = await _run(services, caller, request, name)
     order = await form(request, ForkOrder)
-    _check_id(order.new_id)
+    check_run_id(order.new_id)
     if order.at < 1:
         raise InvalidInput(f"there is no step {order.at}")
     done = _act(services, caller, request, "forked", "Run", info.namespace, order.new_id)
@@ -307,11 +306,6 @@ async def questions(services: ServicesDep, caller: CallerDep, namespace: Namespa
 
 
 # --- how it is done ----------------------------------------------------------------------------------------------
-
-
-def _check_id(run_id: str) -> None:
-    if not RUN_ID.fullmatch(run_id):
-        raise InvalidInput("this cannot be the id of a run", hint="up to 128 letters, digits, dots, dashes and colons")
 
 
 async def _run(services: Services, caller: Caller, request: Request, word: str) -> RunInfo:
