@@ -111,7 +111,7 @@ async def test_a_run_that_fails_raises_and_says_where_to_look(runtime: Runtime) 
 
 @pytest.mark.parametrize("run_id", ["", "a b", "../x", "-x", "x\ud800", "x" * 129])
 async def test_an_id_that_could_not_be_typed_again_is_refused(runtime: Runtime, run_id: str) -> None:
-    with pytest.raises(InvalidInput, match="cannot be the id of a run|is not text"):
+    with pytest.raises(InvalidInput, match=r"cannot be the id of a run|is not text"):
         await runtime.run(clerk(), "hi", run_id=run_id)
 
 

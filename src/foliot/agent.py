@@ -115,6 +115,11 @@ class Agent(Generic[Value]):
         return definition_digest(self.document)
 
     @property
+    def pins(self) -> dict[str, str]:
+        """What a run of it is begun from, by name: the digest of its declaration."""
+        return {f"Agent/{self.name}": self.digest}
+
+    @property
     def model_ref(self) -> str:
         return self.document["spec"]["model_ref"]
 

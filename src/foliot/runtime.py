@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,10 +45,9 @@ from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.store.base import ResourceStore
 from foliot.store.runs import TASK_LABEL, Beside, Held, RunInfo, Signal
-from foliot.tools.base import Tool
+from foliot.tools.base import Tool, Toolbox
 
 if TYPE_CHECKING:
-    from foliot.engine.relay import Relay
     from foliot.offering import Offering
     from foliot.tasking import Tasking
     from foliot.tools.backends.callbacks import Callbacks
@@ -191,8 +190,18 @@ class Runtime:
         known = await self._assembly.agent(agent)
         if run_id is not None and await self._exists(run_id):
             return await self.resume(run_id, stream=stream, check=check)
-        how: dict[str, Any] = {"run_id": run_id, "labels": labels, "stream": stream, "history": history, "also": also}
-        driver = await self._start(known, input, user, adjust, **how)
+        spec, tools = await self._pinned(known, user)
+        driver = await self.runs.start(
+            spec if adjust is None else adjust(spec),
+            messages_of(input),
+            run_id=run_id,
+            history=history,
+            definitions=known.pins,
+            labels=labels,
+            tools=tools,
+            stream=stream,
+            also=also,
+        )
         return await self._finish(driver, known, check, stream=stream)
 
     async def stream(
@@ -216,7 +225,11 @@ class Runtime:
             if await self._exists(run_id):
                 drive = self.resume(run_id, stream=True, check=False)
             else:
-                driver = await self._start(agent, input, user, run_id=run_id, labels=labels, stream=True)
+                spec, tools = await self._pinned(agent, user)
+                given, pins = messages_of(input), agent.pins
+                driver = await self.runs.start(
+                    spec, given, run_id=run_id, definitions=pins, labels=labels, tools=tools, stream=True
+                )
                 drive = self._finish(driver, agent, False, stream=True)
             task = asyncio.create_task(drive)
             task.add_done_callback(lambda _: reader.close())
@@ -296,7 +309,7 @@ class Runtime:
         on; events are then read from the journal.
         """
         relay = self._open().relay if elsewhere else None
-        return self._hub.read(run_id) if relay is None else _from_elsewhere(relay, self._hub, run_id)
+        return self._hub.read(run_id) if relay is None else relay.read(run_id)
 
     def share(self) -> None:
         """Let other processes read along what this runtime drives. Workers do so by themselves."""
@@ -440,15 +453,10 @@ class Runtime:
     async def _exists(self, run_id: str) -> bool:
         return bool(await self.runs.journal.read(run_id, limit=1))
 
-    async def _start(self, agent: Agent, input: Input, user: str, adjust: Adjust | None = None, **how: Any) -> Driver:
-        """`how` is as in `Runs.start`."""
+    async def _pinned(self, agent: Agent, user: str) -> tuple[RunSpec, Toolbox]:
+        """What a run of this agent for this user is pinned to, and its tools."""
         spec, tools = await self._assembly.prepare(agent)
-        if user:
-            spec = begun_for(spec, user)
-        if adjust is not None:
-            spec = adjust(spec)
-        definitions = {f"Agent/{agent.name}": agent.digest}
-        return await self.runs.start(spec, messages_of(input), definitions=definitions, tools=tools, **how)
+        return begun_for(spec, user) if user else spec, tools
 
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
@@ -482,12 +490,6 @@ class Runtime:
             await self._pause()
         _, state = await self.runs.load(run_id)
         return state
-
-
-@contextlib.contextmanager
-def _from_elsewhere(relay: Relay, hub: Hub, run_id: str) -> Generator[Reader]:
-    with hub.read(run_id) as reader, relay.reading(run_id):
-        yield reader
 
 
 def _asks(state: State) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.bus.live import LiveBus, Subscription
-from foliot.engine.live import Hub, Output, Streamed
+from foliot.engine.live import Hub, Output, Reader, Streamed
 from foliot.kernel.messages import Delta, ReasoningDelta, TextDelta
 from foliot.stopping import stop_tasks
 
@@ -95,6 +95,12 @@ class Relay:
         if self._work is None:
             self._hub.carry_to(self, self._wishes)
             self._work = asyncio.create_task(self._run())
+
+    @contextmanager
+    def read(self, run_id: str) -> Generator[Reader]:
+        """As `Hub.read`, with what the run does elsewhere."""
+        with self._hub.read(run_id) as reader, self.reading(run_id):
+            yield reader
 
     @contextmanager
     def reading(self, run_id: str) -> Generator[None]:
