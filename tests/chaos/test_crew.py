@@ -186,13 +186,13 @@ class Crew:
         keys = list(charges)
         for start in range(0, len(keys), 50):
             await asyncio.gather(*(self._verify_charge(charges[key]) for key in keys[start : start + 50]))
-        assert len(charges) == self.tasks * len(AGENTS)
-        assert len(by_key(marks, "save")) == self.tasks * len(AGENTS)
         for number in range(self.tasks):
             records = await self.runtime.tasking.tasks.events("default", f"t{number}")
             ends = [record.event for record in records if record.event.__struct_config__.tag.startswith("task.")]
             assert [type(end) for end in ends[1:]] == [TaskSucceeded], f"t{number}: {ends[1:]}"
             assert ends[1].output == "close is done"
+        assert len(charges) == self.tasks * len(AGENTS)
+        assert len(by_key(marks, "save")) == self.tasks * len(AGENTS)
 
     async def _verify_charge(self, made: list[Mark]) -> None:
         """One charge for the first attempt and one for each that a person ordered, by whoever held the run then."""

@@ -14,6 +14,7 @@ from foliot.engine.runs import user_message
 from foliot.engine.tenure import Tenure
 from foliot.errors import Unavailable
 from foliot.kernel.events import RunSucceeded, RunWaiting, ToolStarted
+from foliot.kernel.messages import ToolResult
 from foliot.kernel.spec import Effect
 from foliot.store.memory import MemoryJournal
 from foliot.store.runs import LeaseLost
@@ -22,7 +23,11 @@ from foliot.testing.simulator.report import Report
 from foliot.testing.simulator.simulation import simulate
 from foliot.testing.simulator.virtual_loop import VirtualLoop
 from foliot.testing.workshop.simulation import simulate as simulate_workshop
+from foliot.tools.base import Invocation
 from foliot.tools.function import tool
+from foliot.tools.parts import Parts
+from foliot.tools.pipeline import Pipeline
+from foliot.tools.rules import FixedRules, Rules, RuleSource
 from tests.engine.kit import Engine, calls, in_turn, says
 
 
@@ -127,7 +132,7 @@ class Away(MemoryJournal):
 class Shop:
     """An engine in virtual time, with a tool that pays and takes ten minutes over it."""
 
-    def __init__(self, effect: Effect = "once") -> None:
+    def __init__(self, effect: Effect = "once", rules: RuleSource | None = None) -> None:
         self.loop = VirtualLoop(Random(1), latest=10_000.0)
         self.journal = Away()
         self.begun: asyncio.Future[None] = self.loop.create_future()
@@ -145,7 +150,8 @@ class Shop:
             self.paid.append(self.loop.time())
             return "paid"
 
-        self.engine = Engine(in_turn(calls("pay"), says("done")), [pay], journal=self.journal)
+        toolbox = None if rules is None else Pipeline([pay], Parts(rules=rules))
+        self.engine = Engine(in_turn(calls("pay"), says("done")), [pay], journal=self.journal, toolbox=toolbox)
         self.engine.runs = self.engine.process("w1")
         self.engine.runs._clock = self.clock
         self.engine.runs._keeper._clock = self.clock
@@ -182,6 +188,69 @@ def test_an_outage_within_the_lease_costs_only_its_time() -> None:
     shop.loop.run(scene())
     assert len(shop.paid) == 1
     assert shop.stopped == []
+
+
+class Rulebook(FixedRules):
+    """Can be made not to answer."""
+
+    away = True
+
+    async def rules(self, namespace: str) -> Rules:
+        if self.away:
+            raise Unavailable("the database at 10.0.0.1 does not answer")
+        return super().at_hand(namespace)
+
+    def at_hand(self, namespace: str) -> Rules | None:  # type: ignore[override]  # a base that always has them
+        return None
+
+
+def test_rules_that_cannot_be_read_for_a_moment_are_no_answer_to_the_model() -> None:
+    """What governs a call is asked again, and the call is made once."""
+    rules = Rulebook()
+    shop = Shop(rules=rules)
+
+    async def scene() -> None:
+        driver = await shop.engine.runs.start(shop.engine.spec, (user_message("go"),), run_id="r1")
+        task = asyncio.create_task(shop.engine.runs.drive(driver))
+        await asyncio.sleep(20.0)
+        assert not shop.begun.done()
+        rules.away = False
+        assert isinstance((await shop.end(task)).ended, RunSucceeded)
+
+    shop.loop.run(scene())
+    assert len(shop.paid) == 1
+    assert [len(request.messages) for request in shop.engine.models.requests] == [1, 3]
+    (result,) = shop.engine.models.requests[-1].messages[-1].parts
+    assert isinstance(result, ToolResult)
+    assert (result.error, result.text) == (None, "paid")
+
+
+def test_rules_that_stay_away_with_the_store_let_the_run_go_undecided() -> None:
+    shop = Shop(rules=Rulebook())
+
+    async def scene() -> None:
+        driver = await shop.engine.runs.start(shop.engine.spec, (user_message("go"),), run_id="r1")
+        task = asyncio.create_task(shop.engine.runs.drive(driver))
+        await asyncio.sleep(5.0)
+        shop.journal.away = True
+        with pytest.raises((Unavailable, LeaseLost)):
+            await shop.end(task)
+
+    shop.loop.run(scene())
+    assert shop.paid == []
+
+
+async def test_a_call_outside_any_run_is_refused_and_not_told_where_the_database_is() -> None:
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        raise AssertionError("ungoverned")
+
+    result = await Pipeline([pay], Parts(rules=Rulebook())).call(Invocation("", "c1", "pay", {}, "k"))
+
+    assert result.error is not None
+    assert result.error.retryable
+    assert "10.0.0.1" not in result.text
 
 
 @pytest.mark.parametrize("how", ["away", "silent"])

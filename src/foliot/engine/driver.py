@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from foliot.engine.appending import append_again, persist
 from foliot.engine.approval.parking import Parking
@@ -41,6 +41,8 @@ from foliot.store.runs import Beside, Entry, Journal, Lease, LeaseLost, Phase, S
 from foliot.tools.base import Admitted, Toolbox
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # How long something that was told to stop may take before the driver goes on without it.
 STOP_WITHIN = 5.0
@@ -258,7 +260,12 @@ class Driver:
         try:
             return await look()
         except Unavailable as error:
-            return await persist(look, error, run_id=self.lease.run_id, tenure=self._tenure)
+            return await self._persist(look, error)
+
+    def _persist(self, attempt: Callable[[], Awaitable[T]], error: Unavailable) -> Awaitable[T]:
+        """Do again what a store that is away has kept from being done, for as long as the lease lasts."""
+        log.info("run %s waits for a store that does not answer: %s", self.lease.run_id, error.message)
+        return persist(attempt, error, run_id=self.lease.run_id, tenure=self._tenure)
 
     async def _end(self, action: End, settlement: Settlement) -> None:
         """End a run of a task, unless its task wants another attempt of it."""
@@ -323,7 +330,7 @@ class Driver:
 
     async def _start_calls(self, action: CallTools) -> None:
         """Refused calls are answered at once; the starts of the others become durable, then they act."""
-        admitted, refused = await admit_calls(self._tools, self.state, action, self._caller)
+        admitted, refused = await admit_calls(self._tools, self.state, action, self._caller, self._persist)
         for fact in refused:
             self._take(fact, None)
         if not admitted and not refused:

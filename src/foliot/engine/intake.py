@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Awaitable, Callable
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -11,6 +12,7 @@ from foliot.engine.budgets.calls import shortage_of
 from foliot.engine.definition import LOCK
 from foliot.engine.effects import failed
 from foliot.engine.turns import whose_turn
+from foliot.errors import Unavailable
 from foliot.kernel.actions import CallIntent, CallTools, CheckOutput, Compact
 from foliot.kernel.events import (
     ApprovalRequested,
@@ -26,6 +28,8 @@ from foliot.kernel.state import State
 from foliot.kernel.traces import under_call
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox
 
+Outcome: TypeAlias = Admitted | Parked | ToolResult
+Persist: TypeAlias = Callable[[Callable[[], Awaitable[Outcome]], Unavailable], Awaitable[Outcome]]
 Answered: TypeAlias = ToolFinished | ApprovalRequested | QuestionAsked | BudgetExceeded
 """What becomes of a call that does not act now: its result, what a person has to say first, or what it waits for."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -33,12 +37,13 @@ MOST_PROBLEMS_TOLD = 8
 
 
 async def admit_calls(
-    tools: Toolbox, state: State, action: CallTools, caller: Caller | None = None
+    tools: Toolbox, state: State, action: CallTools, caller: Caller | None = None, persist: Persist | None = None
 ) -> tuple[list[tuple[CallIntent, Admitted]], list[Answered]]:
     """Who may act; and the results of those who may not, or the questions to be answered first.
 
     Neither, for a call whose turn has not come: another one of the same step has to be finished before it.
-    `caller` is that of `caller_of`, by whoever has it already.
+    `caller` is that of `caller_of`, by whoever has it already. `persist` asks again about a call when what governs it
+    could not be looked up. Raises `Unavailable` without it, and what it raises.
     """
     caller = caller or caller_of(state)
     admitted: list[tuple[CallIntent, Admitted]] = []
@@ -49,7 +54,13 @@ async def admit_calls(
         ready = turns.ready
         refused.extend(turns.failed)
     for intent in ready:
-        outcome = await tools.admit(_invocation(state, intent, caller))
+        call = _invocation(state, intent, caller)
+        try:
+            outcome = await tools.admit(call)
+        except Unavailable as error:
+            if persist is None:
+                raise
+            outcome = await persist(partial(tools.admit, call), error)
         if isinstance(outcome, ToolResult):
             refused.append(shortage_of(intent.call_id, outcome.error) or ToolFinished(outcome))
         elif isinstance(outcome, Parked):

@@ -222,7 +222,11 @@ class Toolbox(Protocol):
     def definition(self, name: str) -> ToolDefinition | None: ...
 
     async def admit(self, call: Invocation) -> Admitted | Parked | ToolResult:
-        """The call, ready to act; the question that has to be answered first; or the result that refuses it."""
+        """The call, ready to act; the question that has to be answered first; or the result that refuses it.
+
+        Raises `Unavailable` for a call of a run when what governs it cannot be looked up now: nothing was decided then,
+        and whoever drives the run asks again.
+        """
         ...
 
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
-from foliot.errors import Conflict
+from foliot.errors import Conflict, Unavailable
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import (
     Admitted,
@@ -63,6 +64,10 @@ from foliot.tools.stages.retry import Retries
 from foliot.tools.stages.secrets import Secrets
 from foliot.tools.stages.truncate import Truncate
 from foliot.tools.verdict import Verdict
+
+log = logging.getLogger(__name__)
+
+UNGOVERNED: Final = ToolError("what governs the call cannot be looked up now, so it was not run", retryable=True)
 
 
 class Layer(Protocol):
@@ -243,6 +248,10 @@ class Pipeline:
                     await self._note("admitted", call, entry, asks=asks, arguments=kept)
         except ApprovalNeeded as needed:
             return await self._park(call, entry, asks, needed.parked)
+        except Unavailable as error:
+            if call.run_id and error.retryable:
+                raise  # a database that is away for a moment is no answer to a model
+            return await self._refuse(call, entry, asks, _ungoverned(error))
         except Exception as error:
             # Governance fails closed: a layer that breaks refuses the call.
             return await self._refuse(call, entry, asks, error)
@@ -250,7 +259,10 @@ class Pipeline:
 
     async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
         """Both halves at once, for callers that keep no journal."""
-        admitted = await self.admit(call)
+        try:
+            admitted = await self.admit(call)
+        except Unavailable as error:
+            return await self._refuse(call, self._entries.get(call.tool), (), _ungoverned(error))
         if isinstance(admitted, Parked):
             return failure_result(call, _nobody_waits(call, admitted))
         return admitted if isinstance(admitted, ToolResult) else await admitted.run(on_output=on_output)
@@ -320,6 +332,12 @@ class Pipeline:
             kept = self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
             if kept is not None:
                 await kept
+
+
+def _ungoverned(error: Unavailable) -> ToolError:
+    """Where the database is, and why it does not answer, is not for whoever calls."""
+    log.warning("a call was refused because what governs it cannot be looked up: %s", error.message)
+    return UNGOVERNED
 
 
 def _nobody_waits(call: Invocation, parked: Parked) -> ToolError:

@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum
 from typing import Any, Final, Protocol, cast
 
+from foliot.errors import Unavailable
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import Admitted, Caller, Invocation, OnOutput, Parked, Toolbox, ToolDefinition, ToolTimeout
+from foliot.tools.pipeline import UNGOVERNED
 from foliot.tools.result import failure_result
 from foliot.tools.serving.health import Health
 from foliot.tools.serving.ledger import Collision, Corrupt, Ledger, StoreFailed
@@ -160,7 +162,11 @@ class Handler:
             # Nothing happened, so nothing is kept: the same call may come again with more time.
             return await self._publish(call, self._too_late(call), path="rejection")
         invocation = self._invocation(call, meta)
-        admitted = await self._tools.admit(invocation)
+        try:
+            admitted = await self._tools.admit(invocation)
+        except Unavailable:
+            # Nothing was decided, so nothing is kept: the same call may come again.
+            return await self._publish(call, answer(call, failure_result(invocation, UNGOVERNED)), path="rejection")
         if isinstance(admitted, Parked) and admitted.question is None:
             return await self._ask_for_approval(call)
         if isinstance(admitted, Parked):
