@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from typing import Protocol
 import pytest
 from click.testing import CliRunner
 
+from foliot.cli.logs import ToStderr
 from foliot.cli.main import cli as root
 
 
@@ -36,7 +38,9 @@ class Foliot(Protocol):
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home folder that no other test sees, and none of the caller's settings. Modules of tools that lie beside it are
-    forgotten afterwards: the next test may have others of the same name."""
+    forgotten afterwards: the next test may have others of the same name. The log goes again where it went before."""
+    log = logging.getLogger()
+    handlers, level = list(log.handlers), log.level
     for name in list(os.environ):
         if name.startswith("FOLIOT_") and not name.startswith("FOLIOT_TEST_"):
             monkeypatch.delenv(name)
@@ -46,6 +50,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FOLIOT_HOME", str(folder))
     monkeypatch.chdir(tmp_path)
     yield folder
+    log.handlers[:] = [each for each in log.handlers if each in handlers or not isinstance(each, ToStderr)]
+    log.setLevel(level)
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}{os.sep}"):
             del sys.modules[name]

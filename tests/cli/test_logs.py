@@ -19,6 +19,7 @@ log = logging.getLogger("foliot.test")
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
+    configure(settings())  # whoever served in this process before may have left its own
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

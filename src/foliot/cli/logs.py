@@ -28,12 +28,12 @@ def configure(settings: Settings, *, service: bool = False) -> None:
     warnings are shown as Python shows them.
     """
     root = logging.getLogger()
-    for handler in [each for each in root.handlers if isinstance(each, _ToStderr)]:
+    for handler in [each for each in root.handlers if isinstance(each, ToStderr)]:
         root.removeHandler(handler)
     if settings.log_format == "text" and not service:
         return
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    handler = _ToStderr(level)
+    handler = ToStderr(level)
     handler.setFormatter(_JsonLines() if settings.log_format == "json" else _TextLines(SERVICE))
     handler.addFilter(_clean)
     root.addHandler(handler)
@@ -41,7 +41,7 @@ def configure(settings: Settings, *, service: bool = False) -> None:
         root.setLevel(level)
 
 
-class _ToStderr(logging.StreamHandler[Any]):
+class ToStderr(logging.StreamHandler[Any]):
     """To whatever stderr is at that moment: it may be replaced while the process lives."""
 
     def __init__(self, level: int) -> None:
