@@ -108,7 +108,7 @@ async def test_what_is_no_input_starts_no_run(input: Any) -> None:
 async def test_what_is_no_agent_is_refused_in_words() -> None:
     async with Runtime("memory:") as rt:
         with pytest.raises(UsageError, match="3 is no agent"):
-            await rt.run(3, "hello")  # type: ignore[arg-type]
+            await rt.run(3, "hello")  # type: ignore[arg-type]  # wrong on purpose
 
 
 # --- what is said and answered ------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_parameters_that_cannot_be_named_are_refused(function: Callable[..., Non
 
 
 def properties(made: object) -> dict[str, dict[str, object]]:
-    schema = made.definition.schema  # type: ignore[attr-defined]
+    schema = made.definition.schema  # type: ignore[attr-defined]  # the decorators between hide what it is
     return schema["properties"]
 
 
@@ -287,14 +287,14 @@ async def test_a_coroutine_that_exits_does_not_end_the_process() -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: tool(5), "5 cannot be a tool"),  # type: ignore[call-overload]
+        (lambda: tool(5), "5 cannot be a tool"),  # type: ignore[call-overload]  # wrong on purpose
         (lambda: tool(functools.partial(print, 1)), "cannot be a tool"),
         (lambda: tool(Address), "cannot be a tool"),
         (lambda: tool(lambda city: city), "a lambda has no name"),
         (lambda: tool(takes_a_function), r"takes_a_function\(\) cannot be a tool: .*JsonSchema"),
         (lambda: tool(takes_what_is_not_there), "cannot be resolved"),
-        (lambda: tool(effect="reed")(forecast.function), "'reed' is not an effect"),  # type: ignore[arg-type]
-        (lambda: tool(on_unknown="hope")(forecast.function), "on_unknown='hope'"),  # type: ignore[arg-type]
+        (lambda: tool(effect="reed")(forecast.function), "'reed' is not an effect"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: tool(on_unknown="hope")(forecast.function), "on_unknown='hope'"),  # type: ignore[arg-type]  # wrong on purpose
     ],
 )
 def test_what_cannot_be_a_tool_is_refused_in_words(make: Callable[[], object], why: str) -> None:

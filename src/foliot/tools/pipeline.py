@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 from foliot.errors import Conflict, Unavailable
 from foliot.kernel.messages import ToolResult
@@ -66,8 +66,6 @@ from foliot.tools.stages.truncate import Truncate
 from foliot.tools.verdict import Verdict
 
 log = logging.getLogger(__name__)
-
-UNGOVERNED: Final = ToolError("what governs the call cannot be looked up now, so it was not run", retryable=True)
 
 
 class Layer(Protocol):
@@ -251,7 +249,7 @@ class Pipeline:
         except Unavailable as error:
             if call.run_id and error.retryable:
                 raise  # a database that is away for a moment is no answer to a model
-            return await self._refuse(call, entry, asks, _ungoverned(error))
+            return await self._refuse(call, entry, asks, ungoverned(error))
         except Exception as error:
             # Governance fails closed: a layer that breaks refuses the call.
             return await self._refuse(call, entry, asks, error)
@@ -262,7 +260,7 @@ class Pipeline:
         try:
             admitted = await self.admit(call)
         except Unavailable as error:
-            return await self._refuse(call, self._entries.get(call.tool), (), _ungoverned(error))
+            return await self._refuse(call, self._entries.get(call.tool), (), ungoverned(error))
         if isinstance(admitted, Parked):
             return failure_result(call, _nobody_waits(call, admitted))
         return admitted if isinstance(admitted, ToolResult) else await admitted.run(on_output=on_output)
@@ -334,10 +332,10 @@ class Pipeline:
                 await kept
 
 
-def _ungoverned(error: Unavailable) -> ToolError:
+def ungoverned(error: Unavailable) -> ToolError:
     """Where the database is, and why it does not answer, is not for whoever calls."""
     log.warning("a call was refused because what governs it cannot be looked up: %s", error.message)
-    return UNGOVERNED
+    return ToolError("what governs the call cannot be looked up now, so it was not run", retryable=True)
 
 
 def _nobody_waits(call: Invocation, parked: Parked) -> ToolError:

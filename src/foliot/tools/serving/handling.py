@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 from foliot.errors import Unavailable
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import Admitted, Caller, Invocation, OnOutput, Parked, Toolbox, ToolDefinition, ToolTimeout
-from foliot.tools.pipeline import UNGOVERNED
+from foliot.tools.pipeline import ungoverned
 from foliot.tools.result import failure_result
 from foliot.tools.serving.health import Health
 from foliot.tools.serving.ledger import Collision, Corrupt, Ledger, StoreFailed
@@ -164,9 +164,10 @@ class Handler:
         invocation = self._invocation(call, meta)
         try:
             admitted = await self._tools.admit(invocation)
-        except Unavailable:
+        except Unavailable as error:
             # Nothing was decided, so nothing is kept: the same call may come again.
-            return await self._publish(call, answer(call, failure_result(invocation, UNGOVERNED)), path="rejection")
+            refused = failure_result(invocation, ungoverned(error))
+            return await self._publish(call, answer(call, refused), path="rejection")
         if isinstance(admitted, Parked) and admitted.question is None:
             return await self._ask_for_approval(call)
         if isinstance(admitted, Parked):
