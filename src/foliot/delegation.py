@@ -24,6 +24,7 @@ from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.budget import Limits, narrow, remaining
 from foliot.kernel.calls import parse_arguments
 from foliot.kernel.events import CancelRequested, RunCreated, RunSucceeded
+from foliot.kernel.identity import Identity
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call, State
 from foliot.kernel.traces import under_call
@@ -190,6 +191,7 @@ class Delegator:
             tools = await self._assembly.pipeline(spec)
         except (NotFound, UsageError) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
+        caller = order.caller
         spec = replace(_narrowed(spec, order), limits=narrow(self._share(order), spec.limits))
         return await self._runs.start(
             spec,
@@ -199,6 +201,10 @@ class Delegator:
             parent=order.parent,
             depth=order.depth,
             trace=self._trace(order),
+            identity=Identity(caller.user, caller.by, caller.via),
+            task=caller.task,
+            system=caller.system,
+            ancestors=(*caller.ancestors, caller.agent) if caller.agent else caller.ancestors,
             tools=tools,
         )
 

@@ -23,7 +23,6 @@ from foliot.assembly import Assembly
 from foliot.composition import Parts, compose
 from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.service import ApprovalService, Decision
-from foliot.engine.budgets.lineage import begun_for
 from foliot.engine.budgets.waking import is_short
 from foliot.engine.driver import Driver
 from foliot.engine.fork import branch
@@ -37,6 +36,7 @@ from foliot.engine.summary import phase_of
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.inputs import Input, messages_of
 from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
+from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.spec import RunSpec, decode_spec
 from foliot.kernel.state import State
@@ -45,7 +45,7 @@ from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.store.base import ResourceStore
 from foliot.store.runs import TASK_LABEL, Beside, Held, RunInfo, Signal
-from foliot.tools.base import Tool, Toolbox
+from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
     from foliot.offering import Offering
@@ -173,6 +173,7 @@ class Runtime:
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         user: str = "",
+        identity: Identity | None = None,
         history: Sequence[Message] = (),
         adjust: Adjust | None = None,
         stream: bool = False,
@@ -181,7 +182,8 @@ class Runtime:
     ) -> RunResult[Value]:
         """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
 
-        `user` is who it is run for, as budgets, conditions and records name him. `history` is what was said before.
+        `user` is who it is run for, as budgets, conditions and records name him; a program that acts for callers of its
+        own gives the whole `identity`. `history` is what was said before.
         `adjust` changes what this one run is pinned to. `stream` lets whoever watches see answers as they are written.
         What `also` writes is stored together with a run that is new, or not at all.
 
@@ -190,7 +192,7 @@ class Runtime:
         known = await self._assembly.agent(agent)
         if run_id is not None and await self._exists(run_id):
             return await self.resume(run_id, stream=stream, check=check)
-        spec, tools = await self._pinned(known, user)
+        spec, tools = await self._assembly.prepare(known)
         driver = await self.runs.start(
             spec if adjust is None else adjust(spec),
             messages_of(input),
@@ -198,6 +200,7 @@ class Runtime:
             history=history,
             definitions=known.pins,
             labels=labels,
+            identity=identity or Identity(user, via="python"),
             tools=tools,
             stream=stream,
             also=also,
@@ -212,6 +215,7 @@ class Runtime:
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         user: str = "",
+        identity: Identity | None = None,
     ) -> AsyncIterator[Live]:
         """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
 
@@ -225,10 +229,16 @@ class Runtime:
             if await self._exists(run_id):
                 drive = self.resume(run_id, stream=True, check=False)
             else:
-                spec, tools = await self._pinned(agent, user)
-                given, pins = messages_of(input), agent.pins
+                spec, tools = await self._assembly.prepare(agent)
                 driver = await self.runs.start(
-                    spec, given, run_id=run_id, definitions=pins, labels=labels, tools=tools, stream=True
+                    spec,
+                    messages_of(input),
+                    run_id=run_id,
+                    definitions=agent.pins,
+                    labels=labels,
+                    identity=identity or Identity(user, via="python"),
+                    tools=tools,
+                    stream=True,
                 )
                 drive = self._finish(driver, agent, False, stream=True)
             task = asyncio.create_task(drive)
@@ -267,13 +277,16 @@ class Runtime:
         model: str | None = None,
         input: Input | None = None,
         new_id: str | None = None,
+        user: str = "",
+        identity: Identity | None = None,
         stream: bool = False,
         check: bool = True,
         also: Beside | None = None,
     ) -> RunResult:
         """A new run that shares the past of another before step `at`, with another prompt, endpoint or input.
 
-        `new_id` is the id of the new run, so that it can be watched from its first event.
+        `new_id` is the id of the new run, so that it can be watched from its first event. It acts for `user`, or as the
+        whole `identity` says: whoever forks a run does not become the one that it was run for.
         """
         said = None if input is None else messages_of(input)
         base = await branch(self.runs, run_id, at=at, prompt=prompt, input=said)
@@ -283,9 +296,14 @@ class Runtime:
             base.input,
             run_id=new_id,
             history=base.history,
-            definitions=base.definitions,
+            definitions=base.created.definitions,
             labels=base.labels,
             fork=base.fork,
+            depth=base.created.depth,
+            identity=identity or Identity(user, via="python"),
+            task=base.created.task,
+            system=base.created.system,
+            ancestors=base.created.ancestors,
             tools=await self._assembly.pipeline(spec),
             stream=stream,
             also=also,
@@ -452,11 +470,6 @@ class Runtime:
 
     async def _exists(self, run_id: str) -> bool:
         return bool(await self.runs.journal.read(run_id, limit=1))
-
-    async def _pinned(self, agent: Agent, user: str) -> tuple[RunSpec, Toolbox]:
-        """What a run of this agent for this user is pinned to, and its tools."""
-        spec, tools = await self._assembly.prepare(agent)
-        return begun_for(spec, user) if user else spec, tools
 
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -84,11 +85,11 @@ class Rival:
     def __getattr__(self, name: str) -> object:
         return getattr(self.store, name)
 
-    async def write(self, changes: Sequence[Put | Delete]) -> list[Written]:
+    async def write(self, changes: Sequence[Put | Delete], **more: Any) -> list[Written]:
         self.writes += 1
         if self.writes <= self.wins:
             await self.store.write([Put(role("a", f"rival-{self.writes}"))])
-        return await self.store.write(changes)
+        return await self.store.write(changes, **more)
 
 
 async def test_a_lost_race_is_planned_again_and_won(store):

@@ -147,7 +147,7 @@ async def test_a_branch_belongs_to_whom_the_original_belonged_and_not_to_its_tas
     driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1", labels=labels)
     await engine.runs.drive(driver)
 
-    assert (await branch(engine.runs, "r1", at=1)).labels == {"team": "support", USER_LABEL: "ann"}
+    assert (await branch(engine.runs, "r1", at=1)).labels == {"team": "support"}
     await engine.close()
 
 

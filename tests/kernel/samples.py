@@ -6,6 +6,7 @@ A field that is added to a type later is set in `GROWN`, whose bytes are in gold
 from __future__ import annotations
 
 from foliot.kernel import events as e
+from foliot.kernel.identity import Identity
 from foliot.kernel.messages import (
     Media,
     Message,
@@ -78,4 +79,7 @@ GROWN: tuple[e.Event, ...] = (
     e.ToolFinished(ToolResult("c1", "ask"), usage=USAGE, runs={"run-2": USAGE, "run-1": Usage(1)}),
     e.InputReceived("i1", Message("user", (Media("image/png", url="https://example.com/a.png"),))),
     e.BudgetExceeded("cost_usd", 2, 1.5, "no room", "pause", budget="team", until=99.5, call_id="c1"),
+    e.RunCreated(
+        "clerk", "sha256:00", identity=Identity("ann", "bob", "http"), system="desk", ancestors=("boss", "lead")
+    ),
 )

@@ -40,7 +40,9 @@ def test_the_bytes_of_every_type_are_those_in_the_golden_file(event: e.Event):
 
 @pytest.mark.parametrize("event", GROWN, ids=type_of)
 def test_the_bytes_of_fields_that_were_added_are_those_in_the_golden_file(event: e.Event):
-    golden = (GOLDEN.with_name("golden_grown") / f"{type_of(event)}.json").read_bytes().rstrip(b"\n")
+    before = sum(type(each) is type(event) for each in GROWN[: GROWN.index(event)])  # a type may grow more than once
+    name = f"{type_of(event)}.{before + 1}.json" if before else f"{type_of(event)}.json"
+    golden = (GOLDEN.with_name("golden_grown") / name).read_bytes().rstrip(b"\n")
     assert encode(event) == golden
     assert decode(golden) == event
 

@@ -11,7 +11,7 @@ from typing import Final
 from foliot.catalog.plan import Step, make_plan
 from foliot.catalog.references import check_against_store
 from foliot.errors import Conflict
-from foliot.store.base import Document, Requirement, ResourceStore
+from foliot.store.base import DeclaredBy, Document, Requirement, ResourceStore
 
 ATTEMPTS: Final = 6
 """How often a plan is made anew after a conflict. Six losses in a row is not bad luck but a quarrel: tell the user."""
@@ -32,8 +32,11 @@ async def apply_documents(
     dry_run: bool = False,
     prune: tuple[Requirement, ...] | None = None,
     prune_namespace: str = "default",
+    by: DeclaredBy | None = None,
 ) -> Result:
     """Create, update and (with `prune`) delete so that the store says what `documents` say; all of it or nothing.
+
+    `by` is recorded as their declarer.
 
     Raises `ManifestError` for references that cannot be, `Conflict` for a version named in a document that has passed,
     or when other writers were faster every time.
@@ -44,7 +47,7 @@ async def apply_documents(
         if dry_run:
             return Result(steps, warnings)
         try:
-            return Result(await _carry_out(store, steps), warnings)
+            return Result(await _carry_out(store, steps, by), warnings)
         except Conflict:
             if attempt == ATTEMPTS:
                 raise
@@ -53,9 +56,9 @@ async def apply_documents(
     raise AssertionError("the loop returns or raises")
 
 
-async def _carry_out(store: ResourceStore, steps: Sequence[Step]) -> list[Step]:
+async def _carry_out(store: ResourceStore, steps: Sequence[Step], by: DeclaredBy | None) -> list[Step]:
     changes = [step.change for step in steps if step.change is not None]
-    written = iter(await store.write(changes) if changes else [])
+    written = iter(await store.write(changes, by=by) if changes else [])
     done: list[Step] = []
     for step in steps:
         if step.change is None:

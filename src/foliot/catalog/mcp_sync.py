@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.store.base import Delete, Document, Filter, Key, Put, ResourceStore
+from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Put, ResourceStore
 from foliot.tools.base import ToolError
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.pins import Announced
@@ -125,7 +125,8 @@ async def _store(
     changes += [Delete(Key("Tool", server.namespace, name), expect=versions[name]) for name in plan.delete]
     changes += _tool_states(server, plan, {tool["metadata"]["name"]: tool for tool in tools})
     changes.append(_status(current, _ready(plan, connections, server)))
-    await store.write(changes)
+    # The generated Tools are as much the work of whoever declared their server as if they had written them.
+    await store.write(changes, by=DeclaredBy.of(current))
     return Synced(
         created=[tool["metadata"]["name"] for tool in plan.create],
         updated=[tool["metadata"]["name"] for tool in plan.update],

@@ -16,6 +16,7 @@ from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.client.local_work import LOOKED_AT as LOOKED_AT
 from foliot.client.local_work import LocalWork
+from foliot.client.open import whoami as whoami
 from foliot.client.work import Work
 from foliot.engine.worker import is_gone
 from foliot.errors import NotFound, UsageError
@@ -125,13 +126,3 @@ def is_undriven(info: RunInfo, now: float) -> bool:
 def is_left_behind(info: RunInfo, now: float) -> bool:
     """Whether whoever held the run is gone."""
     return is_gone(info.worker) or (info.lease_until is not None and info.lease_until < now)
-
-
-def whoami() -> str:
-    """The name of the person at the keyboard, for decisions and cancellations."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""

@@ -11,6 +11,7 @@ from foliot.client.missing import not_found
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import (
     Change,
+    DeclaredBy,
     Delete,
     Document,
     Filter,
@@ -37,12 +38,16 @@ class LocalClient:
         close: Callable[[], Awaitable[None]],
         budgets_changed: Callable[[str], Awaitable[object]] | None = None,
         work: Callable[[], DeclaredWork] | None = None,
+        by: DeclaredBy | None = None,
     ) -> None:
-        """`budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one.
+        """`by` is recorded as the declarer of what is written, by default the process itself.
+
+        `budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one.
 
         `work` gives the work that Tasks stand for; it is asked for when a Task is concerned, and not before.
         """
         self._store = store
+        self._by = by
         self._work = work
         self._close = close
         self._budgets_changed = budgets_changed
@@ -101,7 +106,7 @@ class LocalClient:
         from foliot.catalog.apply import apply_documents
 
         result = await apply_documents(
-            self._store, documents, dry_run=dry_run, prune=prune, prune_namespace=prune_namespace
+            self._store, documents, dry_run=dry_run, prune=prune, prune_namespace=prune_namespace, by=self._by
         )
         if not dry_run:
             await self.written(*(step.document for step in result.steps if step.change is not None))
@@ -114,7 +119,7 @@ class LocalClient:
         if not version:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
-        (written,) = await self._store.write([Put(document, expect=version)])
+        (written,) = await self._store.write([Put(document, expect=version)], by=self._by)
         await self.written(written.document)
         return Outcome(written.action, written.document, before)
 

@@ -63,8 +63,19 @@ def _token_in(settings: Settings) -> str:
     return as_token(Given(text, f"file {path}", path.parent))
 
 
+def whoami() -> str:
+    """The name of the person at the keyboard, as the operating system has it; blank when it has none."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
 async def _local(settings: Settings) -> Client:
     from foliot.client.local import LocalClient
+    from foliot.store.base import DeclaredBy
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
 
@@ -97,4 +108,5 @@ async def _local(settings: Settings) -> Client:
         return DeclaredWork(database, tasks)
 
     store = SqlResourceStore(database, keyring)
-    return LocalClient(store, close=database.close, budgets_changed=budgets_changed, work=work)
+    by = DeclaredBy(whoami(), operator=True)  # who can open the store can do anything to it
+    return LocalClient(store, close=database.close, budgets_changed=budgets_changed, work=work, by=by)

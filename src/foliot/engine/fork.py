@@ -15,20 +15,20 @@ from foliot.kernel.folds import inputs_due
 from foliot.kernel.messages import Message
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
-from foliot.store.runs import USER_LABEL
 
 
 class Branch(Struct, frozen=True):
     """What a forked run starts from: its spec, the past it shares, and what is said to it first.
 
-    `labels` say whose it is, as the original's did: the same budgets hold for it.
+    `labels` are those that somebody chose for the original: the same budgets hold for it. `created` is its first event:
+    what governs the original by task, system and the agents above it governs the fork.
     """
 
     spec: RunSpec
     history: tuple[Message, ...]
     input: tuple[Message, ...]
     fork: Fork
-    definitions: dict[str, str]
+    created: RunCreated
     labels: dict[str, str] = {}
 
 
@@ -56,6 +56,7 @@ async def branch(
     assert isinstance(created, RunCreated), "load() has checked it"
     changed = replace(
         state.spec,
+        extra={name: value for name, value in state.spec.extra.items() if name != "user"},  # of older runs: not his
         system=state.spec.system if prompt is None else prompt,
         model=state.spec.model if model is None else model,
     )
@@ -64,8 +65,8 @@ async def branch(
         said = (*created.input, *_told(state)) if input is None else tuple(input)
     else:
         history, said = (*state.settled_messages(), *_told(state)), tuple(input or ())
-    labels = {name: value for name, value in info.labels.items() if name == USER_LABEL or _is_given(name)}
-    return Branch(changed, history, said, Fork(run_id, seq), created.definitions, labels)
+    labels = {name: value for name, value in info.labels.items() if _is_given(name)}
+    return Branch(changed, history, said, Fork(run_id, seq), created, labels)
 
 
 def _is_given(label: str) -> bool:

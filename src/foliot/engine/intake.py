@@ -98,7 +98,7 @@ def _trace(state: State, call_id: str) -> str:
 
 def caller_of(state: State) -> Caller:
     """Who asks, from the frozen spec and from how the run was created: what the model wrote has no say in it."""
-    spec = state.spec
+    spec, created, identity = state.spec, state.created, state.identity
     return Caller(
         namespace=spec.namespace,
         agent=spec.agent,
@@ -106,10 +106,13 @@ def caller_of(state: State) -> Caller:
         allowed_tools=tuple(spec.extra.get("allowed_tools", ())),
         advertised=frozenset(state.rules),
         model=spec.model,
-        task=state.created.task if state.created else "",
-        system=spec.extra.get("system", ""),
-        user=spec.extra.get("user", ""),
-        depth=state.created.depth if state.created else 0,
+        task=created.task if created else "",
+        system=created.system if created else "",
+        user=identity.user,
+        depth=created.depth if created else 0,
+        by=identity.by,
+        via=identity.via,
+        ancestors=created.ancestors if created else (),
     )
 
 

@@ -24,12 +24,13 @@ from foliot.engine.worker import identity, in_words, is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.codec import encode, type_of
 from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.loop import apply
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, digest, encode_spec
 from foliot.kernel.state import State
 from foliot.kernel.traces import new_trace
-from foliot.store.runs import Beside, Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal
+from foliot.store.runs import Beside, Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal, identity_labels
 from foliot.tools.base import Toolbox
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,10 @@ class Runs:
         parent: str = "",
         depth: int = 0,
         trace: str = "",
+        identity: Identity = NOBODY,
+        task: str = "",
+        system: str = "",
+        ancestors: tuple[str, ...] = (),
         tools: Toolbox | None = None,
         stream: bool = False,
         also: Beside | None = None,
@@ -96,7 +101,8 @@ class Runs:
         """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken, and `InvalidInput`.
 
         `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
-        is traced under, by default one of its own if this process traces. `also` is written with it.
+        is traced under, by default one of its own if this process traces. `identity` is on whose behalf it acts; a
+        delegate has the `task`, `system` and `ancestors` that stand above it. `also` is written with it.
         """
         now = self._clock()
         if run_id is None:
@@ -122,6 +128,10 @@ class Runs:
             fork=fork,
             parent=parent,
             depth=depth,
+            identity=identity,
+            task=task,
+            system=system,
+            ancestors=ancestors,
             trace=trace or callers_trace() or (str(new_trace(run_id)) if self.traced else ""),
         )
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
@@ -136,7 +146,7 @@ class Runs:
                 created_at=now,
                 parent=fork.run_id if fork else parent or None,
                 parent_seq=fork.seq if fork else None,
-                labels=dict(labels or {}),
+                labels={**(labels or {}), **identity_labels(identity)},
                 content=content,
             ),
             entries,

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from foliot.kernel.budget import LimitName
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Message, ModelResponse, Number, ToolResult, Usage
 
 WaitReason: TypeAlias = Literal["approval", "unknown_effect", "model_retry", "input", "capacity", "budget"]
@@ -47,7 +48,9 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     """Pins the run. `spec` is the digest of its `RunSpec`; `definitions` are digests of the resources behind it.
 
     `history` is the digest of the messages before `input` (an earlier conversation, or a fork's past), if any.
-    `trace` is the context that the run is traced under, see traces.py; blank when it is not.
+    `trace` is the context that the run is traced under, see traces.py; blank when it is not. `identity` is on whose
+    behalf it acts. A delegate has that of the run above it, and the `task` and `system`; `ancestors` are the agents
+    above it, the outermost first.
     """
 
     agent: str
@@ -61,6 +64,9 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     parent: str = ""
     depth: int = 0
     trace: str = ""
+    identity: Identity = NOBODY
+    system: str = ""
+    ancestors: tuple[str, ...] = ()
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):

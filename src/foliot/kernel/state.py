@@ -27,6 +27,7 @@ from foliot.kernel.events import (
     Terminal,
     ToolFinished,
 )
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Message, ToolCall, ToolResult
 from foliot.kernel.spec import RunSpec, ToolRule
 
@@ -224,6 +225,14 @@ class State:
         if self.asking:
             return "thinking"
         return "acting" if self.calls else "ready"
+
+    @property
+    def identity(self) -> Identity:
+        """On whose behalf the run acts. Older journals do not say it; their spec may have a name."""
+        if self.created is not None and self.created.identity != NOBODY:
+            return self.created.identity
+        user = self.spec.extra.get("user", "")
+        return Identity(str(user)) if user else NOBODY
 
     @property
     def step(self) -> int:

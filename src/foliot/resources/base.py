@@ -164,6 +164,11 @@ class Metadata(Model):
     updated_at: str = Field(
         default="", serialization_alias="updatedAt", description="When it last changed; given by the store."
     )
+    declared_by: dict[str, Any] = Field(
+        default_factory=dict[str, Any],
+        serialization_alias="declaredBy",
+        description="Who wrote its spec last, and whether as operator of the installation; given by the store.",
+    )
 
 
 SpecT = TypeVar("SpecT", bound=Model)

@@ -15,9 +15,22 @@ from typing import Any, Final
 
 from foliot.errors import FoliotError, InvalidInput, Unavailable
 from foliot.runtime import Runtime
-from foliot.server.access.identity import Caller
+from foliot.server.access.identity import EVERYWHERE, Caller
 from foliot.store.audit import AuditRecord, append_records
-from foliot.store.base import Also, Change, Delete, Document, Filter, Key, Page, Put, ResourceStore, Rotation, Written
+from foliot.store.base import (
+    Also,
+    Change,
+    DeclaredBy,
+    Delete,
+    Document,
+    Filter,
+    Key,
+    Page,
+    Put,
+    ResourceStore,
+    Rotation,
+    Written,
+)
 from foliot.store.transaction import Tx
 
 log = logging.getLogger(__name__)
@@ -136,7 +149,10 @@ class RecordedStore:
         self._caller = caller
         self._request = request
 
-    async def write(self, changes: Sequence[Put | Delete], *, also: Also | None = None) -> list[Written]:
+    async def write(
+        self, changes: Sequence[Put | Delete], *, also: Also | None = None, by: DeclaredBy | None = None
+    ) -> list[Written]:
+        """See `ResourceStore`. The declarer is the caller, except where the server hands on what `by` declared."""
         kept: list[AuditRecord] = []
 
         def recorded(written: Sequence[Written]) -> Tx[None]:
@@ -148,7 +164,8 @@ class RecordedStore:
             # Whoever runs this again begins anew: only the records of the run that was stored are told.
             kept[:] = yield from _appended([self._entry(*pair) for pair in done], told=self._audit.fed)
 
-        written = await self._store.write(changes, also=recorded)
+        declarer = by or DeclaredBy(self._caller.name, operator=self._caller.may("admin", EVERYWHERE))
+        written = await self._store.write(changes, also=recorded, by=declarer)
         if kept:
             self._audit.appended(kept)
         return written

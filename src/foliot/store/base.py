@@ -94,6 +94,27 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredBy:
+    """The writer of a resource's spec. `operator`: they administrate the whole installation, or own its store.
+
+    The store itself writes it into `metadata.declaredBy`; what a document says there is never taken.
+    """
+
+    user: str = ""
+    operator: bool = False
+
+    @classmethod
+    def of(cls, document: Document) -> DeclaredBy:
+        """The declarer of a stored resource. Of one that was stored before this was kept nobody is known."""
+        kept: dict[str, Any] = document["metadata"].get("declaredBy") or {}
+        return cls(str(kept.get("user", "")), kept.get("operator") is True)
+
+
+# A process that writes on nobody's behalf: whoever owns the store has started it.
+THE_PROCESS = DeclaredBy("", operator=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     key: Key
     expect: str = "present"
@@ -177,10 +198,13 @@ class ResourceStore(Protocol):
         """
         ...
 
-    async def write(self, changes: Sequence[Put | Delete], *, also: Also | None = None) -> list[Written]:
+    async def write(
+        self, changes: Sequence[Put | Delete], *, also: Also | None = None, by: DeclaredBy | None = None
+    ) -> list[Written]:
         """All of them in one transaction, or none. A Put that changes nothing is "unchanged" and makes no version.
 
-        `also` is told what became of each, and what it writes is stored with them or not at all.
+        `also` is told what became of each, and what it writes is stored with them or not at all. `by` is recorded as
+        the declarer of each spec that is new or differs, by default the process itself; other writes leave it.
 
         Raises `Conflict` (stale or present), `NotFound` (expected but absent); the error names the key.
         """

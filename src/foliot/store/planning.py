@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.store.base import Delete, Document, Key, Put, Written
+from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, Written
 from foliot.store.documents import SYSTEM_METADATA, decode, encode, key_text, labels_of, same
 from foliot.store.secrets import KIND as SECRET
 from foliot.store.secrets import Sealer, masked, seal_spec
@@ -37,13 +37,15 @@ class Keyed:
     change: Put | Delete
 
 
-def apply_changes(changes: Sequence[Keyed], now: str, uids: Sequence[str], ring: Sealer | None) -> Tx[list[Written]]:
+def apply_changes(
+    changes: Sequence[Keyed], now: str, uids: Sequence[str], ring: Sealer | None, by: DeclaredBy = THE_PROCESS
+) -> Tx[list[Written]]:
     """The transaction body of `ResourceStore.write`. `uids` has one for each change, used if it creates something."""
     revision: int = yield from value("revision_lock")
     wanted = json.dumps(list({each.text for each in changes}))
     found = yield from rows("resource_get_many", keys=wanted)
     before = {row["key"]: Stored(row["version"], decode(row["document"])) for row in found}
-    batch = _Batch(revision, now, ring, before, dict(before))
+    batch = _Batch(revision, now, ring, by, before, dict(before))
     written = [batch.apply(each, uid) for each, uid in zip(changes, uids, strict=True)]
     if batch.feed:
         yield from _store(batch, {each.text: each.key for each in changes})
@@ -89,6 +91,7 @@ class _Batch:
     revision: int
     now: str
     ring: Sealer | None
+    by: DeclaredBy
     before: dict[str, Stored]
     after: dict[str, Stored]
     feed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -119,7 +122,7 @@ class _Batch:
     def _put(self, each: Keyed, change: Put, stored: Stored | None, uid: str) -> Written:
         document = self._incoming(each.key, change.document, stored)
         if stored is None:
-            system = {"uid": uid, "generation": 1, "createdAt": self.now}
+            system = {"uid": uid, "generation": 1, "createdAt": self.now, "declaredBy": self._declarer()}
             return self._keep(each, "created", 0, document, system)
         new_spec = not same(document["spec"], stored.document["spec"])
         if not new_spec and same(_declared(document), _declared(stored.document)):
@@ -146,10 +149,14 @@ class _Batch:
 
     def _replace(self, each: Keyed, stored: Stored, document: Document, *, new_generation: bool) -> Written:
         kept = stored.document["metadata"]
-        system = {name: kept[name] for name in ("uid", "generation", "createdAt")}
+        system = {name: kept[name] for name in ("uid", "generation", "createdAt", "declaredBy") if name in kept}
         if new_generation:
             system["generation"] += 1
+            system["declaredBy"] = self._declarer()
         return self._keep(each, "updated", stored.version, document, system)
+
+    def _declarer(self) -> dict[str, Any]:
+        return {"user": self.by.user, "operator": self.by.operator}
 
     def _keep(
         self,
@@ -168,6 +175,8 @@ class _Batch:
             "createdAt": system["createdAt"],
             "updatedAt": self.now,
         }
+        if "declaredBy" in system:  # not of what was stored before it was kept: its declarer stays unknown
+            metadata["declaredBy"] = system["declaredBy"]
         stored = self.after[each.text] = Stored(version, {**document, "metadata": metadata})
         return self._changed(action, each, previous, stored.document)
 

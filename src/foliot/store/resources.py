@@ -12,7 +12,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from foliot.errors import InvalidInput, NotFound, SecretError
 from foliot.store import cursors, secrets
-from foliot.store.base import Also, Change, Database, Delete, Document, Filter, Key, Page, Put, Rotation, Written
+from foliot.store.base import (
+    THE_PROCESS,
+    Also,
+    Change,
+    Database,
+    DeclaredBy,
+    Delete,
+    Document,
+    Filter,
+    Key,
+    Page,
+    Put,
+    Rotation,
+    Written,
+)
 from foliot.store.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain, stamp
 from foliot.store.planning import Keyed, apply_changes, keyed
 from foliot.store.selectors import matches
@@ -76,15 +90,17 @@ class SqlResourceStore:
             count = min(ROUND, 2 * count)  # few of them match: look at more at a time
             await asyncio.sleep(0)
 
-    async def write(self, changes: Sequence[Put | Delete], *, also: Also | None = None) -> list[Written]:
+    async def write(
+        self, changes: Sequence[Put | Delete], *, also: Also | None = None, by: DeclaredBy | None = None
+    ) -> list[Written]:
         prepared = [_prepared(change) for change in changes]
         if not prepared:
             return []
         ring = self._keyring() if any(each.key.kind == secrets.KIND for each in prepared) else None
-        now, uids = stamp(self._now()), _uids(len(prepared))
+        now, uids, declarer = stamp(self._now()), _uids(len(prepared)), by or THE_PROCESS
         if also is None:
-            return await self._database.write(apply_changes, prepared, now, uids, ring)
-        return await self._database.write(_apply_with, prepared, now, uids, ring, also)
+            return await self._database.write(apply_changes, prepared, now, uids, ring, declarer)
+        return await self._database.write(_apply_with, prepared, now, uids, ring, declarer, also)
 
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
         key_range(filter)  # refuses what cannot be a kind or a namespace now, not at the first change
@@ -200,9 +216,9 @@ class SqlResourceStore:
 
 
 def _apply_with(
-    changes: Sequence[Keyed], now: str, uids: Sequence[str], ring: secrets.Sealer | None, also: Also
+    changes: Sequence[Keyed], now: str, uids: Sequence[str], ring: secrets.Sealer | None, by: DeclaredBy, also: Also
 ) -> Tx[list[Written]]:
-    written = yield from apply_changes(changes, now, uids, ring)
+    written = yield from apply_changes(changes, now, uids, ring, by)
     yield from also(written)
     return written
 

@@ -17,13 +17,15 @@ from typing import Any, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from foliot.errors import Conflict
+from foliot.kernel.identity import Identity
 from foliot.store.transaction import Tx
 
 Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed", "cancelled"]
 # The label that a run of a task carries: the name of its task.
 TASK_LABEL = "foliot.dev/task"
-# The label of a run that is done for somebody, when its spec is shared with runs for others.
+# What listings show of a run's identity, which stands in its first event. Nothing is decided by these labels.
 USER_LABEL = "foliot.dev/user"
+BY_LABEL = "foliot.dev/by"
 # What commits together with an append: a transaction body that is run inside the append's own.
 Beside: TypeAlias = Callable[[], Tx[None]]
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
@@ -87,6 +89,12 @@ class RunInfo(Struct, frozen=True):
     parent_seq: int | None
     labels: dict[str, str]
     summary: dict[str, Any]
+
+
+def identity_labels(identity: Identity) -> dict[str, str]:
+    """The labels that show on whose behalf a run acts."""
+    shown = {USER_LABEL: identity.user, BY_LABEL: identity.by}
+    return {name: value for name, value in shown.items() if value}
 
 
 class Signal(Struct, frozen=True):

@@ -25,6 +25,7 @@ class Caller(Struct, frozen=True, gc=False):
     """On whose behalf a call is made. The runtime fills this in; nothing a model writes ever reaches it.
 
     `allowed_tools` need no further permission; `advertised` are the tools this run was given (None: no run, no list).
+    `user`, `by` and `via` are those of `Identity`. `ancestors` are the agents above this one, the outermost first.
     """
 
     namespace: str = "default"
@@ -37,6 +38,9 @@ class Caller(Struct, frozen=True, gc=False):
     system: str = ""
     user: str = ""
     depth: int = 0
+    by: str = ""
+    via: str = ""
+    ancestors: tuple[str, ...] = ()
 
 
 class Invocation(Struct, frozen=True, gc=False):

@@ -36,7 +36,7 @@ from foliot.kernel.traces import under_message
 from foliot.store import queue, tasks
 from foliot.store.journal import create_run
 from foliot.store.queue import QueueItem
-from foliot.store.runs import TASK_LABEL, USER_LABEL, Entry, NewRun
+from foliot.store.runs import TASK_LABEL, Entry, NewRun, identity_labels
 from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.base import Command
 from foliot.work.bundle import Pinned
@@ -104,6 +104,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
     tickets: list[Ticket] = []
     items: list[QueueItem] = []
     command = task.command
+    identity = command.acts_as
     for envelope in envelopes:
         spec_digest, frozen, spec = task.pinned.specs[envelope.to]
         run_id = run_id_for(task.uid, envelope.id, now)
@@ -114,6 +115,8 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
             namespace=spec.namespace,
             definitions=task.pinned.plan.definitions,
             task=task.id,
+            identity=identity,
+            system=task.pinned.plan.system,
             trace=under_message(command.trace, run_id) if command.trace else "",
         )
         new = NewRun(
@@ -122,11 +125,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
             agent=spec.agent,
             spec=spec_digest,
             created_at=now,
-            labels={
-                **command.labels,
-                TASK_LABEL: task.name,
-                **({USER_LABEL: command.user} if command.user else {}),
-            },
+            labels={**command.labels, TASK_LABEL: task.name, **identity_labels(identity)},
             content={spec_digest: frozen},
         )
         key = yield from create_run(new, [Entry(1, now, type_of(created), encode(created))])

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_events import TaskEvent
 from foliot.store.base import Document
@@ -34,10 +35,11 @@ class RetryRule(Struct, frozen=True, omit_defaults=True):
 class Command(Struct, frozen=True, omit_defaults=True):
     """A request for work. What is blank is chosen: the name of the task, its key.
 
-    `message` is what the first agent is told, by default `input["topic"]`. `input` goes to every agent. `user` is who
-    it is done for (budgets); `by` is who asked. `timeout` is in seconds for the whole task, `expires_at` the time
-    after which it must not begin any more. `attachments` and `routing` are carried along, and not looked into. `trace`
-    is the `traceparent` that the task is traced under.
+    `message` is what the first agent is told, by default `input["topic"]`. `input` goes to every agent. `identity` is
+    on whose behalf it is done, and every run of it; `user` and `by` are what a request says of it, which counts only
+    where there is no `identity`, as in a program that has the store open. `timeout` is in seconds for the whole task,
+    `expires_at` the time after which it must not begin any more. `attachments` and `routing` are carried along, and
+    not looked into. `trace` is the `traceparent` that the task is traced under.
     """
 
     target_kind: TargetKind
@@ -64,6 +66,12 @@ class Command(Struct, frozen=True, omit_defaults=True):
     routing: dict[str, Any] = {}
     session: str = ""
     trace: str = ""
+    identity: Identity = NOBODY
+
+    @property
+    def acts_as(self) -> Identity:
+        """On whose behalf it is done, also for what was accepted before identities were kept."""
+        return self.identity if self.identity != NOBODY else acting(self.user, self.by, "")
 
 
 class TaskInfo(Struct, frozen=True):

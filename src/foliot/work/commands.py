@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.errors import InvalidInput
+from foliot.kernel.identity import NOBODY
 from foliot.resources.durations import seconds
 from foliot.resources.fields import NAME_RULE, is_name
 from foliot.work.base import PRIORITIES, Command, Requirements, RetryRule
@@ -19,7 +20,7 @@ from foliot.work.inbox import first_words
 LARGEST = 2 * 1024 * 1024
 LONGEST_KEY = 255
 # What may differ between two requests that are the same: who asked, and how the task is called.
-_NOT_CONTENT = {"name": "", "by": "", "idempotency_key": "", "expires_at": None, "trace": ""}
+_NOT_CONTENT = {"name": "", "by": "", "idempotency_key": "", "expires_at": None, "trace": "", "identity": NOBODY}
 _TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "spawned_by", "parent", "user")
 # What a command after a template does not simply take from one of the two.
 _MERGED = frozenset({"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels"})

@@ -126,13 +126,12 @@ async def test_strangers_are_told_so_in_the_shape_that_clients_read(http: httpx.
 async def test_budgets_go_by_the_holder_of_the_token_whatever_the_request_says(
     http: httpx.AsyncClient, runtime: Runtime
 ) -> None:
-    from foliot.engine.budgets.lineage import user_of
 
     body = {**chat("team-a/private"), "user": "somebody-else"}
     answer = await http.post("/v1/chat/completions", json=body, headers={"X-Name": "ann"})
     info, state = await runtime.runs.load(answer.headers["x-foliot-run"])
 
-    assert user_of(state.spec) == "ann"
+    assert state.identity.user == "ann"
     assert info.labels["openai.com/user"] == "somebody-else"
 
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.budgets.declared import Payer
-from foliot.engine.budgets.lineage import payer_of, user_of
+from foliot.engine.budgets.lineage import payer_of
 from foliot.engine.budgets.service import BudgetService, Estimate, Hold
 from foliot.engine.budgets.shortage import Shortage
 from foliot.engine.effects import not_answered
@@ -90,7 +90,11 @@ class Purse:
         if self._payer is None:
             spec = self._state.spec
             self._payer = await payer_of(
-                self._journal, self._state.run_id, namespace=spec.namespace, agent=spec.agent, user=user_of(spec)
+                self._journal,
+                self._state.run_id,
+                namespace=spec.namespace,
+                agent=spec.agent,
+                user=self._state.identity.user,
             )
         return self._payer
 

@@ -1,7 +1,7 @@
 """Who calls, and what they may do where.
 
-A role is held in a namespace, or everywhere (`*`). Every role includes reading; an admin may do all. What somebody
-cannot read does not exist for them: it is answered as missing, not as forbidden.
+A role is held in a namespace, or everywhere (`*`). Every role includes reading; an admin may do all but act in the name
+of others. What somebody cannot read does not exist for them: it is answered as missing, not as forbidden.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from foliot.errors import Denied, NotFound, UsageError
+from foliot.kernel.identity import Identity, acting
 from foliot.store.base import Filter, Requirement
 
-Role: TypeAlias = Literal["reader", "operator", "approver", "author", "admin"]
+Role: TypeAlias = Literal["reader", "operator", "approver", "author", "admin", "impersonator"]
 ROLES: Final[Mapping[Role, str]] = {
     "reader": "looks at everything but secret values",
     "operator": "has work done: tasks, runs, messages to them",
     "approver": "decides about calls that wait for consent",
     "author": "declares resources",
     "admin": "all of it, and tokens, and what starts programs on the machine",
+    "impersonator": "has work done for other users, by name; no other role includes it",
 }
+# Held by being named, never as a part of another role: whoever pays, and whose rules hold, would be a matter of choice.
+NAMED_ONLY: Final[frozenset[Role]] = frozenset({"impersonator"})
 EVERYWHERE: Final = "*"
 # By a token of this server, a session of a browser, a token of the identity provider, or not at all.
 HowKnown: TypeAlias = Literal["token", "session", "oidc", "anonymous"]
@@ -69,6 +73,21 @@ class Caller:
             f"this needs the role {role} in {where}", hint="ask whoever gave you your token", role=role, namespace=where
         )
 
+    def identity(self, namespace: str, via: str, *, user: str = "") -> Identity:
+        """On whose behalf they act there. `user` is what a request says: another name than their own needs a right.
+
+        Raises `Denied`.
+        """
+        wanted = user.strip()
+        if wanted and wanted != self.name and not self.may("impersonator", namespace):
+            raise Denied(
+                f"you are {self.name!r} and cannot act for {wanted[:80]!r}",
+                hint=f"leave out the user, or have the role impersonator in namespace {namespace!r}",
+                role="impersonator",
+                namespace=namespace,
+            )
+        return acting(wanted, self.name, via)
+
     def narrowed(self, wanted: Filter) -> Filter | None:
         """The filter, for what they can see of it; None when that is nothing."""
         if wanted.namespace is not None:
@@ -94,4 +113,6 @@ def granted_each(grants: Mapping[str, Iterable[str]]) -> dict[str, frozenset[Rol
 
 
 def _has(roles: frozenset[Role] | None, role: Role) -> bool:
-    return bool(roles) and (role in roles or "admin" in roles or role == "reader")
+    if not roles:
+        return False
+    return role in roles or role == "reader" or ("admin" in roles and role not in NAMED_ONLY)

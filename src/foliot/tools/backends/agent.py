@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.kernel.messages import Usage
-from foliot.tools.base import Invocation, OnOutput, ToolCancelled, ToolDefinition, ToolError
+from foliot.tools.base import Caller, Invocation, OnOutput, ToolCancelled, ToolDefinition, ToolError
 
 PREFIX: Final = "agent:"
 INPUT_SCHEMA: Final[Mapping[str, Any]] = {
@@ -35,7 +35,8 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class Order(Struct, frozen=True):
     """One delegation. `run_id` is the child's; `deadline` is when the call ends, in seconds since 1970.
 
-    `tools` and `max_steps` narrow what the child has anyway: only these of its tools, and no more steps.
+    `tools` and `max_steps` narrow what the child has anyway: only these of its tools, and no more steps. `caller` is on
+    whose behalf the call is made, and so the child acts.
     """
 
     agent: str
@@ -48,6 +49,7 @@ class Order(Struct, frozen=True):
     deadline: float | None = None
     tools: tuple[str, ...] | None = None
     max_steps: int | None = None
+    caller: Caller = Caller()
 
 
 class Delegated(Struct, frozen=True):
@@ -118,6 +120,7 @@ def order_for(
         deadline=call.deadline,
         tools=tools,
         max_steps=max_steps,
+        caller=call.caller,
     )
 
 

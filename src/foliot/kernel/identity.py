@@ -1,0 +1,43 @@
+"""Who acts, as it is recorded with work and goes along with everything that follows from it.
+
+Made where somebody comes in (a server by the credential, a command line by the operating system, a trigger by its
+declarer) and written into the first event of every run. Delegates, graphs, retries and resumes keep it: nothing that a
+model, a message or a label says has a part in it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Identity(Struct, frozen=True, omit_defaults=True, gc=False):
+    """On whose behalf something is done.
+
+    `user` is the name that budgets, conditions and records go by. `by` is who acted when that is somebody else, with
+    the right to act for others. `via` is the way in: "python", "cli", "http", "openai", "mcp", "nats", "task",
+    "schedule:NAME" or "webhook:NAME".
+    """
+
+    user: str = ""
+    by: str = ""
+    via: str = ""
+
+    @property
+    def actor(self) -> str:
+        """Who did it: `by`, else `user`."""
+        return self.by or self.user
+
+    def __str__(self) -> str:
+        """In words: `ann`, or `ann (by bob)`."""
+        return f"{self.user} (by {self.by})" if self.by else self.user
+
+
+# The default in events, which is left out of what is stored: one object, because the encoder looks for this very one.
+NOBODY = Identity()
+
+
+def acting(user: str, actor: str, via: str) -> Identity:
+    """The identity of `actor` who acts for `user`; for themselves when `user` is blank or their own name."""
+    if not user or user == actor:
+        return Identity(actor, via=via)
+    return Identity(user, actor, via)
