@@ -35,7 +35,7 @@ def granting(command: F) -> F:
             "roles",
             multiple=True,
             metavar="ROLE",
-            help="reader, operator, approver, author, admin or impersonator; may be given several times.  [default: reader]",
+            help="reader, operator, approver, author, admin or impersonator; may be repeated.  [default: reader]",
         ),
     ):
         command = option(command)
