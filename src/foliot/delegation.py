@@ -21,8 +21,8 @@ from foliot.engine.driver import Driver
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
+from foliot.kernel.arguments import parse_object
 from foliot.kernel.budget import Limits, narrow, remaining
-from foliot.kernel.calls import parse_arguments
 from foliot.kernel.events import CancelRequested, RunCreated, RunSucceeded
 from foliot.kernel.identity import Identity
 from foliot.kernel.spec import RunSpec
@@ -317,7 +317,7 @@ def _children_of(call: Call) -> int:
     """How many children an open call stands for."""
     if call.name.startswith(PREFIX) or call.name in SPAWNING:
         return 1
-    tasks = (parse_arguments(call.arguments)[0] or {}).get("tasks") if call.name == DELEGATING else None
+    tasks = (parse_object(call.arguments)[0] or {}).get("tasks") if call.name == DELEGATING else None
     return len(cast("list[object]", tasks)) if isinstance(tasks, list) else 0
 
 

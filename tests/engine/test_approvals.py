@@ -14,6 +14,7 @@ from foliot import Agent, Invocation, Runtime, ScriptedModel, tool
 from foliot.engine.approval.service import ApprovalService
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, Unavailable
+from foliot.kernel.arguments import arguments_digest
 from foliot.kernel.codec import encode, type_of
 from foliot.kernel.events import ApprovalDecided, ApprovalRequested, RunClaimed, ToolFinished, ToolStarted
 from foliot.resources.validate import validate_document
@@ -23,7 +24,6 @@ from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
 from foliot.store.runs import Entry, Signal
 from foliot.tools.base import Parked
-from foliot.tools.stages.approval import arguments_digest
 
 ONE = [{"call": {"pay": {"to": "ada", "amount": 900, "api_key": "hunter2"}}}, {"say": "It says: {last_result}"}]
 TWO = [

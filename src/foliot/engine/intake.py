@@ -14,6 +14,7 @@ from foliot.engine.effects import failed
 from foliot.engine.turns import whose_turn
 from foliot.errors import Unavailable
 from foliot.kernel.actions import CallIntent, CallTools, CheckOutput, Compact
+from foliot.kernel.arguments import parse_object, repeated_name
 from foliot.kernel.events import (
     ApprovalRequested,
     BudgetExceeded,
@@ -32,7 +33,6 @@ Outcome: TypeAlias = Admitted | Parked | ToolResult
 Persist: TypeAlias = Callable[[Callable[[], Awaitable[Outcome]], Unavailable], Awaitable[Outcome]]
 Answered: TypeAlias = ToolFinished | ApprovalRequested | QuestionAsked | BudgetExceeded
 """What becomes of a call that does not act now: its result, what a person has to say first, or what it waits for."""
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 MOST_PROBLEMS_TOLD = 8
 
 
@@ -54,7 +54,11 @@ async def admit_calls(
         ready = turns.ready
         refused.extend(turns.failed)
     for intent in ready:
-        call = _invocation(state, intent, caller)
+        arguments = parse_object(intent.arguments)[0] or {}  # the kernel hands over JSON objects only
+        if problem := repeated_name(intent.arguments, arguments):
+            refused.append(_misread(intent, problem))
+            continue
+        call = _invocation(state, intent, arguments, caller)
         try:
             outcome = await tools.admit(call)
         except Unavailable as error:
@@ -70,14 +74,14 @@ async def admit_calls(
     return admitted, refused
 
 
-def _invocation(state: State, intent: CallIntent, caller: Caller) -> Invocation:
+def _invocation(state: State, intent: CallIntent, arguments: dict[str, Any], caller: Caller) -> Invocation:
     locked = state.spec.extra.get(LOCK, {}).get(intent.name, ("", ""))
     trace = _trace(state, intent.call_id)
     return Invocation(
         run_id=state.run_id,
         call_id=intent.call_id,
         tool=intent.name,
-        arguments=_decode(intent.arguments),  # the kernel hands over JSON objects only
+        arguments=arguments,
         idempotency_key=intent.key,
         caller=caller,
         step=state.step,
@@ -89,6 +93,16 @@ def _invocation(state: State, intent: CallIntent, caller: Caller) -> Invocation:
         version=locked[0],
         schema_digest=locked[1],
     )
+
+
+def _misread(intent: CallIntent, problem: str) -> ToolFinished:
+    """Refuses what only the text shows; the values are judged by the first layer of the pipeline.
+
+    The kernel folds such a call as it always did, so that the journals of earlier versions stay readable.
+    """
+    message = f"the arguments cannot be judged: {problem}; the tool was not run. Call it again with each name once."
+    failure = ToolFailure("invalid_input", "tool_invalid_input", message, kind="invalid_arguments")
+    return ToolFinished(failed(intent.call_id, intent.name, failure), synthetic="invalid")
 
 
 def _trace(state: State, call_id: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from foliot.engine.effects import failed
 from foliot.kernel.actions import CallIntent
+from foliot.kernel.arguments import parse_object
 from foliot.kernel.calls import intent as intent_of
-from foliot.kernel.calls import parse_arguments
 from foliot.kernel.events import ToolFinished
 from foliot.kernel.messages import ToolFailure
 from foliot.kernel.state import Call, State
@@ -30,7 +30,7 @@ def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> T
     if not any(each is not None and (each.after or each.resource_keys) for each in definitions):
         return Turns(intents)
     steps = [
-        Step(call.id, definition, parse_arguments(call.arguments)[0] or {})
+        Step(call.id, definition, parse_object(call.arguments)[0] or {})
         for call, definition in zip(state.calls, definitions, strict=True)
         if definition is not None
     ]

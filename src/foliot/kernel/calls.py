@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from foliot.kernel import feedback
 from foliot.kernel.actions import CallIntent
+from foliot.kernel.arguments import parse_object
 from foliot.kernel.contract import examine, settle_twins
 from foliot.kernel.events import ToolFinished
 from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolResult, Usage
 from foliot.kernel.state import Answer, Call, State
 
-_object: Final = msgspec.json.Decoder(dict[str, Any])
 # A model that makes one of these mistakes is told, a bounded number of times.
 MISTAKES: Final = frozenset({"invalid_arguments", "unknown_tool"})
 
@@ -52,7 +51,7 @@ def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
         return call
     if not call.arguments.strip() and not cut:
         call.arguments = "{}"  # some providers write nothing at all when a tool takes no arguments
-    arguments, problem = parse_arguments(call.arguments)
+    arguments, problem = parse_object(call.arguments)
     if arguments is None:
         call.bad = True
         problem += "; the answer was cut off at the output limit" if cut else ""
@@ -60,14 +59,6 @@ def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
     else:
         examine(state, call, arguments)
     return call
-
-
-def parse_arguments(text: str) -> tuple[dict[str, Any] | None, str]:
-    """The object that the JSON text says; or None, and what is wrong with it."""
-    try:
-        return _object.decode(text), ""
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return None, str(error) or type(error).__name__
 
 
 def _unique(taken: set[str], wanted: str, otherwise: str) -> str:

@@ -9,15 +9,12 @@ answer are taken one after the other, so that the second can profit from the fir
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import msgspec
+from typing import Any
 
 from foliot.kernel import feedback
+from foliot.kernel.arguments import canonical
 from foliot.kernel.events import ContractRule, ContractViolated, Event, OutputRejected, ToolFinished
 from foliot.kernel.state import Answer, Call, State
-
-_canonical: Final = msgspec.json.Encoder(order="deterministic")
 
 
 def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
@@ -27,7 +24,7 @@ def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
         call.violation = "undeclared_tool"
     if spec.duplicates == "allow":
         return
-    call.signature = (call.name, _canonical.encode(arguments))
+    call.signature = (call.name, canonical(arguments))
     cached = state.cache.get(call.signature)
     if cached is not None and (call.effect != "read" or cached[1] == state.effects):
         _repeat(state, call, feedback.repeated(call.id, cached[0]))

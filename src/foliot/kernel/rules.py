@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from foliot.kernel import events as e
-from foliot.kernel.calls import parse_arguments
+from foliot.kernel.arguments import parse_object
 from foliot.kernel.state import Call, CallPhase, Phase, State
 
 _LIVE: Final[frozenset[Phase]] = frozenset({"queued", "ready", "thinking", "acting"})
@@ -132,7 +132,7 @@ def _approval_decided(state: State, event: e.ApprovalDecided) -> str | None:
         return f"the call {call.id!r} has been approved already, and waits for an answer"
     if event.approval_id and event.approval_id != call.approval.approval_id:
         return f"the decision is about another approval, {event.approval_id!r}"
-    if event.decision == "edit" and (event.arguments is None or parse_arguments(event.arguments)[0] is None):
+    if event.decision == "edit" and (event.arguments is None or parse_object(event.arguments)[0] is None):
         return "edited arguments that are not a JSON object"
     return None
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from foliot.errors import InvalidInput, UsageError
+from foliot.kernel.arguments import repeated_name
 from foliot.resources.kinds import Kind
 from foliot.resources.problems import ManifestError
 from foliot.store.base import Document
@@ -59,11 +60,21 @@ async def form(request: Request, shape: type[T]) -> T:
     """A body of JSON as a `msgspec.Struct`; an empty one is `{}`. Raises `InvalidInput`, which names the field."""
     body = await request.body()
     try:
+        refuse_repeated(body)
         return msgspec.json.decode(body or b"{}", type=shape)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the body cannot be used: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the body is not JSON: {error}") from None
+
+
+def refuse_repeated(body: bytes) -> None:
+    """Raises `UsageError` for a body that says one name twice: what comes before the server may have read the other.
+
+    Also raises what `msgspec` raises for a body that is not JSON.
+    """
+    if body and (problem := repeated_name(body, msgspec.json.decode(body))):
+        raise UsageError(f"the body cannot be used: {problem}", hint="say each name once")
 
 
 async def mapping(request: Request) -> dict[str, Any]:
@@ -135,6 +146,8 @@ def _completed(body: bytes, kind: Kind, name: str | None) -> bytes:
         return body
     try:
         raw = msgspec.json.decode(body, type=dict[str, Any])
+        if repeated_name(body, raw):
+            return body
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body  # the reader of manifests says what is wrong, and where
     given = raw.get("metadata")

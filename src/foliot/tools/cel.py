@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from foliot.errors import InvalidInput
+from foliot.kernel.arguments import problem_in
 
 if TYPE_CHECKING:
     from cel_expr_python import cel  # pyright: ignore[reportMissingTypeStubs] - its types come without the marker
@@ -52,13 +53,17 @@ class Compiled:
     def holds(self, values: Mapping[str, Any], missing: Callable[[str], str]) -> bool:
         """Whether it is true of `values` (those of `names`). Raises `ConditionFailed`.
 
-        `missing` words the complaint that a field is not there.
+        `missing` words the complaint that a field is not there. Values that the library sees otherwise than they are
+        (it ends a text at a NUL) are not judged.
         """
+        for name, given in values.items():
+            if problem := problem_in(given):
+                raise ConditionFailed(f"{name} cannot be judged: {problem}")
         try:
             result = self._expression.eval(data=values)
             value = result.value()
         except Exception as error:
-            # A value the language cannot hold (half of a surrogate pair), or the budget of iterations is used up.
+            # The budget of iterations is used up.
             raise ConditionFailed(str(error)) from None
         if value is True or value is False:
             return value

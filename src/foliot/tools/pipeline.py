@@ -102,7 +102,7 @@ def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple
     definition = tool.definition
     layers: list[Layer | None] = [
         Resolve(definition, schema_digest(definition.schema)),
-        CheckArguments(definition.name, definition.schema) if definition.schema is not None else None,
+        CheckArguments(definition.name, definition.schema),
         Isolation(definition, getattr(tool, "isolation", "none")) if definition.isolation != "none" else None,
         Advertised(),
         AllowList(definition, parts.profile),

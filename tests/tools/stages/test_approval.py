@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from foliot.kernel.arguments import arguments_digest
 from foliot.tools.base import ApprovalNeeded, ToolDenied
 from foliot.tools.conditions import Expression
 from foliot.tools.rules import Rules, StandingGrant
-from foliot.tools.stages.approval import Approval, approval_id_of, arguments_digest
+from foliot.tools.stages.approval import Approval, approval_id_of
 from foliot.tools.verdict import Verdict
 from tests.tools.governed import FakeTime, call, rules
 

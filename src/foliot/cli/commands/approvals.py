@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -20,6 +19,7 @@ from foliot.cli.runtimes import reached, whoami
 from foliot.engine.approval.service import Decision
 from foliot.engine.story.tracing import trace_of
 from foliot.errors import InvalidInput, NotFound, UsageError
+from foliot.kernel.arguments import read_arguments
 from foliot.resources.durations import seconds
 from foliot.store.base import Document
 
@@ -175,13 +175,10 @@ def _ask(document: Document) -> dict[str, Any] | None:
 
 
 def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"The arguments are not JSON: {error}.", hint="Nothing was decided; try again.") from None
-    if not isinstance(value, dict):
-        raise InvalidInput("The arguments of a call are a JSON object.", hint='For example {"amount": 100}')
-    return cast("dict[str, Any]", value)
+    value, problem = read_arguments(text)
+    if value is None:
+        raise InvalidInput(f"The arguments cannot be used: {problem}.", hint="Nothing was decided; try again.")
+    return value
 
 
 async def _decide(

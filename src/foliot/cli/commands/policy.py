@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
 from foliot.errors import InvalidInput, UsageError
+from foliot.kernel.arguments import read_arguments
 from foliot.store.base import Document
 
 if TYPE_CHECKING:
@@ -174,13 +174,10 @@ def read_calls(lines: Any, name: str) -> list[Ask]:
 
 
 def _arguments(text: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{where}: expected a JSON object")
-    return cast("dict[str, Any]", value)
+    value, problem = read_arguments(text)
+    if value is None:
+        raise UsageError(f"{where}: {problem}")
+    return value
 
 
 async def _defaults() -> RuleDefaults:

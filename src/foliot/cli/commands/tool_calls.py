@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -204,10 +203,9 @@ def _asker(agent: str) -> Asker:
 
 
 def _object(text: str) -> dict[str, Any]:
-    try:
-        found: Any = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"--args is not JSON: {error}", hint="""for example --args '{"city": "Oslo"}'""") from None
-    if not isinstance(found, dict):
-        raise UsageError("--args is not a JSON object", hint="""for example --args '{"city": "Oslo"}'""")
-    return cast("dict[str, Any]", found)
+    from foliot.kernel.arguments import read_arguments
+
+    found, problem = read_arguments(text)
+    if found is None:
+        raise UsageError(f"--args cannot be used: {problem}", hint="""for example --args '{"city": "Oslo"}'""")
+    return found

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any, Final, cast
 
 from foliot.errors import InvalidInput
+from foliot.kernel.arguments import DEEPEST
 from foliot.tools.masking import MASK, Masker
 
 LONGEST: Final = 2000
-DEEPEST: Final = 32
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # A word of a name that gives it away; and pairs that do so together. `max_tokens` and `key` hide nothing.
 _SECRET_WORDS: Final = frozenset(

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 import jsonschema_rs
-import msgspec
 from msgspec import Struct
 
 from foliot.engine.approval.documents import (
@@ -33,18 +32,15 @@ from foliot.engine.base import Clock
 from foliot.engine.loading import load_run
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.kernel.calls import parse_arguments
+from foliot.kernel.arguments import arguments_digest, canonical, parse_object, problem_of
 from foliot.kernel.events import ApprovalDecided, ApprovalRequested
 from foliot.kernel.state import Call, State
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.documents import stamp
 from foliot.store.runs import TERMINAL, Beside, Journal, Signal
 from foliot.tools.masking import Masker
-from foliot.tools.stages.approval import arguments_digest
 
 Decision: TypeAlias = Literal["approve", "deny", "edit"]
-# The text whose digest `arguments_digest` is, so that edited arguments are kept under the name that the grant covers.
-_canonical = msgspec.json.Encoder(order="deterministic").encode
 TRIES = 20
 MOST_WAITING = 1000
 MOST_PROBLEMS = 5
@@ -92,7 +88,7 @@ class ApprovalService:
         call = state.call(asked.call_id)
         if call is None or call.phase != "parked":
             return  # it was answered in the same breath, with the end of its run
-        seen = shown(parse_arguments(call.arguments)[0] or {}, self._masker)
+        seen = shown(parse_object(call.arguments)[0] or {}, self._masker)
         document = question(state, call, asked, self._clock(), seen)
         if grave := gravest(classes):
             document["spec"]["operation_class"] = grave
@@ -211,14 +207,14 @@ class ApprovalService:
             document = await self._store.get(key_of(namespace, name))
             await self._refuse_unless_open(document, by)
             state, call = await self._parked(document)
-            original = parse_arguments(call.arguments)[0] or {}
+            original = parse_object(call.arguments)[0] or {}
             granted = (
                 original if arguments is None else restored(arguments, document["spec"].get("arguments", {}), original)
             )
             if arguments is not None:
                 check_schema(state, call.name, granted)
                 # Kept by its digest first: a process that dies before the run is told must not lose what was written.
-                await self._journal.put_blob(_canonical(granted))
+                await self._journal.put_blob(canonical(granted))
             status = self._decision_status(document, decision, by, comment, original, granted)
             record = self._log.new(status["decision"], by, self._clock(), also=also)
             written = await self._put_status(document, status, record)
@@ -263,7 +259,7 @@ class ApprovalService:
         original: dict[str, Any],
         granted: dict[str, Any],
     ) -> dict[str, Any]:
-        same = _canonical(granted) == _canonical(original)
+        same = canonical(granted) == canonical(original)
         phase, decided = _PAST["approve" if decision == "edit" and same else decision]
         status = {**document["status"], "phase": phase, "decision": decided, "decided_by": by}
         status["decided_at"] = stamp(self._clock())
@@ -361,6 +357,10 @@ def _is_about(document: Document, state: State, call: Call) -> bool:
 
 def check_schema(state: State, tool: str, arguments: dict[str, Any]) -> None:
     """Raises `InvalidInput`, with every place, when the arguments do not fit the schema that the run is pinned to."""
+    if problem := problem_of(arguments):
+        raise InvalidInput(
+            f"the arguments of {tool} cannot be judged: {problem}", hint="nothing was decided; try again"
+        )
     rule = state.rules.get(tool)
     if rule is None or rule.spec.schema is None:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +21,7 @@ from foliot.errors import Unavailable
 from foliot.runtime import Runtime
 from foliot.server.access.guard import namespace_of
 from foliot.server.access.identity import Caller
-from foliot.server.bodies import replayed
+from foliot.server.bodies import refuse_repeated, replayed
 from foliot.server.context import CALLER
 from foliot.server.engagements import Drives
 from foliot.server.errors import Unauthenticated
@@ -63,6 +63,8 @@ class Door:
         waits = scope["method"] == "GET"
         if scope["method"] == "POST":
             body = await Request(scope, receive).body()
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # the SDK says what is wrong
+                refuse_repeated(body)
             waits, receive = _expects_answer(body), replayed(body, receive)
         with ExitStack() as place:
             if waits:

@@ -15,8 +15,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.errors import UsageError
 from foliot.kernel.messages import Message, ModelSettings
 from foliot.kernel.spec import RunSpec
+from foliot.server.bodies import refuse_repeated
 from foliot.server.openai.content import Conversation, chat_conversation, response_conversation
 from foliot.server.openai.errors import BadRequest
 from foliot.server.targets import Target
@@ -224,7 +226,10 @@ def messages_of(order: Order, param: str) -> tuple[tuple[Message, ...], tuple[Me
 
 def _decoded(body: bytes, kind: type[S]) -> S:
     try:
+        refuse_repeated(body)
         return msgspec.json.decode(body, type=kind)
+    except UsageError as error:
+        raise BadRequest(error.message) from None
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$.")
         missing = text.partition("required field `")[2]

@@ -17,6 +17,8 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.arguments import repeated_name
+
 DOMAIN: Final = "agentic"
 VERSION: Final = "v1"
 EXECUTE: Final = "tool.execute"
@@ -135,8 +137,11 @@ def decode_call(data: bytes) -> tuple[CallMessage, Meta]:
     raw = _open(data, "tool_call")
     try:
         call = _call.decode(raw.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        repeated = repeated_name(data, msgspec.json.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Poison(f"not a tool call: {error}") from None
+    if repeated:
+        raise Poison(f"not a tool call: {repeated}")
     for value, what in (
         (call.id, "tool call id required"),
         (call.name, "tool call function name required"),

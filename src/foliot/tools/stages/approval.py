@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
-
+from foliot.kernel.arguments import arguments_digest
 from foliot.tools.base import ApprovalNeeded, Invocation, Parked
 from foliot.tools.conditions import ConditionFailed
 from foliot.tools.rules import Rules
 from foliot.tools.verdict import Verdict
 
 LAYER = "approval"
-_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Grants(Protocol):
@@ -34,11 +32,6 @@ class Grants(Protocol):
         Asked again for the same call it is the same use.
         """
         ...
-
-
-def arguments_digest(arguments: dict[str, Any]) -> str:
-    """Names arguments by their meaning: neither the order of their names nor white space counts."""
-    return f"sha256:{sha256(_canonical(arguments)).hexdigest()}"
 
 
 def approval_id_of(run_id: str, call_id: str) -> str:

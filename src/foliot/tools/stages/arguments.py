@@ -1,4 +1,4 @@
-"""Checks arguments against the tool's JSON Schema before anything else sees them."""
+"""Checks that arguments can be judged, and that they fit the tool's JSON Schema, before anything else sees them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 
+from foliot.kernel.arguments import problem_of
 from foliot.tools.base import Invocation, ToolArgumentsInvalid
 from foliot.tools.rules import Rules
 from foliot.tools.verdict import Verdict
@@ -15,17 +16,23 @@ MOST_PROBLEMS_SHOWN = 5
 
 
 class CheckArguments:
-    """Refuses a call whose arguments do not fit, and tells the model every place that is wrong."""
+    """Refuses a call whose arguments do not fit, and tells the model every place that is wrong.
+
+    Every way in (a model, a person, MCP, NATS, edited arguments, Python) comes through here, so this is where arguments
+    that two readers would read differently end: see `kernel/arguments.py`.
+    """
 
     layer = "arguments"
 
-    def __init__(self, tool: str, schema: Mapping[str, Any]) -> None:
-        self._validator = jsonschema_rs.validator_for(dict(schema))
+    def __init__(self, tool: str, schema: Mapping[str, Any] | None) -> None:
+        self._validator = jsonschema_rs.validator_for(dict(schema) if schema is not None else {})
         self._is_valid = self._validator.is_valid
         self._tool = tool
         self._fit = Verdict("allow", self.layer, "the arguments fit the tool's schema")
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
+        if problem := problem_of(call.arguments):
+            raise ToolArgumentsInvalid(f"the arguments of {self._tool!r} cannot be judged: {problem}")
         if not self._is_valid(call.arguments):
             raise ToolArgumentsInvalid(f"arguments of {self._tool!r} do not fit its schema: {self._explain(call)}")
         return self._fit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from foliot.kernel.arguments import arguments_digest
 from foliot.tools.base import ApprovalNeeded, Asks, Invocation, Parked, ToolUnsupported
 from foliot.tools.rules import Rules
-from foliot.tools.stages.approval import arguments_digest
 from foliot.tools.verdict import Verdict
 
 
