@@ -1,8 +1,7 @@
 """Finds the route of a request by the words of its path, where a router would try one route after the other.
 
-With eighty routes the search took longer than everything else about a read. What is not in the index (a mounted
-application, a path that leads nowhere) is searched for as ever. A path that is there for other methods is answered
-here: the router would name only the methods of the first route that it tried.
+With eighty routes the search took longer than everything else about a read. A path that leads nowhere, or is there for
+other methods only, is answered here and reaches no route. Only what lies below a mounted application is searched for.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from foliot.errors import NotFound
 from foliot.resources.kinds import KINDS
 from foliot.server.errors import MethodNotAllowed
 from foliot.server.naming import NOT_EDITED
 
 _METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _PLURALS: Final = frozenset(kind.plural for kind in KINDS.values())
+_HINT: Final = f"the kinds are {', '.join(sorted(_PLURALS))}"
 # What the routes of all kinds refuse for some.
 _REFUSED: Final = {(KINDS[name].plural, 3): ("PATCH", "PUT") for name in NOT_EDITED}
 
@@ -30,7 +31,7 @@ _Numbered: TypeAlias = tuple[int, APIRoute]
 
 
 def index_routes(app: FastAPI) -> None:
-    """Put the index in front of the router. Routes that are added later are found by the router."""
+    """Put the index in front of the router. It has the routes that there are now."""
     app.router.middleware_stack = RouteIndex(app)
 
 
@@ -64,12 +65,14 @@ class RouteIndex:
         general = places.get((method, count, ""), []) if second else []
         return [route for _, route in sorted([*found, *general], key=lambda each: each[0])]
 
+    def _is_elsewhere(self, scope: Scope) -> bool:
+        """Whether the path lies below something that is no route."""
+        return bool(self._other) and (scope["path"].split("/", 3)[2:3] or [""])[0] in self._other
+
     def find(self, scope: Scope) -> tuple[BaseRoute, Scope] | None:
-        """The route of a request and what it adds to the scope; None when the router has to search."""
+        """The route of a request and what it adds to the scope, if there is one."""
         words = scope["path"].split("/")
         second = words[2] if len(words) > 2 else ""
-        if second in self._other:
-            return None
         method, place = scope["method"], (scope["method"], len(words) - 1)
         if second in _PLURALS:
             routes = self._routes.get((*place, second)) or self._routes.get((*place, ""), ())
@@ -92,12 +95,15 @@ class RouteIndex:
         return [method for method in methods if self.find({**scope, "method": method}) is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self.find(scope) if scope["type"] == "http" else None
-        if found is None:
-            if scope["type"] == "http" and (allowed := self.allowed(scope)):
-                raise MethodNotAllowed(f"{scope['method'][:20]} cannot be done here", allow=", ".join(allowed))
+        if scope["type"] != "http" or self._is_elsewhere(scope):
             await self._search(scope, receive, send)
             return
+        found = self.find(scope)
+        if found is None:
+            # Never searched for: the router would take a route of the same path for another method, or of any kind.
+            if allowed := self.allowed(scope):
+                raise MethodNotAllowed(f"{scope['method'][:20]} cannot be done here", allow=", ".join(allowed))
+            raise NotFound("there is nothing at this path", hint=_HINT)
         route, child = found
         scope["router"] = self._router
         scope.update(child)

@@ -77,14 +77,13 @@ def kind_at(plural: str) -> Kind:
 
 def space(namespace: str | None) -> str:
     """The namespace of something that is named."""
-    return (namespace or "").strip() or DEFAULT
+    return namespace or DEFAULT
 
 
 def wanted(kind: str | None, namespace: str | None, labels: str | None, fields: str | None) -> Filter:
     """Raises `BadParameter` for a selector that cannot be read."""
-    chosen = (namespace or "").strip() or None
     with parameters():
-        return Filter(kind, chosen, parse_labels(labels or ""), parse_fields(fields or ""))
+        return Filter(kind, namespace or None, parse_labels(labels or ""), parse_fields(fields or ""))
 
 
 @contextmanager

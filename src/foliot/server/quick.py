@@ -20,6 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from foliot.server.edge.query import query_of
+
 _PLAIN: Final = (str, int, float, bool, type(None))
 _NOT_HERE: Final = (
     "websocket_param_name",
@@ -99,8 +101,7 @@ class _Reads:
         words: dict[str, Any] = scope["path_params"]
         for name, alias, check in self._path:
             values[name] = _checked(check, words[alias])
-        if scope["query_string"] and self._query:
-            given = Request(scope).query_params
+        if self._query and (given := query_of(scope)):
             for name, alias, check in self._query:
                 if (value := given.get(alias)) is not None:
                     values[name] = _checked(check, value)
@@ -116,7 +117,7 @@ class _Reads:
         for key, value in headers:
             if key in wanted:
                 name, check = wanted[key]
-                if name not in found:  # of several the first counts
+                if name not in found:  # of several the first counts; where it matters there are none (edge/heads.py)
                     found.add(name)
                     values[name] = _checked(check, value.decode("latin-1"))
 

@@ -33,6 +33,29 @@ TRICKS = [
     "/livez/..",
     "/v1/agents?labelSelector=%ff",
     "/v1/agents?namespace=%c0%ae",
+    "/v1/agents/a%c2%85",
+    "/v1/agents/a%e2%80%a8b",
+    "/v1/agents?namespace=a&namespace=b",
+    "/v1/agents?namespace=a&namespace=a",
+    "/v1/agents?namespace=&namespace=a",
+    "/v1/agents?n%61mespace=a",
+    "/v1/agents?%6eamespace=a",
+    "/v1/agents?+namespace=a",
+    "/v1/agents?namespace%20=a",
+    "/v1/agents?namespace%00=a",
+    "/v1/agents?limit=1;namespace=a",
+    "/v1/agents?namespace=+a",
+    "/v1/agents?namespace=a%20",
+    "/v1/agents?namespace=%e3%80%80a",
+    "/v1/agents?namespace=a%00",
+    "/v1/agents?namespace=a%0a",
+    "/v1/agents?namespace=a%7f",
+    "/v1/agents?namespace=a%e2%80%a9",
+    "/v1/agents?namespace=%zz",
+    "/v1/agents?namespace=%u0041",
+    "/v1/agents?namespace=\xc3\xa9",
+    "/v1/agents?=a",
+    "/v1/agents?&=&",
 ]
 
 
@@ -78,6 +101,72 @@ def test_an_address_that_is_only_nearly_right_is_nothing(wire: Any, path: str) -
 )
 def test_what_is_open_to_all_opens_nothing_else(wire: Any, path: str) -> None:
     assert wire.ask("GET", path, token=None).status in (400, 401, 404)
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ("Namespace=a", "did you mean namespace?"),
+        ("NAMESPACE=a", "did you mean namespace?"),
+        ("name-space=a", "did you mean namespace?"),
+        ("namspace=a", "did you mean namespace?"),
+        ("labelselector=a", "did you mean labelSelector?"),
+        ("namespace[]=a", "did you mean namespace?"),
+        ("watch=true", "the parameters are"),
+    ],
+)
+def test_a_parameter_that_a_route_does_not_have_is_refused(wire: Any, query: str, hint: str) -> None:
+    reply = wire.ask("GET", f"/v1/agents?{query}")
+
+    assert (reply.status, reply.code) == (400, "invalid")
+    assert hint in json.loads(reply.body)["hint"]
+
+
+def test_what_programs_written_for_others_add_is_not_looked_at(wire: Any) -> None:
+    for path in ("/livez?probe=1&probe%5B%5D=2", "/v1/models?include%5B%5D=a&include%5B%5D=b&client=x"):
+        assert wire.ask("GET", path).status == 200
+    assert wire.ask("GET", "/v1/models?Namespace=team").status == 400
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["namespace=", "namespace", "&namespace=default&", "limit=5&namespace=default", "labelSelector=app+in+(a,b)"],
+)
+def test_a_query_with_one_reading_is_read(wire: Any, query: str) -> None:
+    assert wire.ask("GET", f"/v1/agents?{query}").status == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Idempotency-Key: a",
+        "If-Match: *",
+        "If-None-Match: *",
+        "Last-Event-ID: 1",
+        "Origin: http://localhost",
+        "Content-Type: application/json",
+        "Mcp-Session-Id: a",
+        "Cookie: a=b",
+        "X-Foliot-Session: a",
+        "X-Request-ID: a",
+    ],
+)
+def test_a_header_that_steers_is_sent_once(wire: Any, header: str) -> None:
+    reply = wire.ask("GET", "/v1/version", header, header)
+
+    assert (reply.status, reply.code) == (400, "malformed")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/work/revoke", "/v1/dragons/x", "/v1/work/approvals/x/y/revoke", "/v1/work/approvals//revoke", "/v1/mcp/x"],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
+def test_a_path_that_leads_nowhere_reaches_no_handler_and_no_key(wire: Any, method: str, path: str) -> None:
+    for token in ("admin", None):
+        reply = wire.ask(method, path, "Idempotency-Key: k", token=token)
+
+        assert (reply.status, reply.code) == (404, "not_found")
 
 
 def test_a_long_address_is_refused(wire: Any) -> None:
@@ -128,7 +217,8 @@ def test_a_method_is_what_the_first_line_says(wire: Any, header: str) -> None:
     made = json.dumps({"metadata": {"name": "kept"}, "spec": {"provider": "mock"}}).encode()
     assert wire.ask("POST", "/v1/model-endpoints", body=made).status in (200, 201)
 
-    assert wire.ask("GET", "/v1/model-endpoints/kept?_method=DELETE", f"{header}: DELETE").status == 200
+    assert wire.ask("GET", "/v1/model-endpoints/kept", f"{header}: DELETE").status == 200
+    assert wire.ask("GET", "/v1/model-endpoints/kept?_method=DELETE", f"{header}: DELETE").status == 400
     wire.ask("POST", "/v1/model-endpoints?_method=DELETE", f"{header}: DELETE", body=made)
 
     assert wire.ask("GET", "/v1/model-endpoints/kept").status == 200

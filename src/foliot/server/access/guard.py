@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import iter_route_contexts
@@ -19,6 +18,8 @@ from foliot.errors import Denied, FoliotError
 from foliot.server.access.identity import EVERYWHERE, Caller
 from foliot.server.access.permissions import RULES, Rule
 from foliot.server.context import CALLER, Services
+from foliot.server.edge.query import NAMESPACE, check_names, query_of
+from foliot.server.errors import MethodNotAllowed
 from foliot.server.keys.answering import answer_once
 from foliot.server.late import LateRoute
 
@@ -32,14 +33,26 @@ HIDDEN: Final = "there is nothing of this name, or it is not yours to see"
 class GuardedRoute(LateRoute):
     """A route that nobody passes whom the table does not let through."""
 
+    _known: frozenset[str] | None = None
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
-        if method in (self.methods or ()):
-            await admit(scope, _rule(method, self.path))
+        if method not in (self.methods or ()):  # a router tries routes of other methods too
+            raise MethodNotAllowed("this cannot be done here", allow=", ".join(sorted(self.methods or ())))
+        rule = _rule(method, self.path)
+        await admit(scope, rule)
+        if query_of(scope):
+            check_names(scope, self._names(rule), others=rule.others)
         if method == "POST":
             await answer_once(self.path, super().handle, scope, receive, send)
         else:
             await super().handle(scope, receive, send)
+
+    def _names(self, rule: Rule) -> frozenset[str]:
+        """Return the parameters that the query of a request may have."""
+        if self._known is None:
+            self._known = frozenset((*rule.query, *(each.alias for each in self.dependant.query_params)))
+        return self._known
 
 
 class GuardedApp:
@@ -83,12 +96,7 @@ async def admit(scope: Scope, rule: Rule) -> None:
 
 def namespace_of(scope: Scope) -> str:
     """The namespace that a request names, `default` when it names none."""
-    query: bytes = scope["query_string"]
-    if b"namespace" in query:
-        for name, value in parse_qsl(query.decode("latin-1")):
-            if name == "namespace" and value.strip():
-                return value.strip()
-    return DEFAULT
+    return query_of(scope).get(NAMESPACE, DEFAULT)
 
 
 def check_routes(app: FastAPI) -> None:

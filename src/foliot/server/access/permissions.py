@@ -24,14 +24,22 @@ Where: TypeAlias = Literal["public", "anywhere", "everywhere", "named", "listed"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The role that a route needs, and where. `kinds` are the kinds of resources that need another role."""
+    """The role that a route needs, and where. `kinds` are the kinds of resources that need another role.
+
+    `query` are parameters that the handler reads from the request itself, beside those of its signature. With `others`
+    the route is called by programs that are not written for it: parameters that it does not have are dropped.
+    """
 
     where: Where
     role: Role = "reader"
     kinds: Mapping[str, Role] = field(default_factory=dict[str, Role])
+    query: tuple[str, ...] = ()
+    others: bool = False
 
 
+_NAMESPACE: Final = ("namespace",)
 PUBLIC: Final = Rule("public")
+PROBED: Final = Rule("public", others=True)
 ANYONE: Final = Rule("anywhere")
 LISTED: Final = Rule("listed")
 READ: Final = Rule("named")
@@ -58,9 +66,9 @@ def author_of(kind: str) -> Role:
 
 RULES: Final[Mapping[tuple[str, str], Rule]] = {
     # --- health and the server itself
-    ("GET", "/healthz"): PUBLIC,
-    ("GET", "/livez"): PUBLIC,
-    ("GET", "/readyz"): PUBLIC,
+    ("GET", "/healthz"): PROBED,
+    ("GET", "/livez"): PROBED,
+    ("GET", "/readyz"): PROBED,
     ("GET", "/metrics"): Rule("everywhere"),
     ("GET", "/v1/health"): ANYONE,
     ("GET", "/v1/version"): PUBLIC,
@@ -76,7 +84,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/auth/login"): PUBLIC,
     ("POST", "/v1/auth/logout"): PUBLIC,
     ("GET", "/v1/auth/oidc/login"): PUBLIC,
-    ("GET", "/v1/auth/oidc/callback"): PUBLIC,
+    ("GET", "/v1/auth/oidc/callback"): Rule("public", query=("code", "error", "iss", "state"), others=True),
     ("POST", "/v1/auth/change-password"): ANYONE,
     ("POST", "/v1/auth/admin/reset-password"): Rule("everywhere", "admin"),
     ("GET", "/v1/users"): Rule("everywhere", "admin"),
@@ -117,17 +125,17 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/tool-approvals/{name}/approve"): CONSENT,
     ("POST", "/v1/tool-approvals/{name}/deny"): CONSENT,
     ("POST", "/v1/tool-approvals/{name}/edit"): CONSENT,
-    ("POST", "/v1/webhook-deliveries/{endpoint_id}"): PUBLIC,
+    ("POST", "/v1/webhook-deliveries/{endpoint_id}"): PROBED,
     ("POST", "/v1/tool-callbacks/{request_id:path}"): PUBLIC,
     # --- as clients of OpenAI call it
-    ("GET", "/v1/models"): LISTED,
-    ("GET", "/v1/models/{model:path}"): LOOK,
-    ("POST", "/v1/chat/completions"): Rule("inside", "operator"),
-    ("POST", "/v1/responses"): Rule("inside", "operator"),
-    ("GET", "/v1/responses/{response_id}"): LOOK,
-    ("GET", "/v1/responses/{response_id}/input_items"): LOOK,
-    ("DELETE", "/v1/responses/{response_id}"): Rule("inside", "operator"),
-    ("POST", "/v1/responses/{response_id}/cancel"): Rule("inside", "operator"),
+    ("GET", "/v1/models"): Rule("listed", query=_NAMESPACE, others=True),
+    ("GET", "/v1/models/{model:path}"): Rule("inside", query=_NAMESPACE, others=True),
+    ("POST", "/v1/chat/completions"): Rule("inside", "operator", query=_NAMESPACE, others=True),
+    ("POST", "/v1/responses"): Rule("inside", "operator", query=_NAMESPACE, others=True),
+    ("GET", "/v1/responses/{response_id}"): Rule("inside", others=True),
+    ("GET", "/v1/responses/{response_id}/input_items"): Rule("inside", others=True),
+    ("DELETE", "/v1/responses/{response_id}"): Rule("inside", "operator", others=True),
+    ("POST", "/v1/responses/{response_id}/cancel"): Rule("inside", "operator", others=True),
     # --- work, as Foliot's own client asks for it
     ("GET", "/v1/resources"): LISTED,
     ("POST", "/v1/work/declared"): Rule("inside", "operator"),
@@ -194,9 +202,9 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/work/webhooks/{name}/deliveries/{id}/replay"): OPERATE,
     ("POST", "/v1/work/webhooks/{name}/send-test"): OPERATE,
     # --- as MCP clients call it; what a tool needs is asked when it is called
-    ("GET", "/mcp"): READ,
-    ("POST", "/mcp"): READ,
-    ("DELETE", "/mcp"): READ,
+    ("GET", "/mcp"): Rule("named", query=_NAMESPACE),
+    ("POST", "/mcp"): Rule("named", query=_NAMESPACE),
+    ("DELETE", "/mcp"): Rule("named", query=_NAMESPACE),
     # --- what agents said, and what they keep
     ("GET", "/v1/agents/{name}/logs"): READ,
     ("GET", "/v1/memories/{name}/entries"): READ,

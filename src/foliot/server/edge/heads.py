@@ -14,13 +14,33 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
 
+from foliot.server.edge.query import CONTROL, read_query
 from foliot.server.errors import HeadersTooLarge, Malformed, TooLarge
 
 # Whoever watches over this server is answered, also when nobody else is.
 HEALTH: Final = ("/livez", "/readyz", "/healthz")
-_LOOKED_AT: Final = frozenset(
-    (b"host", b"content-length", b"transfer-encoding", b"x-request-id", b"traceparent", b"origin")
+# Whoever reads one of these reads one value. A second one would be seen by some readers and not by others.
+_ONCE: Final = frozenset(
+    (
+        b"authorization",
+        b"content-encoding",
+        b"content-type",
+        b"cookie",
+        b"idempotency-key",
+        b"if-match",
+        b"if-none-match",
+        b"last-event-id",
+        b"mcp-protocol-version",
+        b"mcp-session-id",
+        b"origin",
+        b"sec-fetch-site",
+        b"x-csrf-token",
+        b"x-foliot-on-disconnect",
+        b"x-foliot-session",
+        b"x-request-id",
+    )
 )
+_LOOKED_AT: Final = _ONCE | {b"host", b"content-length", b"transfer-encoding", b"traceparent"}
 _GOOD_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 # A name or address, and a port. Longer or stranger ones are for whoever looks for a mistake.
 _GOOD_HOST: Final = re.compile(rb"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -28,7 +48,6 @@ _NO_CODE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _DISGUISED: Final = re.compile(rb"%(?:2[fF]|5[cC])|\\")
 # Below these, names with slashes in them are asked for.
 _SLASHES_WELCOME: Final = (b"/v1/models/", b"/v1/tool-callbacks/")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +83,28 @@ def new_id() -> str:
 def read_head(scope: Scope, limits: HeadLimits) -> Head:
     """What every request says. Raises `Malformed`, `HeadersTooLarge`, `TooLarge`."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
-    size = hosts = framed = 0
+    size = hosts = framed = traces = 0
     own_id = trace = origin = ""
+    once: set[bytes] = set()
     for name, value in headers:
         size += len(name) + len(value)
         if name not in _LOOKED_AT:
             continue
-        if name == b"host":
+        if name in _ONCE:
+            if name in once:
+                raise Malformed(f"the header {name.decode()} is given twice", hint="send it once")
+            once.add(name)
+            if name == b"x-request-id":
+                own_id = value.decode() if _GOOD_ID.fullmatch(value) else ""
+            elif name == b"origin":
+                origin = value.decode("latin-1")
+        elif name == b"host":
             hosts += 1
             if not _GOOD_HOST.fullmatch(value):
                 raise Malformed("the Host header is not the name of a host")
-        elif name == b"x-request-id":
-            own_id = value.decode() if _GOOD_ID.fullmatch(value) else ""
         elif name == b"traceparent":
-            trace = value.decode("latin-1")
-        elif name == b"origin":
-            origin = value.decode("latin-1")
+            traces += 1
+            trace = value.decode("latin-1") if traces == 1 else ""  # of several none counts, as its standard says
         else:
             framed += 1
             _check_frame(scope, name, value, limits)
@@ -113,24 +138,23 @@ def _check_address(scope: Scope, limits: HeadLimits) -> None:
     path: str = scope["path"]
     if "/." in path and not {".", ".."}.isdisjoint(path.split("/")):
         raise Malformed("the path has steps such as .. in it", hint="write it without them")
-    if b"%" in query:
-        _as_text(query, "the query")
+    read_query(scope)
 
 
 def _check_encoding(raw: bytes) -> None:
     if _NO_CODE.search(raw):
         raise Malformed("the path has a % that no two hexadecimal digits follow", hint="write %25 for a %")
-    if _CONTROL.search(_as_text(raw, "the path")):
+    if CONTROL.search(_as_text(raw)):
         raise Malformed("the path has control characters in it")
     if _DISGUISED.search(raw) and (b"\\" in raw or not raw.startswith(_SLASHES_WELCOME)):
         raise Malformed("the path has a slash or backslash in disguise", hint="no name has one")
 
 
-def _as_text(raw: bytes, what: str) -> str:
+def _as_text(raw: bytes) -> str:
     try:
         return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
-        raise Malformed(f"{what} is not UTF-8") from None
+        raise Malformed("the path is not UTF-8") from None
 
 
 def too_large(limits: HeadLimits) -> TooLarge:
