@@ -8,7 +8,7 @@ from starlette.routing import Match
 from foliot.server.app import include_routers
 from foliot.server.index import RouteIndex
 
-app = FastAPI()
+app = FastAPI(openapi_url=None)  # without routes that are not ours
 include_routers(app)
 index = RouteIndex(app)
 
