@@ -77,7 +77,7 @@ def test_the_end_leaves_the_graph_the_result_and_what_it_took(view: TerminalTask
     last = screen.getvalue().rpartition("\x1b[2K")[2]
     assert "✓ first" in last
     assert "└─▶ ✓ second" in last
-    assert "two[31m!" in last
+    assert r"two\u001b[31m!" in last
     assert "✓ succeeded  2 agents · 2 runs · 2.0s · job" in last
     assert "\x1b[31m" not in last
 

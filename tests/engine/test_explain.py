@@ -13,6 +13,7 @@ from foliot.engine.story.tracing import trace_of
 from foliot.kernel import events as e
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolSpec, Usage
 from foliot.kernel.spec import RunSpec, ToolRule
+from foliot.printable import one_line, visible
 
 
 @tool(effect="read")
@@ -255,7 +256,7 @@ def test_arguments_are_shown_as_pairs_and_broken_ones_as_they_are() -> None:
 
 @given(st.text())
 def test_no_text_can_steer_a_terminal(text: str) -> None:
-    assert not any(ord(char) < 32 and char not in "\n\t" for char in amounts.safe(text))
-    line = amounts.one_line(text, 40)
+    assert not any(ord(char) < 32 and char not in "\n\t" for char in visible(text))
+    line = one_line(text, 40)
     assert len(line) <= 40
     assert line.isprintable() or not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line)

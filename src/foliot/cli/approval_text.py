@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import click
-
 from foliot.cli.output import as_json
 from foliot.cli.tables import since, table
+from foliot.cli.terminal import paint
 from foliot.engine.approval.documents import uses_left, verdict
-from foliot.engine.story.amounts import arguments, one_line, safe
+from foliot.engine.story.amounts import arguments
 from foliot.engine.story.trace import Trace
+from foliot.printable import one_line, visible
 from foliot.store.base import Document
 
 LONGEST = 60
@@ -62,7 +62,7 @@ def approval_text(document: Document, trace: Trace | None) -> str:
     """What is asked, why, for whom, what was decided, and how the run got there."""
     spec, status = document["spec"], document["status"]
     now = datetime.now(UTC)
-    head = f"{click.style(spec['tool'], bold=True)}  {click.style(document['metadata']['name'], dim=True)}"
+    head = f"{paint(spec['tool'], bold=True)}  {paint(document['metadata']['name'], dim=True)}"
     facts = {
         "phase": status["phase"],
         "agent": spec.get("agent") or ("any" if spec.get("standing") else ""),
@@ -93,11 +93,11 @@ def _expires(document: Document, now: datetime) -> str:
 
 def _facts(facts: dict[str, str]) -> str:
     width = max(map(len, facts))
-    return "\n".join(f"  {name.ljust(width)}  {safe(value)}" for name, value in facts.items() if value)
+    return "\n".join(f"  {name.ljust(width)}  {visible(value)}" for name, value in facts.items() if value)
 
 
 def _section(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([click.style(title, bold=True), *(f"  {safe(line)}" for line in lines)])
+    return "\n".join([paint(title, bold=True), *(f"  {visible(line)}" for line in lines)])
 
 
 def _verbs(document: Document) -> list[str]:

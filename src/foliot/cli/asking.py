@@ -12,15 +12,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-import click
-
 from foliot.cli.errors import tell
 from foliot.cli.invocation import is_terminal
 from foliot.cli.runtimes import whoami
+from foliot.cli.terminal import out, paint
 from foliot.client.work import Work
 from foliot.engine.approval.questions import OpenQuestion, check_answer
-from foliot.engine.story.amounts import safe
 from foliot.errors import Conflict, InvalidInput
+from foliot.printable import visible
 from foliot.results import RunResult
 
 LOOK_EVERY: Final = 0.5
@@ -50,13 +49,13 @@ async def answered_here(work: Work, result: RunResult | None, *, told: Told) -> 
 async def _ask(work: Work, asked: OpenQuestion, told: Told) -> bool:
     print_question(asked)
     while True:
-        click.echo("Answer: ", nl=False, err=True)
+        out("Answer: ", nl=False, err=True)
         line = await _line_unless(lambda: _is_over(work, asked, told))
         if line is None:
-            click.echo("\nIt was answered elsewhere.", err=True)
+            out("\nIt was answered elsewhere.", err=True)
             return True
         if not line:
-            click.echo(err=True)
+            out(err=True)
             return False
         try:
             check_answer(asked, line.rstrip("\n"))
@@ -71,9 +70,9 @@ async def _ask(work: Work, asked: OpenQuestion, told: Told) -> bool:
 
 
 def print_question(asked: OpenQuestion) -> None:
-    click.echo(f"\n{click.style(safe(asked.question), bold=True)}", err=True)
+    out(f"\n{paint(visible(asked.question), bold=True)}", err=True)
     for number, choice in enumerate(asked.choices, 1):
-        click.echo(f"  {number}  {safe(choice)}", err=True)
+        out(f"  {number}  {visible(choice)}", err=True)
 
 
 async def _is_over(work: Work, asked: OpenQuestion, told: Told) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from foliot.cli.invocation import current
+from foliot.cli.terminal import out
 
 if TYPE_CHECKING:
     from foliot.testing.services.development import DevServices
@@ -32,9 +33,9 @@ def up() -> None:
         eval "$(foliot dev services up)"
     """
     postgres, nats = _services().up()
-    click.echo(f"{postgres.name} {postgres.version} and {nats.name} {nats.version} are running.", err=True)
-    click.echo(f"export FOLIOT_STORE={shlex.quote(postgres.url)}")
-    click.echo(f"export FOLIOT_NATS={shlex.quote(nats.url)}")
+    out(f"{postgres.name} {postgres.version} and {nats.name} {nats.version} are running.", err=True)
+    out(f"export FOLIOT_STORE={shlex.quote(postgres.url)}")
+    out(f"export FOLIOT_NATS={shlex.quote(nats.url)}")
 
 
 @services.command()
@@ -42,7 +43,7 @@ def up() -> None:
 def down(purge: bool) -> None:
     """Stop both servers. Their data is kept, unless you ask for its deletion."""
     _services().down(purge=purge)
-    click.echo("Stopped; all data is deleted." if purge else "Stopped; `foliot dev services up` starts them again.")
+    out("Stopped; all data is deleted." if purge else "Stopped; `foliot dev services up` starts them again.")
 
 
 @services.command()
@@ -56,7 +57,7 @@ def status(context: click.Context, output: str) -> None:
 
         from foliot.cli.output import as_json
 
-        click.echo(as_json([{**asdict(each), "folder": str(each.folder)} for each in found]))
+        out(as_json([{**asdict(each), "folder": str(each.folder)} for each in found]))
     else:
         from foliot.cli.tables import table
 
@@ -71,7 +72,7 @@ def status(context: click.Context, output: str) -> None:
             ]
             for each in found
         ]
-        click.echo(table(["SERVICE", "STATE", "ADDRESS", "PID", "VERSION", "FOLDER"], rows))
+        out(table(["SERVICE", "STATE", "ADDRESS", "PID", "VERSION", "FOLDER"], rows))
     context.exit(0 if all(each.running for each in found) else 1)
 
 

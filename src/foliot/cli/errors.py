@@ -18,7 +18,9 @@ from typing import Any, Final
 import click
 
 from foliot.cli.invocation import Invocation, wants_traceback
+from foliot.cli.terminal import out, paint
 from foliot.errors import FoliotError
+from foliot.printable import lines_of
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -57,40 +59,40 @@ def tell(error: FoliotError, *, color: bool | None = None) -> int:
     if findings:
         from foliot.cli.findings import render_findings, summary
 
-        click.echo(render_findings(findings), err=True, color=color)
-        say("error", f"{summary(findings)}; nothing was changed", paint="red", color=color)
+        out(render_findings(findings), err=True, color=color)
+        say("error", f"{summary(findings)}; nothing was changed", fg="red", color=color)
     else:
-        say("error", error.message, paint="red", color=color)
+        say("error", error.message, fg="red", color=color)
     if error.hint:
-        say("hint", error.hint, paint="cyan", color=color)
+        say("hint", error.hint, fg="cyan", color=color)
     return error.exit_code
 
 
 def warn(message: str) -> None:
     """Something worth knowing that does not stop the command."""
-    say("warning", message, paint="yellow")
+    say("warning", message, fg="yellow")
 
 
-def say(label: str, message: str, *, paint: str, color: bool | None = None) -> None:
+def say(label: str, message: str, *, fg: str, color: bool | None = None) -> None:
     """`label: message` on stderr; further lines of the message are set under its first."""
-    first, *rest = message.splitlines() or [""]
+    first, *rest = lines_of(message)
     indent = " " * (len(label) + 2)
     text = "\n".join([first, *(indent + line for line in rest)])
-    click.echo(f"{click.style(f'{label}:', fg=paint, bold=True)} {text}", err=True, color=color)
+    out(f"{paint(f'{label}:', fg=fg, bold=True)} {text}", err=True, color=color)
 
 
 def _tell_usage(error: click.ClickException, invocation: Invocation) -> int:
-    say("error", error.format_message(), paint="red", color=invocation.color)
+    say("error", error.format_message(), fg="red", color=invocation.color)
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
-        click.echo(context.get_usage(), err=True)
-        say("hint", f"`{context.command_path} --help` explains the command.", paint="cyan", color=invocation.color)
+        out(context.get_usage(), err=True)
+        say("hint", f"`{context.command_path} --help` explains the command.", fg="cyan", color=invocation.color)
     return error.exit_code
 
 
 def _tell_os(error: OSError, invocation: Invocation) -> int:
     place = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
-    say("error", f"{place}{error.strerror or type(error).__name__}", paint="red", color=invocation.color)
+    say("error", f"{place}{error.strerror or type(error).__name__}", fg="red", color=invocation.color)
     return 1
 
 
@@ -99,13 +101,13 @@ def _tell_bug(error: Exception, invocation: Invocation) -> int:
     if traced:
         import traceback
 
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        out("".join(traceback.format_exception(error)), err=True, nl=False)
     # The text of an unknown error may quote what it was given, a secret for instance: only its type is told unasked.
     sorry = f"Sorry, Foliot met something it was not built for: {type(error).__name__}{_place(error)}."
-    say("error", sorry, paint="red", color=invocation.color)
+    say("error", sorry, fg="red", color=invocation.color)
     again = "" if traced else "\n`--verbose` (or FOLIOT_DEBUG=1) shows the traceback."
     report = f"This is a fault of Foliot's, please report it: {REPORT_AT}{again}"
-    say("hint", report, paint="cyan", color=invocation.color)
+    say("hint", report, fg="cyan", color=invocation.color)
     return BUG
 
 

@@ -13,14 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
+from foliot.cli.terminal import paint
+from foliot.printable import visible
 
 if TYPE_CHECKING:
     from foliot.resources.problems import Finding
 
 SHOWN: Final = 100
 _SECRET: Final = re.compile(r"\bkind\W{1,6}secret\b", re.IGNORECASE)
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def render_findings(findings: Sequence[Finding]) -> str:
@@ -45,8 +45,8 @@ def count(number: int, noun: str) -> str:
 
 def _render(finding: Finding) -> str:
     color = "red" if finding.severity == "error" else "yellow"
-    label = click.style(f"{finding.severity}:", fg=color, bold=True)
-    text = f"{click.style(finding.place, bold=True)}: {label} {_printable(str(finding.problem))}"
+    label = paint(f"{finding.severity}:", fg=color, bold=True)
+    text = f"{paint(finding.place, bold=True)}: {label} {_indented(str(finding.problem))}"
     return "\n".join([text, *_excerpt(finding, color)])
 
 
@@ -57,14 +57,19 @@ def _excerpt(finding: Finding, color: str) -> list[str]:
     if line is None or not line.strip():
         return []
     number = f"{finding.line:>5}"
-    shown = _printable(line.replace("\t", " "))
+    line = line.replace("\t", " ")
     column = finding.column or 1
     start = max(0, column - SHOWN + 20)
-    shown = shown[start : start + SHOWN]
-    rows = [f"{number} | {shown}"]
+    before, rest = visible(line[start : column - 1]), visible(line[max(start, column - 1) : start + SHOWN])
+    rows = [f"{number} | {before}{rest}"]
     if finding.column is not None:
-        rows.append(f"{' ' * len(number)} | {' ' * (column - 1 - start)}{click.style('^', fg=color, bold=True)}")
+        rows.append(f"{' ' * len(number)} | {' ' * len(before)}{paint('^', fg=color, bold=True)}")
     return rows
+
+
+def _indented(problem: str) -> str:
+    """Further lines of a problem stand under its first, so that none looks like a finding of its own."""
+    return visible(problem).replace("\n", "\n    ")
 
 
 def _line(finding: Finding) -> str | None:
@@ -85,7 +90,3 @@ def _lines_of(file: str) -> tuple[list[str], bool]:
     except (OSError, ValueError):
         return [], True  # standard input, for instance
     return text.splitlines(), _SECRET.search(text) is not None
-
-
-def _printable(text: str) -> str:
-    return _UNPRINTABLE.sub("�", text)

@@ -6,11 +6,10 @@ import asyncio
 import time
 from typing import Final
 
-import click
-
 from foliot.cli.commands.run import going_on
 from foliot.cli.errors import warn
 from foliot.cli.live import WAITS, choose_view, finish, watch_run
+from foliot.cli.terminal import out
 from foliot.client.local_work import LocalWork
 from foliot.engine.worker import is_gone
 from foliot.errors import InvalidInput, NotFound
@@ -28,14 +27,14 @@ async def go_on_elsewhere_or_here(runtime: Runtime, run_id: str, *, attended_by:
     `attended_by` is the worker that stays with the run, as far as is known: it has the first go, while it lives.
     """
     if await _goes_on_elsewhere(runtime, run_id, PATIENCE if attended_by and not is_gone(attended_by) else 0.0):
-        click.echo(f"Run {run_id} goes on where it is driven.", err=True)
+        out(f"Run {run_id} goes on where it is driven.", err=True)
         return 0
     view = choose_view(json=False, quiet=quiet)
     try:
         opening = await going_on(LocalWork(runtime), run_id)
         watched = await watch_run(runtime, view, opening, lambda: runtime.resume(run_id, stream=not quiet, check=False))
     except Held:
-        click.echo(f"Run {run_id} goes on where it is driven.", err=True)
+        out(f"Run {run_id} goes on where it is driven.", err=True)
         return 0
     except (InvalidInput, NotFound) as error:
         # Decided is decided. Only the rest of the run needs what is not here: its tools, for example.

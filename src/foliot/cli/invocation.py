@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from foliot.cli.terminal import out
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -164,7 +166,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
     if value and not context.resilient_parsing:
         from foliot.version import __version__
 
-        click.echo(f"foliot {__version__}")
+        out(f"foliot {__version__}")
         context.exit()
 
 

@@ -18,17 +18,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-import click
-
 from foliot.cli.aside import aside
 from foliot.cli.errors import INTERRUPTED
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.runtimes import whoami
 from foliot.cli.runview.base import Opening, View
+from foliot.cli.terminal import emit, live_console, out, paint
 from foliot.client.work import Work
 from foliot.engine.live import Live
-from foliot.engine.story.amounts import safe
 from foliot.errors import Conflict, NotFound
+from foliot.printable import one_line
 from foliot.results import RunResult
 from foliot.runtime import Runtime
 from foliot.stopping import stop_tasks
@@ -73,11 +72,9 @@ def choose_view(*, json: bool, quiet: bool) -> View:
         return QuietView()
     if not is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
         return PlainView()
-    from rich.console import Console
-
     from foliot.cli.runview.terminal import TerminalView
 
-    console = Console(file=sys.stderr, no_color=current().color is False or None, highlight=False, markup=False)
+    console = live_console(no_color=current().color is False or None)
     return TerminalView(console, answer=is_terminal(sys.stdout))
 
 
@@ -136,7 +133,7 @@ async def finish(work: Work, view: View, watched: Watched) -> int:
         return INTERRUPTED
     if result.phase == "succeeded":
         if not watched.answer_shown:
-            click.echo(safe(result.output) if is_terminal(sys.stdout) else result.output)
+            emit(result.output)
         return 0
     if result.phase == "waiting":
         await _tell_wait(work, result.run_id)
@@ -168,12 +165,12 @@ def _threads() -> list[str]:
 async def _tell_wait(work: Work, run_id: str) -> None:
     """For whom it waits and what to type, on stderr."""
     told = await work.why_run(run_id)
-    click.echo(f"\n{told.headline}", err=True)
+    out(f"\n{one_line(told.headline)}", err=True)
     for line in told.chain:
-        click.echo(f"  {safe(line)}", err=True)
+        out(f"  {one_line(line)}", err=True)
     width = max((len(hint.command) for hint in told.next), default=0)
     for hint in told.next:
-        click.echo(f"  {click.style(hint.command.ljust(width), fg='cyan')}  # {hint.effect}", err=True)
+        out(f"  {paint(hint.command.ljust(width), fg='cyan')}  # {one_line(hint.effect)}", err=True)
 
 
 async def _tick(view: View) -> None:

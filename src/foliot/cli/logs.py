@@ -6,11 +6,12 @@ A line carries the run, task, namespace and request that it belongs to.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from foliot.printable import one_line, safe_json, visible
 
 if TYPE_CHECKING:
     from foliot.settings import Settings
@@ -78,10 +79,11 @@ def _clean(record: logging.LogRecord) -> bool:
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, str | float] = getattr(record, "foliot_fields", {})
-        tail = " ".join(f"{name}={value}" for name, value in fields.items())
-        line = super().format(record)
-        first, newline, rest = line.partition("\n")
-        return f"{first} [{tail}]{newline}{rest}" if tail else line
+        tail = " ".join(f"{name}={one_line(str(value))}" for name, value in fields.items())
+        # Further lines, those of a traceback or of a text that somebody else wrote, are set in: only a record begins
+        # a line.
+        first, *rest = visible(super().format(record)).split("\n")
+        return "\n    ".join([f"{first} [{tail}]" if tail else first, *rest])
 
 
 class _JsonLines(logging.Formatter):
@@ -96,4 +98,4 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_text:
             line["error"] = record.exc_text
-        return json.dumps(line, ensure_ascii=False)
+        return safe_json(line, indent=None)

@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 
 from foliot.cli.invocation import global_options
 from foliot.cli.lazy import LazyGroup, Verb
+from foliot.cli.terminal import out
 
 _AT: Final = "foliot.cli.commands"
 
@@ -103,7 +104,7 @@ def _help_when_nothing_is_asked() -> None:
 
     context = click.get_current_context()
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        out(context.get_help())
 
 
 cli.callback = _help_when_nothing_is_asked

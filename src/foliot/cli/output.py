@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from foliot.cli.tables import headings_of, row_of, table
+from foliot.printable import safe_json
 from foliot.resources.kinds import find_kind
 from foliot.store.base import Document
 
@@ -38,7 +38,7 @@ def ref_of(document: Document) -> str:
 
 
 def as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return safe_json(value)
 
 
 def as_yaml(documents: Sequence[Document]) -> str:

@@ -12,12 +12,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import click
-
 from foliot.cli.connect import namespace
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.manifests import load
+from foliot.cli.terminal import out
 from foliot.engine.backends import Backends
 from foliot.engine.endpoints import stored_secrets
 from foliot.engine.governance import governed
@@ -74,13 +73,13 @@ async def serve_tools(order: Serving) -> None:
         try:
             await server.start()
             listed = ", ".join(sorted(tool.definition.name for tool in tools))
-            click.echo(f"Serving {counted(len(tools), 'tool')}: {listed}. Ctrl-C stops.", err=True)
+            out(f"Serving {counted(len(tools), 'tool')}: {listed}. Ctrl-C stops.", err=True)
             await _told_to_stop()
-            click.echo("Finishing what is under way …", err=True)
+            out("Finishing what is under way …", err=True)
         finally:
             await server.stop(within=order.drain)
             await link.close()
-        click.echo(f"Stopped after {counted(server.metrics.value('executions_total'), 'call')}.", err=True)
+        out(f"Stopped after {counted(server.metrics.value('executions_total'), 'call')}.", err=True)
 
 
 def _importable_from(files: Sequence[str]) -> None:

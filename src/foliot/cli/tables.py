@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-import click
-
+from foliot.cli.terminal import paint
+from foliot.printable import one_line
 from foliot.resources.kinds import Kind
 from foliot.store.base import Document
 
@@ -18,26 +18,27 @@ CELL: Final = 60
 SHORTEST: Final = 12
 """A cell that would have to be shorter than this to fit a terminal is left out."""
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _PAINT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("Ready", "Succeeded", "Approved", "Running", "created", "succeeded", "running"), "green"),
+    **dict.fromkeys(("Ready", "Succeeded", "Approved", "Running", "created", "succeeded", "running", "found"), "green"),
     **dict.fromkeys(("Pending", "Connecting", "Suspended", "WaitingApproval", "updated"), "yellow"),
     **dict.fromkeys(("pending", "waiting", "interrupted"), "yellow"),
     **dict.fromkeys(("Error", "Failed", "DeadLetter", "Denied", "Expired", "NotReady", "deleted"), "red"),
-    **dict.fromkeys(("failed", "cancelled"), "red"),
+    **dict.fromkeys(("failed", "cancelled", "missing"), "red"),
 }
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widths: Sequence[int] | None = None) -> str:
     """Aligned columns, three spaces apart. With `widths` (see `widths_of`) no heading is printed: rows of a watch."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     lines = [*([] if widths else [headings]), *rows]
     columns = widths or widths_of(headings, rows)
     return "\n".join(_line(cells, columns, heading=not widths and i == 0) for i, cells in enumerate(lines))
 
 
 def widths_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(_width, column)) for column in zip(headings, *rows, strict=True)]
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    return [max(map(_width, column)) for column in zip(headings, *cells, strict=True)]
 
 
 def fitted(
@@ -62,7 +63,7 @@ def _cut(text: str, columns: int) -> str:
 def _line(cells: Sequence[str], widths: Sequence[int], *, heading: bool) -> str:
     last = len(cells) - 1
     padded = [
-        (click.style(cell, bold=True) if heading else _painted(cell)) + " " * (0 if i == last else width - _width(cell))
+        (paint(cell, bold=True) if heading else _painted(cell)) + " " * (0 if i == last else width - _width(cell))
         for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
     return "   ".join(padded).rstrip()
@@ -70,7 +71,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], *, heading: bool) -> str:
 
 def _painted(cell: str) -> str:
     color = _PAINT.get(cell)
-    return click.style(cell, fg=color) if color else cell
+    return paint(cell, fg=color) if color else cell
 
 
 def _width(cell: str) -> int:
@@ -81,11 +82,6 @@ def _width(cell: str) -> int:
 
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in cell)
     return len(cell) + wide - sum(unicodedata.combining(char) > 0 for char in cell)
-
-
-def clean(text: str) -> str:
-    """One line that cannot move a terminal's cursor or change its colours, whatever somebody stored."""
-    return _CONTROL.sub(" ", text).strip()
 
 
 def at(document: Document, path: str) -> Any:
@@ -116,7 +112,7 @@ def cell(value: Any, *, now: datetime, cut: int | None = CELL, pairs: bool = Fal
             text = ",".join(f"{key}={item}" if pairs else str(key) for key, item in items)
         case _:
             text = str(value)
-    text = clean(text) or "-"
+    text = one_line(text) or "-"
     return text[: cut - 1] + "…" if cut and len(text) > cut else text
 
 
@@ -134,7 +130,7 @@ def since(time: object, *, now: datetime) -> str:
     try:
         moment = datetime.fromisoformat(time)
     except ValueError:
-        return clean(time) or "-"
+        return one_line(time) or "-"
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     seconds = int((now - moment).total_seconds())
@@ -165,8 +161,8 @@ def row_of(
         value = at(document, path)
         # AGE says how old it is; the exact time is what `wide` adds.
         exact = path == "metadata.createdAt" and isinstance(value, str)
-        text = clean(value) if exact else cell(value, now=now, cut=cut, pairs=path == "metadata.labels")
+        text = one_line(value) if exact else cell(value, now=now, cut=cut, pairs=path == "metadata.labels")
         values.append(prefix + text if path == "metadata.name" else text)
     metadata: Mapping[str, Any] = document.get("metadata", {})
     age = since(metadata.get("createdAt"), now=now)
-    return [*([clean(str(metadata.get("namespace", "-")))] if namespaced else []), *values, age]
+    return [*([one_line(str(metadata.get("namespace", "-")))] if namespaced else []), *values, age]

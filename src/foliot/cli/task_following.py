@@ -17,21 +17,20 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-import click
-
 from foliot.cli.aside import aside
 from foliot.cli.errors import INTERRUPTED, say
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.live import FRAME, WAITS, on_ctrl_c
 from foliot.cli.runtimes import Reach, whoami
 from foliot.cli.taskview.base import TaskView
+from foliot.cli.terminal import emit, live_console, out, paint
 from foliot.client.work import Work
 from foliot.engine.live import Streamed
-from foliot.engine.story.amounts import safe
 from foliot.engine.worker import is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel import events as e
 from foliot.kernel.messages import TextDelta
+from foliot.printable import one_line
 from foliot.runtime import Runtime
 from foliot.stopping import stop_tasks
 from foliot.store.placement import Offer, fits
@@ -84,11 +83,9 @@ def choose_task_view(*, json: bool, quiet: bool) -> TaskView:
         return QuietTaskView()
     if not is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
         return PlainTaskView()
-    from rich.console import Console
-
     from foliot.cli.taskview.terminal import TerminalTaskView
 
-    console = Console(file=sys.stderr, no_color=current().color is False or None, highlight=False, markup=False)
+    console = live_console(no_color=current().color is False or None)
     return TerminalTaskView(console, answer=is_terminal(sys.stdout))
 
 
@@ -285,7 +282,7 @@ async def _tell_wait(following: _Following) -> None:
         if cause.kind == "waiting":
             following.view.note(f"{'  ' * cause.depth}{cause.text}")
     for hint in told.next:
-        following.view.note(f"  {hint.command}  # {hint.effect}")
+        following.view.note(f"  {hint.command}  # {one_line(hint.effect)}")
 
 
 async def finish_task(work: Work, view: TaskView, task: TaskInfo, followed: Followed) -> int:
@@ -298,23 +295,23 @@ async def finish_task(work: Work, view: TaskView, task: TaskInfo, followed: Foll
     match story.info.phase:
         case "succeeded":
             if not followed.shown:
-                click.echo(safe(story.output) if is_terminal(sys.stdout) else story.output)
+                emit(story.output)
             return 0
         case "waiting":
             told = await work.why_task(task.namespace, task.name)
-            click.echo(f"\n{told.headline}", err=True)
+            out(f"\n{one_line(told.headline)}", err=True)
             for cause in told.causes:
-                click.echo(f"  {'  ' * cause.depth}{safe(cause.text)}", err=True)
+                out(f"  {'  ' * cause.depth}{one_line(cause.text)}", err=True)
             for hint in told.next:
-                click.echo(f"  {click.style(hint.command, fg='cyan')}  # {hint.effect}", err=True)
+                out(f"  {paint(hint.command, fg='cyan')}  # {one_line(hint.effect)}", err=True)
             return WAITS
         case "cancelled":
-            say("cancelled", story.info.summary.get("reason") or task.name, paint="yellow")
+            say("cancelled", story.info.summary.get("reason") or task.name, fg="yellow")
             return INTERRUPTED
         case phase:
             word = "dead-lettered" if phase == "dead_lettered" else phase
             error = story.info.summary.get("error") or f"task {task.name} was {word}"
-            say("error", f"{word}: {error}", paint="red")
+            say("error", f"{word}: {error}", fg="red")
             hint = f"`foliot why {task.name}{where}` tells why; `foliot task requeue {task.name}{where}` tries again."
-            say("hint", hint, paint="cyan")
+            say("hint", hint, fg="cyan")
             return 1

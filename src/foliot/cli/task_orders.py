@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import click
 from msgspec.structs import replace
 
 from foliot.cli.commands.run import looks_like_files, parse_labels
 from foliot.cli.connect import connected, namespace
 from foliot.cli.errors import warn
 from foliot.cli.manifests import load, located
+from foliot.cli.terminal import out, paint
 from foliot.client.base import Client
 from foliot.client.work import Work
 from foliot.engine.story.amounts import counted
@@ -101,7 +101,7 @@ async def _applied(client: Client, path: str, *, quiet: bool) -> list[Document]:
     if not quiet:
         changed = sum(outcome.action != "unchanged" for outcome in applied.outcomes)
         text = f"applied {path}: {counted(len(applied.outcomes), 'resource')}, {changed} changed"
-        click.echo(click.style(text, dim=True), err=True)
+        out(paint(text, dim=True), err=True)
     return [item.document for item in loaded]
 
 

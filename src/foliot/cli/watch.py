@@ -7,21 +7,20 @@ still be known: the watch goes on where it was, or lists again and prints what i
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
-
-import click
 
 from foliot.cli.commands.get import fetch_all, fetch_named
 from foliot.cli.connect import connected
 from foliot.cli.errors import say, warn
 from foliot.cli.output import as_yaml, ref_of, word_of
 from foliot.cli.tables import headings_of, row_of, table, widths_of
+from foliot.cli.terminal import out
 from foliot.client.base import Client
 from foliot.errors import Gone, Unavailable
+from foliot.printable import safe_json
 from foliot.resources.kinds import Kind, find_kind
 from foliot.store.base import Change, Document, Filter
 
@@ -61,7 +60,7 @@ async def _follow(client: Client, request: Request, printer: Printer) -> None:
                 if _wanted(request, change.document):
                     printer.change(change)
         except Gone:
-            say("note", "The store no longer keeps the changes since then; listing again.", paint="cyan")
+            say("note", "The store no longer keeps the changes since then; listing again.", fg="cyan")
             printer.revision = None
 
 
@@ -129,13 +128,13 @@ class Printer:
         match self.output:
             case "json":
                 for action, document in news:
-                    click.echo(json.dumps({"change": action or "listed", "object": document}, ensure_ascii=False))
+                    out(safe_json({"change": action or "listed", "object": document}, indent=None))
             case "yaml":
                 for _, document in news:
-                    click.echo(f"---\n{as_yaml([document])}")
+                    out(f"---\n{as_yaml([document])}")
             case "name":
                 for _, document in news:
-                    click.echo(ref_of(document))
+                    out(ref_of(document))
             case _:
                 self._rows(news)
 
@@ -161,9 +160,9 @@ class Printer:
         widths = widths_of(headings, rows)
         if self.widths is None:
             self.widths = [max(width, 7) for width in widths]
-            click.echo(table(headings, [headings], widths=self.widths))
+            out(table(headings, [headings], widths=self.widths))
         self.widths = [max(old, new) for old, new in zip(self.widths, widths, strict=True)]
-        click.echo(table(headings, rows, widths=self.widths))
+        out(table(headings, rows, widths=self.widths))
 
 
 def _identity(document: Document) -> Identity:

@@ -12,17 +12,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from foliot.printable import UNSAFE, WIDE_GAP
+
 _ORDER: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 _METADATA_ORDER: Final = ("name", "namespace", "labels", "annotations")
 
 # What is text to every reader without quotes: a word or sentence that begins with a letter, or a duration.
-_PLAIN: Final = re.compile(r"[A-Za-z_/][^\x00-\x1f\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]*")
+_PLAIN: Final = re.compile(r"[A-Za-z_/][^\x00-\x1f\xa0]*")
 _DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|us|s|m|h|d))+", re.ASCII)
 _MARKED: Final = re.compile(r": | #|:$| $")
 _RESERVED: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
-_NOT_IN_BLOCK: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-_ESCAPED: Final = re.compile(r"[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+# Shown as an escape: what YAML cannot hold raw is part of what a person cannot see.
+_ESCAPED: Final = re.compile(rf"\xa0|{UNSAFE.pattern}|{WIDE_GAP.pattern}")
 # A longer key has to be announced with `? `: readers look only 1,024 characters ahead for its colon.
 _LONGEST_KEY: Final = 1_000
 
@@ -84,7 +86,7 @@ def _indented(line: str) -> str:
 
 def _fits_block(text: str) -> bool:
     """Whether a literal block shows `text` exactly. Its first line must settle the indentation by itself."""
-    return "\n" in text and text[0] not in " \t\n" and _NOT_IN_BLOCK.search(text) is None
+    return "\n" in text and text[0] not in " \t\n" and _ESCAPED.search(text) is None
 
 
 def _block(text: str) -> Iterator[str]:
@@ -114,9 +116,16 @@ def _scalar(value: Any) -> str:
 def _is_plain(text: str) -> bool:
     if _DURATION.fullmatch(text):
         return True
+    if _ESCAPED.search(text) is not None:
+        return False
     return _PLAIN.fullmatch(text) is not None and _MARKED.search(text) is None and text.lower() not in _RESERVED
 
 
 def _quoted(text: str) -> str:
     """In double quotes. JSON's escapes are YAML's too; what YAML cannot show raw is escaped on top."""
-    return _ESCAPED.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(text, ensure_ascii=False))
+    return _ESCAPED.sub(_escaped, json.dumps(text, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    codes = map(ord, found.group())
+    return "".join(f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}" for code in codes)

@@ -15,6 +15,7 @@ from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
+from foliot.cli.terminal import out
 from foliot.version import __version__
 
 
@@ -31,11 +32,11 @@ def version(output: str) -> None:
     server = run(_server_version()) if asked else None
     if output == "json":
         facts = {"foliot": __version__, "python": platform.python_version(), "apiVersion": API_VERSION}
-        click.echo(as_json({**facts, **({"server": server} if server else {})}))
+        out(as_json({**facts, **({"server": server} if server else {})}))
     else:
-        click.echo(f"foliot {__version__} (Python {platform.python_version()}, manifests {API_VERSION})")
+        out(f"foliot {__version__} (Python {platform.python_version()}, manifests {API_VERSION})")
         if server:
-            click.echo(f"server {server} at {current().settings().server}")
+            out(f"server {server} at {current().settings().server}")
 
 
 async def _server_version() -> str:
@@ -51,10 +52,10 @@ def capabilities(output: str) -> int:
     """What this installation, or the server, can do: for programs that ask before they try. Names do not change."""
     found = run(_capabilities())
     if output == "json":
-        click.echo(as_json([{"id": name, "enabled": enabled, "description": text} for name, enabled, text in found]))
+        out(as_json([{"id": name, "enabled": enabled, "description": text} for name, enabled, text in found]))
     else:
         rows = [[name, "yes" if enabled else "no", text] for name, enabled, text in found]
-        click.echo(table(["CAPABILITY", "HERE", "WHAT"], rows))
+        out(table(["CAPABILITY", "HERE", "WHAT"], rows))
     return 0
 
 
@@ -84,9 +85,9 @@ def show(output: str) -> None:
     """Show every setting, its value, and where the value came from."""
     rows = [(name, str(value), origin) for name, value, origin in current().settings().explain()]
     if output == "json":
-        click.echo(as_json({name: {"value": value, "origin": origin} for name, value, origin in rows}))
+        out(as_json({name: {"value": value, "origin": origin} for name, value, origin in rows}))
     else:
-        click.echo(table(["SETTING", "VALUE", "FROM"], [list(row) for row in rows]))
+        out(table(["SETTING", "VALUE", "FROM"], [list(row) for row in rows]))
 
 
 for _command in (get_contexts, current_context, use_context, set_context, delete_context):

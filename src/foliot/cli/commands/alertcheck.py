@@ -16,6 +16,7 @@ from foliot.cli.loadtest.alerts import PROFILES, SHOWN, Rules, Sample, aggregate
 from foliot.cli.output import as_json
 from foliot.cli.runtimes import reached
 from foliot.cli.tables import table
+from foliot.cli.terminal import out, paint
 from foliot.client.work import Work
 from foliot.errors import Unavailable
 from foliot.work.base import TaskInfo
@@ -42,16 +43,16 @@ def alertcheck(profile: str, as_json_: bool, timeout: str, **options: Any) -> in
     options["after"] = None if since is None else time.time() - parse_seconds(since)
     report = run(_within(seconds, profile, options))
     if as_json_:
-        click.echo(as_json(report))
+        out(as_json(report))
     else:
         totals = report["aggregate"]
-        click.echo(table(["TASKS", "VALUE"], [[name.replace("_", " "), f"{totals[name]:,}"] for name in totals]))
-        click.echo()
+        out(table(["TASKS", "VALUE"], [[name.replace("_", " "), f"{totals[name]:,}"] for name in totals]))
+        out()
         for violation in report["violations"]:
-            paint = "red" if violation["severity"] == "critical" else "yellow"
-            say(violation["severity"], f"{violation['code']}: {violation['message']}", paint=paint)
+            color = "red" if violation["severity"] == "critical" else "yellow"
+            say(violation["severity"], f"{violation['code']}: {violation['message']}", fg=color)
         if not report["violations"]:
-            click.echo(click.style("Nothing to complain about.", fg="green"))
+            out(paint("Nothing to complain about.", fg="green"))
     return VIOLATED if report["violations"] else 0
 
 

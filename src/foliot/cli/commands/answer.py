@@ -16,10 +16,12 @@ from foliot.cli.live import leave
 from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import reached, run_of, whoami
 from foliot.cli.tables import table
+from foliot.cli.terminal import out, prompt
 from foliot.engine.approval.questions import OpenQuestion, choose_question
-from foliot.engine.story.amounts import duration, one_line
+from foliot.engine.story.amounts import duration
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.events import RunClaimed
+from foliot.printable import one_line
 from foliot.runtime import Runtime
 
 WIDTH = 80
@@ -71,12 +73,12 @@ async def _list(space: str | None, output: str) -> int:
     async with reached() as reach:
         found = await reach.work.questions(space)
     if output == "json":
-        click.echo(as_json([msgspec.to_builtins(each) for each in found]))
+        out(as_json([msgspec.to_builtins(each) for each in found]))
     elif found:
-        click.echo(_table(found, namespaced=space is None))
+        out(_table(found, namespaced=space is None))
     else:
         where = "any namespace" if space is None else f"namespace {space}"
-        click.echo(f"No run asks anything in {where}.", err=True)
+        out(f"No run asks anything in {where}.", err=True)
     return 0
 
 
@@ -110,10 +112,10 @@ async def _answer(word: str, call: str | None, text: str | None, by: str, *, res
         run_id = await reach.work.answer(info.id, call, text, by=by)
         runtime = reach.runtime
         if runtime is None:
-            click.echo(f"Answered. Run {run_id} goes on where the server is.", err=True)
+            out(f"Answered. Run {run_id} goes on where the server is.", err=True)
             return 0
         if not resume:
-            click.echo(f"Answered. `foliot resume {run_id}` goes on with the run.", err=True)
+            out(f"Answered. `foliot resume {run_id}` goes on with the run.", err=True)
             return 0
         worker = await _last_worker(runtime, info.id)
         code = await go_on_elsewhere_or_here(runtime, info.id, attended_by=worker, quiet=quiet)
@@ -125,7 +127,7 @@ def _ask(asked: OpenQuestion) -> str:
     print_question(asked)
     if not can_ask():
         raise UsageError("There is no answer.", hint=f'Give it: `foliot answer {asked.run_id} {asked.call_id} "…"`.')
-    return str(click.prompt("Answer", err=True))
+    return prompt("Answer")
 
 
 async def _last_worker(runtime: Runtime, run_id: str) -> str | None:

@@ -12,6 +12,7 @@ from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import warn
 from foliot.cli.manifests import files_option, load, located, prune_requirements
 from foliot.cli.output import as_json, as_list, as_yaml, output_option, ref_of
+from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied, Outcome
 from foliot.errors import Conflict, FoliotError
 from foliot.store.base import Requirement
@@ -47,7 +48,7 @@ def apply(files: tuple[str, ...], dry_run: bool, prune: bool, selector: str | No
         raise located(error, loaded) from None
     for warning in applied.warnings:
         warn(warning)
-    click.echo(_render(applied, output, dry_run=dry_run))
+    out(_render(applied, output, dry_run=dry_run))
     for each in taken:
         _tell_taken(each, quiet=output != "text")
     return max((each.error.exit_code for each in taken if each.error is not None), default=0)
@@ -82,7 +83,7 @@ def _tell_taken(taken: Taken, *, quiet: bool) -> None:
     elif taken.task is not None and taken.task.archived_at is not None:
         warn(f"task/{taken.name} was done before and is archived.\n`foliot task delete {taken.name}` frees its name.")
     elif taken.new and not quiet:
-        click.echo(f"task/{taken.name} accepted: `foliot task wait {taken.name}` follows it")
+        out(f"task/{taken.name} accepted: `foliot task wait {taken.name}` follows it")
 
 
 def _render(applied: Applied, output: str, *, dry_run: bool) -> str:
@@ -103,7 +104,7 @@ def _render(applied: Applied, output: str, *, dry_run: bool) -> str:
 def _line(outcome: Outcome, *, here: str, dry_run: bool) -> str:
     space = outcome.document["metadata"]["namespace"]
     where = "" if space == here else f" in namespace {space}"
-    action = click.style(outcome.action, fg=_COLORS[outcome.action])
+    action = paint(outcome.action, fg=_COLORS[outcome.action])
     return f"{ref_of(outcome.document)} {action}{where}{' (dry run)' if dry_run else ''}"
 
 

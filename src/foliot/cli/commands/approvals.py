@@ -16,6 +16,7 @@ from foliot.cli.going_on import go_on_elsewhere_or_here
 from foliot.cli.live import leave
 from foliot.cli.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.runtimes import reached, whoami
+from foliot.cli.terminal import out
 from foliot.engine.approval.service import Decision
 from foliot.engine.story.tracing import trace_of
 from foliot.errors import InvalidInput, NotFound, UsageError
@@ -66,16 +67,16 @@ async def _list(output: str, space: str | None, phase: str | None, run_id: str |
     found.sort(key=lambda document: document["status"]["phase"] != "Pending")
     match output:
         case "json":
-            click.echo(as_json(as_list(found)))
+            out(as_json(as_list(found)))
         case "yaml":
-            click.echo(as_yaml(found))
+            out(as_yaml(found))
         case "name":
-            click.echo("\n".join(document["metadata"]["name"] for document in found), nl=bool(found))
+            out("\n".join(document["metadata"]["name"] for document in found), nl=bool(found))
         case _ if found:
-            click.echo(approvals_table(found, namespaced=space is None))
+            out(approvals_table(found, namespaced=space is None))
         case _:
             where = "any namespace" if space is None else f"namespace {space}"
-            click.echo(f"No approvals found in {where}.", err=True)
+            out(f"No approvals found in {where}.", err=True)
     return 0
 
 
@@ -96,11 +97,11 @@ async def _show(name: str, output: str) -> int:
             trace = trace_of(run_id, await reach.work.facts(run_id))
     match output:
         case "json":
-            click.echo(as_json(document))
+            out(as_json(document))
         case "yaml":
-            click.echo(as_yaml([document]))
+            out(as_yaml([document]))
         case _:
-            click.echo(approval_text(document, trace))
+            out(approval_text(document, trace))
     return 0
 
 
@@ -155,7 +156,7 @@ async def _edit(name: str, text: str | None, comment: str, by: str | None, *, re
     # The store is opened anew afterwards: an editor can stay open for hours.
     given = _ask(document)
     if given is None:
-        click.echo("Nothing was changed, and nothing is decided.", err=True)
+        out("Nothing was changed, and nothing is decided.", err=True)
         return 0
     return await _decide(document["metadata"]["name"], "edit", comment, by, given, resume=resume, quiet=quiet)
 
@@ -203,11 +204,11 @@ async def _decide(
             arguments=arguments,
         )
         status, tool = decided.document["status"], decided.document["spec"]["tool"]
-        click.echo(f"{tool} {status['decision']} by {status['decided_by']} ({found['metadata']['name']})", err=True)
+        out(f"{tool} {status['decision']} by {status['decided_by']} ({found['metadata']['name']})", err=True)
         if not resume:
             return 0
         if reach.runtime is None:
-            click.echo(f"Run {decided.run_id} goes on where the server is.", err=True)
+            out(f"Run {decided.run_id} goes on where the server is.", err=True)
             return 0
         attended_by = status.get("attended_by")
         code = await go_on_elsewhere_or_here(reach.runtime, decided.run_id, attended_by=attended_by, quiet=quiet)
@@ -257,7 +258,7 @@ async def _grant(tool: str, agent: str, when: str, length: float, max_uses: int 
             max_uses=max_uses,
             comment=comment,
         )
-    click.echo(f"{document['metadata']['name']} granted until {document['status']['expires_at']}")
+    out(f"{document['metadata']['name']} granted until {document['status']['expires_at']}")
     return 0
 
 
@@ -273,5 +274,5 @@ async def _revoke(name: str, by: str) -> int:
     async with reached() as reach:
         found = await reach.work.approval(name, namespace=namespace())
         document = await reach.work.revoke(found["metadata"]["name"], by=by, namespace=namespace())
-    click.echo(f"{document['metadata']['name']} revoked")
+    out(f"{document['metadata']['name']} revoked")
     return 0

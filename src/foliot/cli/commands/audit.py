@@ -13,8 +13,10 @@ from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
 from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import clean, table
+from foliot.cli.tables import table
+from foliot.cli.terminal import confirm, out, paint
 from foliot.errors import UsageError
+from foliot.printable import one_line, safe_json
 from foliot.store.audit import AuditFilter, AuditRecord
 
 if TYPE_CHECKING:
@@ -110,17 +112,17 @@ async def _verify(anchor: Head | None, output: str) -> int:
     broken = verified.broken
     if output == "json":
         found = None if broken is None else {"seq": broken.seq, "fault": broken.fault, "message": broken.message}
-        click.echo(as_json({"records": verified.records, "head": str(verified.head), "broken": found}))
+        out(as_json({"records": verified.records, "head": str(verified.head), "broken": found}))
     elif broken is not None:
-        click.echo(f"{click.style('broken', fg='red')} at record {broken.seq} ({broken.fault}): {broken.message}")
+        out(f"{paint('broken', fg='red')} at record {broken.seq} ({broken.fault}): {broken.message}")
         if broken.seq > verified.first:
-            click.echo(f"Records {verified.first} to {broken.seq - 1} hold.")
+            out(f"Records {verified.first} to {broken.seq - 1} hold.")
     else:
-        click.echo(f"{verified.records} {'record holds' if verified.records == 1 else 'records hold'}.")
+        out(f"{verified.records} {'record holds' if verified.records == 1 else 'records hold'}.")
         if verified.records:
-            click.echo(f"head: {verified.head}")
+            out(f"head: {verified.head}")
         if verified.first > 1:
-            click.echo(f"Records up to {verified.first - 1} were pruned.")
+            out(f"Records up to {verified.first - 1} were pruned.")
     return 0 if broken is None else 1
 
 
@@ -163,16 +165,16 @@ async def _prune(before: float, yes: bool) -> int:
 
     if not yes:
         when = datetime.fromtimestamp(before, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        click.confirm(f"Forget all audit records from before {when}?", abort=True, err=True)
+        confirm(f"Forget all audit records from before {when}?")
     database = await open_database(current().store_settings().store)
     try:
         cut = await prune_audit(database, before=before, by=whoami(), now=time.time())
     finally:
         await database.close()
     if cut is None:
-        click.echo("No audit record is that old.", err=True)
+        out("No audit record is that old.", err=True)
     else:
-        click.echo(f"{cut.records} {'record' if cut.records == 1 else 'records'} forgotten, up to {cut.last}")
+        out(f"{cut.records} {'record' if cut.records == 1 else 'records'} forgotten, up to {cut.last}")
     return 0
 
 
@@ -206,20 +208,27 @@ async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
     async with operating() as operations:
         found = await operations.audit_records(wanted, limit=limit)
     if output == "json":
-        click.echo(as_json([_as_data(record) for record in found]))
+        out(as_json([_as_data(record) for record in found]))
     elif found:
         headings = ("NUMBER", "TIME", "AGENT", "TOOL", "OUTCOME", "BY", "RUN", "CALL")
-        click.echo(table(headings, [_row(record) for record in found]))
+        out(table(headings, [_row(record) for record in found]))
     else:
-        click.echo("No audit records found.", err=True)
+        out("No audit records found.", err=True)
     return 0
 
 
 def _row(record: AuditRecord) -> tuple[str, ...]:
     body = record.body
     at = datetime.fromtimestamp(body["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
-    names = [clean(body[name]) or "-" for name in ("agent", "tool", "outcome")]
-    return (str(record.seq), at, *names, clean(_by(body)) or "-", clean(body["run_id"]) or "-", clean(body["call_id"]))
+    names = [one_line(body[name]) or "-" for name in ("agent", "tool", "outcome")]
+    return (
+        str(record.seq),
+        at,
+        *names,
+        one_line(_by(body)) or "-",
+        one_line(body["run_id"]) or "-",
+        one_line(body["call_id"]),
+    )
 
 
 def _by(body: dict[str, Any]) -> str:
@@ -245,7 +254,7 @@ async def _show(number: int, output: str) -> int:
     async with operating() as operations:
         record = await operations.audit_record(number)
     data = _as_data(record)
-    click.echo(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
+    out(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
     return 0
 
 
@@ -258,23 +267,23 @@ def _as_data(record: AuditRecord) -> dict[str, Any]:
 
 
 @audit.command()
-@click.option("--out", type=click.File("w", encoding="utf-8", lazy=True), default="-", metavar="FILE", help="Where to.")
-def export(out: Any) -> int:
+@click.option(
+    "--out", "file", type=click.File("w", encoding="utf-8", lazy=True), default="-", metavar="FILE", help="Where to."
+)
+def export(file: Any) -> int:
     """Print every record that is kept, of all namespaces, oldest first: one JSON object a line.
 
     \b
     foliot audit export > audit.jsonl
     foliot audit export --out audit.jsonl && foliot audit prune --before 90d
     """
-    return run(_export(out))
+    return run(_export(file))
 
 
-async def _export(out: Any) -> int:
-    import json
-
+async def _export(file: Any) -> int:
     async with operating() as operations:
         async for record in operations.audit_export():
-            click.echo(json.dumps(_as_data(record), ensure_ascii=False), file=out)
+            out(safe_json(_as_data(record), indent=None), file=file)
     return 0
 
 
@@ -304,16 +313,16 @@ async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
     async with operating() as operations:
         found = await operations.audit_totals(wanted, by=by)
     if output == "json":
-        click.echo(as_json([asdict(each) for each in found]))
+        out(as_json([asdict(each) for each in found]))
     elif found:
         headings = (by.upper(), "CALLS", "FAILED", "REFUSED", "ASKED", "ATTEMPTS", "SECONDS", "IN", "OUT", "TOKENS")
-        click.echo(table(headings, [_sums(each) for each in found]))
+        out(table(headings, [_sums(each) for each in found]))
     else:
-        click.echo("No audit records found.", err=True)
+        out("No audit records found.", err=True)
     return 0
 
 
 def _sums(total: Total) -> tuple[str, ...]:
     counts = (total.calls, total.failed, total.refused, total.asked, total.attempts)
     sizes = (f"{total.bytes_in:,} B", f"{total.bytes_out:,} B")
-    return (clean(total.name) or "-", *map(str, counts), f"{total.seconds:.3f}", *sizes, f"{total.tokens:,}")
+    return (one_line(total.name) or "-", *map(str, counts), f"{total.seconds:.3f}", *sizes, f"{total.tokens:,}")

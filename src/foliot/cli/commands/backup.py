@@ -10,6 +10,7 @@ import msgspec
 
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
+from foliot.cli.terminal import out
 from foliot.errors import UsageError
 from foliot.settings import mask_password
 
@@ -33,11 +34,11 @@ def backup(file: Path, output: str) -> int:
     store = _embedded(settings, f"pg_dump --format=custom --file={file} {mask_password(settings.store)}")
     manifest = back_up(store, file.absolute())
     if output == "json":
-        click.echo(as_json({"file": str(file.absolute()), **_plain(manifest)}))
+        out(as_json({"file": str(file.absolute()), **_plain(manifest)}))
         return 0
-    click.echo(f"{file}: {_told(manifest)}")
+    out(f"{file}: {_told(manifest)}")
     if manifest.keys:
-        click.echo(
+        out(
             f"Its secrets are sealed with {_keys(manifest)}, which is not in it: "
             f"keep a copy of {_key_place(settings)} as well, in another place.",
             err=True,
@@ -68,17 +69,15 @@ def restore(file: Path, force: bool, check: bool, output: str) -> int:
         manifest, aside = put_back(file.absolute(), store, replace=force)
     if output == "json":
         told = {"store": None if check else str(store), "aside": str(aside) if aside else None}
-        click.echo(as_json({**told, **_plain(manifest)}))
+        out(as_json({**told, **_plain(manifest)}))
         return 0
-    click.echo(f"{file}: {_told(manifest)}" if check else f"{store}: restored, {_told(manifest)}")
+    out(f"{file}: {_told(manifest)}" if check else f"{store}: restored, {_told(manifest)}")
     if aside is not None:
-        click.echo(f"The store that was there is now {aside}.", err=True)
+        out(f"The store that was there is now {aside}.", err=True)
     if manifest.keys:
-        click.echo(f"Its secrets open with {_keys(manifest)}, which belongs into {_key_place(settings)}.", err=True)
+        out(f"Its secrets open with {_keys(manifest)}, which belongs into {_key_place(settings)}.", err=True)
     if not check:
-        click.echo(
-            "`foliot doctor` looks it over; `foliot resume` and workers go on with what was under way.", err=True
-        )
+        out("`foliot doctor` looks it over; `foliot resume` and workers go on with what was under way.", err=True)
     return 0
 
 

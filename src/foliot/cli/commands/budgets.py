@@ -12,7 +12,9 @@ from foliot.cli import complete
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import clean, table
+from foliot.cli.tables import table
+from foliot.cli.terminal import out, paint
+from foliot.printable import one_line
 
 if TYPE_CHECKING:
     from foliot.engine.budgets.declared import BudgetRule
@@ -46,14 +48,14 @@ async def _list(output: str) -> int:
         known = await operations.budgets(namespace(), limit=SHOWN)
     found = known.standings
     if output == "json":
-        click.echo(as_json([_as_data(each) for each in found]))
+        out(as_json([_as_data(each) for each in found]))
     elif found:
         headings = ("NAME", "SCOPE", "WINDOW", "SPENT", "RESERVED", "LIMIT", "LEFT", "USED")
-        click.echo(table(headings, [_row(each) for each in found]))
+        out(table(headings, [_row(each) for each in found]))
     elif known.declared:
-        click.echo("Nothing was spent from any budget yet.", err=True)
+        out("Nothing was spent from any budget yet.", err=True)
     else:
-        click.echo("No budgets found. `foliot explain budget` describes how to declare one.", err=True)
+        out("No budgets found. `foliot explain budget` describes how to declare one.", err=True)
     return 0
 
 
@@ -69,19 +71,19 @@ async def _show(name: str, output: str) -> int:
     rule = budget_rule(document)
     if output == "json":
         data = {"name": name, "until": rule.span(now).until, "accounts": [_as_data(each) for each in found]}
-        click.echo(as_json({**data, "waiting": waiting}))
+        out(as_json({**data, "waiting": waiting}))
         return 0
-    click.echo(f"{click.style(name, bold=True)}  {_scope(rule)}, {_window(rule, now)}")
-    click.echo(f"limit: {_limit(rule)}; without room a run {'waits' if rule.on_exceeded == 'pause' else 'fails'}")
+    out(f"{paint(name, bold=True)}  {_scope(rule)}, {_window(rule, now)}")
+    out(f"limit: {_limit(rule)}; without room a run {'waits' if rule.on_exceeded == 'pause' else 'fails'}")
     if rule.warn:
-        click.echo(f"warns at {', '.join(f'{each} %' for each in rule.warn)}")
+        out(f"warns at {', '.join(f'{each} %' for each in rule.warn)}")
     if found:
-        click.echo("")
+        out("")
         headings = ("PAYER", "PERIOD", "SPENT", "RESERVED", "LEFT", "TOKENS", "USED")
-        click.echo(table(headings, [_account_row(each) for each in found]))
+        out(table(headings, [_account_row(each) for each in found]))
     if waiting:
-        click.echo(f"\n{len(waiting)} {'run waits' if len(waiting) == 1 else 'runs wait'} for room:")
-        click.echo("\n".join(f"  {run_id}" for run_id in waiting[:SHOWN]))
+        out(f"\n{len(waiting)} {'run waits' if len(waiting) == 1 else 'runs wait'} for room:")
+        out("\n".join(f"  {run_id}" for run_id in waiting[:SHOWN]))
     return 0
 
 
@@ -98,7 +100,7 @@ def _row(each: Standing) -> tuple[str, ...]:
     else:
         tokens = (balance.spent.tokens, balance.reserved.tokens, rule.tokens or 0, each.left.tokens)
         cells = tuple(f"{amount:,} tok" for amount in tokens)
-    return (clean(rule.name), clean(whose), clean(window), *cells, bar(each.percent))
+    return (one_line(rule.name), one_line(whose), one_line(window), *cells, bar(each.percent))
 
 
 def _account_row(each: Standing) -> tuple[str, ...]:
@@ -107,8 +109,8 @@ def _account_row(each: Standing) -> tuple[str, ...]:
     balance, account = each.balance, each.account
     left = "-" if each.rule.micros is None else f"${dollars(each.left.micros)}"
     return (
-        clean(account.payer.replace("=", " ")) or "all",
-        clean(account.period),
+        one_line(account.payer.replace("=", " ")) or "all",
+        one_line(account.period),
         f"${dollars(balance.spent.micros)}",
         f"${dollars(balance.reserved.micros)}",
         left,

@@ -6,6 +6,8 @@ from typing import Final
 
 import click
 
+from foliot.cli.terminal import out
+
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
@@ -26,4 +28,4 @@ def completion(shell: str) -> None:
     assert found is not None, "SHELLS holds only what click knows"
     script = found(root, {}, "foliot", "_FOLIOT_COMPLETE")
     # `source` of bash would start bash to look at its version; the text itself needs no shell.
-    click.echo(script.source_template % script.source_vars())
+    out(script.source_template % script.source_vars())

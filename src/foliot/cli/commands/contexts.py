@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
+from foliot.cli.terminal import out
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,17 +53,17 @@ def get_contexts(output: str) -> int:
         for name, found in sorted(kept.contexts.items())
     }
     if output == "json":
-        click.echo(as_json(shown))
+        out(as_json(shown))
     elif output == "name":
-        click.echo("\n".join(shown), nl=bool(shown))
+        out("\n".join(shown), nl=bool(shown))
     elif shown:
         rows = [
             ["*" if facts["current"] else "", name, *(str(facts[key]) for key in ("server", "namespace", "token"))]
             for name, facts in shown.items()
         ]
-        click.echo(table(["", "NAME", "SERVER", "NAMESPACE", "TOKEN"], rows))
+        out(table(["", "NAME", "SERVER", "NAMESPACE", "TOKEN"], rows))
     else:
-        click.echo("There are no contexts. `foliot context set --help` says how to make one.", err=True)
+        out("There are no contexts. `foliot context set --help` says how to make one.", err=True)
     return 0
 
 
@@ -73,9 +74,9 @@ def current_context() -> int:
 
     kept = load_contexts(_home())
     if not kept.current:
-        click.echo("No context is in use: commands work on the store.", err=True)
+        out("No context is in use: commands work on the store.", err=True)
         return 0
-    click.echo(kept.current)
+    out(kept.current)
     return 0
 
 
@@ -86,9 +87,9 @@ def show_context(name: str | None, output: str) -> int:
     """One context; without NAME where commands go now, and why. Tokens are never shown."""
     facts = _context_facts(name) if name is not None else _reached_now()
     if output == "json":
-        click.echo(as_json(facts))
+        out(as_json(facts))
     else:
-        click.echo("\n".join(f"{label + ':':10} {value}" for label, value in facts.items() if value))
+        out("\n".join(f"{label + ':':10} {value}" for label, value in facts.items() if value))
     return 0
 
 
@@ -142,7 +143,7 @@ def use_context(name: str | None, nothing: bool) -> int:
     if name is not None:
         kept.named(name)
     save_contexts(home, replace(kept, current=name or ""))
-    click.echo(f"Commands talk to {name!r} now." if name else "Commands work on the store now.")
+    out(f"Commands talk to {name!r} now." if name else "Commands work on the store now.")
     return 0
 
 
@@ -178,7 +179,7 @@ def set_context(name: str, token_stdin: bool, ca: str | None, cert: str | None, 
     context = replace(before, **changes) if before is not None else Context(**changes)
     chosen = name if use else kept.current
     save_contexts(home, replace(kept, contexts={**kept.contexts, name: context}, current=chosen))
-    click.echo(f"Context {name!r} {'changed' if before else 'made'}{', and in use' if use else ''}.")
+    out(f"Context {name!r} {'changed' if before else 'made'}{', and in use' if use else ''}.")
     return 0
 
 
@@ -211,7 +212,7 @@ def delete_context(name: str) -> int:
     kept.named(name)
     rest = {each: context for each, context in kept.contexts.items() if each != name}
     save_contexts(home, replace(kept, contexts=rest, current="" if kept.current == name else kept.current))
-    click.echo(f"Context {name!r} deleted.")
+    out(f"Context {name!r} deleted.")
     return 0
 
 

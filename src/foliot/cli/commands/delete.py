@@ -13,6 +13,7 @@ from foliot.cli.errors import tell
 from foliot.cli.manifests import files_option
 from foliot.cli.output import word_of
 from foliot.cli.targets import Targets, parse_targets
+from foliot.cli.terminal import out, paint
 from foliot.client.base import Client
 from foliot.errors import NotFound, UsageError
 from foliot.resources.kinds import Kind
@@ -96,7 +97,7 @@ async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool
     async with connected() as client:
         documents, _ = await fetch_all(client, request.filters)
         if not documents:
-            click.echo(f"Nothing to delete in namespace {request.namespace}.", err=True)
+            out(f"Nothing to delete in namespace {request.namespace}.", err=True)
         doomed = [Doomed(d["kind"], d["metadata"]["namespace"], d["metadata"]["name"]) for d in documents]
         return await _delete(client, doomed, ignore_not_found=True, dry_run=dry_run)
 
@@ -114,5 +115,5 @@ async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: boo
             if not ignore_not_found:
                 code = tell(error)
             continue
-        click.echo(f"{each} {click.style('deleted', fg='red')}{' (dry run)' if dry_run else ''}")
+        out(f"{each} {paint('deleted', fg='red')}{' (dry run)' if dry_run else ''}")
     return code

@@ -14,10 +14,12 @@ from foliot.catalog.declared import MANAGED_BY, declared
 from foliot.cli import complete
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.output import as_json, as_yaml, output_option, word_of
-from foliot.cli.tables import clean, since, table
+from foliot.cli.tables import since, table
 from foliot.cli.targets import parse_targets
+from foliot.cli.terminal import out, paint
 from foliot.client.base import Client
 from foliot.errors import Gone, NotFound, UsageError
+from foliot.printable import one_line
 from foliot.store.base import Change, Document, Filter, Key, Requirement
 
 LOOKED_AT: Final = 10_000
@@ -43,8 +45,8 @@ async def _describe(named: Sequence[tuple[str, str]], output: str) -> int:
         for number, (kind, name) in enumerate(named):
             document = await client.get(kind, name, namespace=space)
             if number and output == "text":
-                click.echo(f"\n{'─' * 40}\n")
-            click.echo(await _text_of(client, document) if output == "text" else _machine(document, output))
+                out(f"\n{'─' * 40}\n")
+            out(await _text_of(client, document) if output == "text" else _machine(document, output))
     return 0
 
 
@@ -61,6 +63,9 @@ async def _text_of(client: Client, document: Document) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+_PAIRS: Final = ("Labels", "Annotations")
+
+
 def _header(document: Document, now: datetime) -> str:
     metadata: dict[str, Any] = document["metadata"]
     annotations: dict[str, str] = dict(metadata.get("annotations") or {})
@@ -74,13 +79,19 @@ def _header(document: Document, now: datetime) -> str:
         ("Annotations", _pairs(annotations)),
         ("Created", f"{metadata.get('createdAt', '-')} ({_ago(metadata.get('createdAt'), now)})"),
         ("Version", f"{metadata.get('resourceVersion', '-')} (generation {metadata.get('generation', '-')})"),
-        ("Managed by", clean(managed)),
+        ("Managed by", one_line(managed)),
     ]
-    return "\n".join(f"{click.style(f'{label}:'.ljust(13), bold=True)} {value}" for label, value in rows if value)
+    return "\n".join(
+        f"{paint(f'{label}:'.ljust(13), bold=True)} {value if label in _PAIRS else one_line(value)}"
+        for label, value in rows
+        if value
+    )
 
 
 def _pairs(values: dict[str, str]) -> str:
-    return ("\n" + " " * 14).join(f"{clean(str(key))}={clean(str(value))}" for key, value in sorted(values.items()))
+    return ("\n" + " " * 14).join(
+        f"{one_line(str(key))}={one_line(str(value))}" for key, value in sorted(values.items())
+    )
 
 
 def _ago(time: object, now: datetime) -> str:
@@ -97,7 +108,7 @@ def _block(title: str, value: Any) -> str:
 
 
 def _titled(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([click.style(f"{title}:", bold=True), *(f"  {line}" if line else "" for line in lines)])
+    return "\n".join([paint(f"{title}:", bold=True), *(f"  {line}" if line else "" for line in lines)])
 
 
 async def _uses(client: Client, document: Document) -> str:
@@ -107,9 +118,9 @@ async def _uses(client: Client, document: Document) -> str:
     for key, field in uses(document):
         try:
             await client.get(key.kind, key.name, namespace=key.namespace)
-            found = click.style("found", fg="green")
+            found = "found"
         except NotFound:
-            found = click.style("missing", fg="red")
+            found = "missing"
         rows.append([_ref(key, document), field, found])
     return _titled("Uses", table(["", "", ""], rows).splitlines()[1:]) if rows else ""
 

@@ -11,6 +11,7 @@ from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import tell, warn
 from foliot.cli.manifests import files_option, load, located, prune_requirements
 from foliot.cli.output import ref_of
+from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied, Outcome
 from foliot.errors import FoliotError
 from foliot.store.base import Requirement
@@ -38,9 +39,9 @@ def diff(files: tuple[str, ...], prune: bool, selector: str | None) -> int:
         warn(warning)
     texts = [text for outcome in applied.outcomes if (text := _text(outcome))]
     if texts:
-        click.echo("\n".join(_painted(text) for text in texts))
+        out("\n".join(_painted(text) for text in texts))
     changed = sum(outcome.action != "unchanged" for outcome in applied.outcomes)
-    click.echo(f"{changed} of {len(applied.outcomes)} would change", err=True)
+    out(f"{changed} of {len(applied.outcomes)} would change", err=True)
     return DIFFERENT if changed else SAME
 
 
@@ -74,11 +75,11 @@ def _painted(text: str) -> str:
 
 def _paint(line: str) -> str:
     if line.startswith(("---", "+++")):
-        return click.style(line, bold=True)
+        return paint(line, bold=True)
     if line.startswith("@@"):
-        return click.style(line, fg="cyan")
+        return paint(line, fg="cyan")
     if line.startswith("+"):
-        return click.style(line, fg="green")
+        return paint(line, fg="green")
     if line.startswith("-"):
-        return click.style(line, fg="red")
+        return paint(line, fg="red")
     return line

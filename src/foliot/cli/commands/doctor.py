@@ -13,6 +13,7 @@ import msgspec
 from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
+from foliot.cli.terminal import out, paint
 
 if TYPE_CHECKING:
     from foliot.cli.doctor.base import Finding
@@ -48,13 +49,13 @@ async def _examine(*, strict: bool, quiet: bool, output: str) -> int:
         if output == "text" and not (quiet and finding.level in ("ok", "note")):
             if finding.area != area:
                 area = finding.area
-                click.echo(click.style(area, bold=True))
+                out(paint(area, bold=True))
             _show(finding)
     errors = sum(finding.level == "error" for finding in found)
     warnings = sum(finding.level == "warning" for finding in found)
     failed = errors > 0 or (strict and warnings > 0)
     if output == "json":
-        click.echo(
+        out(
             as_json(
                 {
                     "healthy": not failed,
@@ -65,15 +66,15 @@ async def _examine(*, strict: bool, quiet: bool, output: str) -> int:
             )
         )
     else:
-        click.echo(f"{count(len(found), 'look')}: {count(errors, 'error')}, {count(warnings, 'warning')}", err=True)
+        out(f"{count(len(found), 'look')}: {count(errors, 'error')}, {count(warnings, 'warning')}", err=True)
     return 1 if failed else 0
 
 
 def _show(finding: Finding) -> None:
-    mark = click.style(_MARK[finding.level], fg=_PAINT[finding.level], bold=True)
-    click.echo(f"  {mark} {finding.message}")
+    mark = paint(_MARK[finding.level], fg=_PAINT[finding.level], bold=True)
+    out(f"  {mark} {finding.message}")
     if finding.hint and finding.level != "ok":
-        click.echo(f"    {click.style('→', fg='cyan')} {finding.hint}")
+        out(f"    {paint('→', fg='cyan')} {finding.hint}")
 
 
 async def _findings(settings: Settings) -> AsyncIterator[Finding]:

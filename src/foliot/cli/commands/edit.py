@@ -13,6 +13,7 @@ from foliot.cli.connect import connected, namespace, run
 from foliot.cli.editor import edit_file, new_draft
 from foliot.cli.output import ref_of
 from foliot.cli.targets import parse_one
+from foliot.cli.terminal import out
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.store.base import Document
 
@@ -50,7 +51,7 @@ async def _edit(kind: str, name: str) -> int:
         wanted = _ask(live, draft)
         if wanted is None:
             draft.unlink()
-            click.echo(f"{ref_of(live)}: no changes", err=True)
+            out(f"{ref_of(live)}: no changes", err=True)
             return 0
         # The store is opened anew: an editor can stay open for hours, and a file must not be held for so long.
         async with connected() as client:
@@ -58,7 +59,7 @@ async def _edit(kind: str, name: str) -> int:
     except FoliotError as error:
         raise _kept(draft, live, error) from None
     draft.unlink()
-    click.echo(f"{ref_of(outcome.document)} {outcome.action}")
+    out(f"{ref_of(outcome.document)} {outcome.action}")
     return 0
 
 

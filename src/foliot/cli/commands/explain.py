@@ -10,6 +10,7 @@ import click
 
 from foliot.cli import complete
 from foliot.cli.output import word_of
+from foliot.cli.terminal import out, paint
 from foliot.errors import UsageError
 from foliot.resources.kinds import KINDS, find_kind
 
@@ -28,7 +29,7 @@ def explain(path: str | None, recursive: bool) -> None:
     foliot explain tool --recursive
     """
     if path is None:
-        click.echo(_kinds())
+        out(_kinds())
         return
     from foliot.resources.schema import json_schema
 
@@ -38,11 +39,11 @@ def explain(path: str | None, recursive: bool) -> None:
     node = Node("", root, root)
     for depth, field in enumerate(fields):
         node = node.child(field, where=".".join([kind.name, *fields[:depth]]))
-    click.echo(_page(kind.name, fields, node, recursive=recursive))
+    out(_page(kind.name, fields, node, recursive=recursive))
 
 
 def _kinds() -> str:
-    lines = [f"  {click.style(kind.plural.ljust(18), bold=True)}{kind.name}" for kind in KINDS.values()]
+    lines = [f"  {paint(kind.plural.ljust(18), bold=True)}{kind.name}" for kind in KINDS.values()]
     return "\n".join(["Kinds:", *lines, "", "`foliot explain KIND` shows the fields of one."])
 
 
@@ -179,7 +180,7 @@ def _value(value: Any) -> str:
 
 def _page(kind: str, fields: Sequence[str], node: Node, *, recursive: bool) -> str:
     title = ".".join([kind, *fields])
-    lines = [f"{click.style(title, bold=True)}  <{node.type()}>"]
+    lines = [f"{paint(title, bold=True)}  <{node.type()}>"]
     lines += [f"  {fact}" for fact in node.facts()]
     for text in node.descriptions():
         lines += ["", *_wrapped(text, 2)]
@@ -195,7 +196,7 @@ def _page(kind: str, fields: Sequence[str], node: Node, *, recursive: bool) -> s
 def _fields(children: Sequence[Node]) -> list[str]:
     lines: list[str] = []
     for each in children:
-        lines.append(f"  {click.style(each.name, bold=True)}  <{each.type()}>{_aside(each)}")
+        lines.append(f"  {paint(each.name, bold=True)}  <{each.type()}>{_aside(each)}")
         lines += _wrapped(str(each.resolved().get("description") or ""), 6)
     return lines
 
@@ -208,7 +209,7 @@ def _aside(node: Node) -> str:
 def _tree(children: Sequence[Node], indent: int) -> list[str]:
     lines: list[str] = []
     for each in children:
-        lines.append(f"{' ' * indent}{click.style(each.name, bold=True)}  <{each.type()}>{_aside(each)}")
+        lines.append(f"{' ' * indent}{paint(each.name, bold=True)}  <{each.type()}>{_aside(each)}")
         if indent < 20:
             lines += _tree(each.children(), indent + 2)
     return lines

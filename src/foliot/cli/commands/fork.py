@@ -13,11 +13,13 @@ from foliot.cli.far_runs import fork_there
 from foliot.cli.live import Look, finish, leave, watch_run
 from foliot.cli.runtimes import Reach, reached, run_argument, run_of
 from foliot.cli.runview.base import Opening
+from foliot.cli.terminal import out, paint
 from foliot.client.run_standing import ForkOrder
 from foliot.client.work import Work
 from foliot.engine.ids import new_run_id
-from foliot.engine.story.amounts import counted, money, one_line, safe
+from foliot.engine.story.amounts import counted, money
 from foliot.errors import InvalidInput, UsageError
+from foliot.printable import one_line, visible
 from foliot.results import RunFailedError
 from foliot.store.runs import TERMINAL
 
@@ -117,7 +119,7 @@ async def _check_endpoint(ref: str, namespace: str) -> None:
 async def _compare(work: Work, original: str, fork: str) -> None:
     """Both runs, one under the other: how they ended, what they took, what they said. On stderr, as all but answers."""
     said: list[str] = []
-    click.echo("\n" + click.style("Side by side", bold=True), err=True)
+    out("\n" + paint("Side by side", bold=True), err=True)
     for label, run_id in (("original", original), ("fork", fork)):
         result = (await work.standing(run_id)).result
         usage = result.usage
@@ -126,7 +128,7 @@ async def _compare(work: Work, original: str, fork: str) -> None:
         said.append(
             result.output or result.error or (f"({result.phase})" if result.phase in TERMINAL else "(not ended)")
         )
-        click.echo(f"  {click.style(label.ljust(8), fg='cyan')}  {run_id}  {took}", err=True)
-        click.echo(f"            {one_line(safe(said[-1]), SHOWN)}", err=True)
+        out(f"  {paint(label.ljust(8), fg='cyan')}  {run_id}  {took}", err=True)
+        out(f"            {one_line(visible(said[-1]), SHOWN)}", err=True)
     if said[0] == said[1]:
-        click.echo("  Both say the same.", err=True)
+        out("  Both say the same.", err=True)

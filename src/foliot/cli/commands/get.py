@@ -12,6 +12,7 @@ from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import say, tell
 from foliot.cli.output import output_option, render
 from foliot.cli.targets import Targets, parse_targets
+from foliot.cli.terminal import out
 from foliot.client.base import Client
 from foliot.errors import NotFound, UsageError
 from foliot.store.base import Document, Filter, Requirement
@@ -100,7 +101,7 @@ async def _get_named(request: Request, output: str) -> int:
     named = request.targets.named
     if found:
         single = len(named) == 1
-        click.echo(render(found, output, single=single, namespaced=False, prefixed=request.mixed))
+        out(render(found, output, single=single, namespaced=False, prefixed=request.mixed))
     for error in missing:
         tell(error)
     return missing[0].exit_code if missing else 0
@@ -128,11 +129,11 @@ async def _get_list(request: Request, output: str, *, limit: int | None, cursor:
     if documents or output in ("json", "yaml"):
         text = render(documents, output, single=False, namespaced=request.namespace is None, prefixed=request.mixed)
         if text:
-            click.echo(text)
+            out(text)
     if not documents:
-        click.echo(_nothing(request), err=True)
+        out(_nothing(request), err=True)
     if more:
-        say("more", f"--continue {more}", paint="cyan")
+        say("more", f"--continue {more}", fg="cyan")
     return 0
 
 

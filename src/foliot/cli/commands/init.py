@@ -11,6 +11,7 @@ from typing import Final
 
 import click
 
+from foliot.cli.terminal import out, paint
 from foliot.errors import Conflict, UsageError
 
 BLUEPRINTS: Final = {
@@ -65,12 +66,10 @@ def init(folder: Path, blueprint: str, name: str | None, force: bool) -> None:
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-        click.echo(f"  {target}")
-    click.echo(f"\n{click.style(name, bold=True)} is ready: {BLUEPRINTS[blueprint]}. Next:\n")
+        out(f"  {target}")
+    out(f"\n{paint(name, bold=True)} is ready: {BLUEPRINTS[blueprint]}. Next:\n")
     first = f'run {folder} "a topic"' if blueprint == "agent" else f"describe agent-system {name}"
-    click.echo(
-        f"  foliot task run {folder}\n  foliot validate -f {folder}\n  foliot apply -f {folder}\n  foliot {first}"
-    )
+    out(f"  foliot task run {folder}\n  foliot validate -f {folder}\n  foliot apply -f {folder}\n  foliot {first}")
 
 
 def blueprint_files(blueprint: str) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,7 @@ from foliot.cli.loadtest.measuring import Measured, measure, metrics_of, slowest
 from foliot.cli.output import as_json
 from foliot.cli.runtimes import opened
 from foliot.cli.tables import table
+from foliot.cli.terminal import out, paint
 from foliot.resources.reader import parse_text
 from foliot.runtime import Runtime
 from foliot.store.placement import Offer
@@ -133,7 +134,7 @@ def loadtest(**options: Any) -> int:
     )
     report, verdict = run(_loadtest(load, gates, around))
     if options["as_json_"]:
-        click.echo(as_json(report))
+        out(as_json(report))
     else:
         _tell(report, verdict)
     return 0 if verdict.passed else GATE_VIOLATED
@@ -212,7 +213,7 @@ def _progress(shown: bool) -> Any:
 
     def told(done: int, total: int) -> None:
         if live:
-            click.echo(f"\r{done} of {total} tasks have ended", err=True, nl=done == total)
+            out(f"\r{done} of {total} tasks have ended", err=True, nl=done == total)
 
     return told
 
@@ -220,16 +221,16 @@ def _progress(shown: bool) -> Any:
 def _tell(report: dict[str, Any], verdict: Verdict) -> None:
     summary, metrics = report["summary"], report["metrics"]
     rows = [[name.replace("_", " "), f"{value:,}"] for name, value in summary.items() if value or name == "timed_out"]
-    click.echo(click.style(report["run_id"], bold=True))
-    click.echo(table(["TASKS", "COUNT"], rows))
-    click.echo()
-    click.echo(table(["MEASURED", "VALUE"], [[name.replace("_", " "), f"{metrics[name]:,}"] for name in metrics]))
+    out(paint(report["run_id"], bold=True))
+    out(table(["TASKS", "COUNT"], rows))
+    out()
+    out(table(["MEASURED", "VALUE"], [[name.replace("_", " "), f"{metrics[name]:,}"] for name in metrics]))
     if report["top_slowest"]:
-        click.echo()
+        out()
         slow = [[each["task"], each["phase"], f"{each['duration_ms']:,}"] for each in report["top_slowest"]]
-        click.echo(table(["SLOWEST", "PHASE", "MS"], slow))
-    click.echo()
+        out(table(["SLOWEST", "PHASE", "MS"], slow))
+    out()
     for violation in verdict.violations:
-        say("gate", violation, paint="red")
+        say("gate", violation, fg="red")
     if verdict.passed:
-        click.echo(click.style("Every gate is reached.", fg="green"))
+        out(paint("Every gate is reached.", fg="green"))

@@ -15,8 +15,10 @@ from foliot.cli.errors import tell
 from foliot.cli.findings import count
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import clean, table
+from foliot.cli.tables import table
+from foliot.cli.terminal import confirm, out
 from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.printable import one_line
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 if TYPE_CHECKING:
@@ -76,10 +78,10 @@ def tools(name: str, allow: tuple[str, ...], output: str) -> None:
     """What a server offers right now, and which Tool each became. Stores nothing."""
     rows = run(_tools(name, allow))
     if output == "json":
-        click.echo(as_json(rows))
+        out(as_json(rows))
         return
     headings = ("TOOL", "NAME", "STATE", "DIGEST", "DESCRIPTION")
-    click.echo(table(headings, [_row(entry) for entry in rows]))
+    out(table(headings, [_row(entry) for entry in rows]))
 
 
 @mcp.command()
@@ -94,7 +96,7 @@ def accept(name: str, tool: str, digest: str, yes: bool, allow: tuple[str, ...])
     TOOL is the server's own name for it, or the name of the Tool. The definition is shown first.
     """
     synced = run(_accept(name, tool, digest, yes, allow))
-    click.echo(f"tool/{synced} accepted")
+    out(f"tool/{synced} accepted")
 
 
 @asynccontextmanager
@@ -131,14 +133,14 @@ async def _sync(name: str | None, allow: tuple[str, ...]) -> int:
     async with _opened(allow) as (store, connections):
         servers = [await _server(store, name)] if name else (await store.list(Filter("McpServer", namespace()))).items
         if not servers:
-            click.echo(f"There are no MCP servers in namespace {namespace()}.", err=True)
+            out(f"There are no MCP servers in namespace {namespace()}.", err=True)
         for document in servers:
             label = f"mcp-server/{document['metadata']['name']}"
             try:
                 _report(label, await sync_server(store, document, connections))
             except FoliotError as error:
                 code = tell(error, color=current().color)
-                click.echo(f"{label} not synced")
+                out(f"{label} not synced")
     return code
 
 
@@ -149,7 +151,7 @@ async def _watch(allow: tuple[str, ...]) -> int:
         label = f"mcp-server/{document['metadata']['name']}"
         if isinstance(outcome, FoliotError):
             tell(outcome, color=current().color)
-            click.echo(f"{label} not synced")
+            out(f"{label} not synced")
         else:
             _report(label, outcome)
 
@@ -159,15 +161,15 @@ async def _watch(allow: tuple[str, ...]) -> int:
 
 
 def _report(label: str, synced: Synced) -> None:
-    click.echo(
+    out(
         f"{label} synced: {count(len(synced.generated), 'tool')}"
         f" ({len(synced.created)} created, {len(synced.updated)} updated, {len(synced.deleted)} deleted)"
     )
     for name, changed in sorted(synced.quarantined.items()):
-        click.echo(f"  tool/{name} is quarantined: the server changed {changed}")
+        out(f"  tool/{name} is quarantined: the server changed {changed}")
     for entry in synced.discovered:
         if entry["state"] == "invalid":
-            click.echo(f"  {clean(str(entry['name']))} cannot be used: {clean(entry['problem'])}")
+            out(f"  {one_line(str(entry['name']))} cannot be used: {one_line(entry['problem'])}")
 
 
 async def _tools(name: str, allow: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -201,9 +203,9 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     if entry.get("changed"):
         state = f"{state} ({', '.join(entry['changed'])})"
     digest = str(entry.get("digest", "")).removeprefix("sha256:")[:12]
-    words = clean(str(entry.get("description", "")))
+    words = one_line(str(entry.get("description", "")))
     shown = words if len(words) <= SHOWN else words[: SHOWN - 1] + "…"
-    return clean(str(entry["name"])), str(entry.get("tool", "-")), state, digest or "-", shown or "-"
+    return one_line(str(entry["name"])), str(entry.get("tool", "-")), state, digest or "-", shown or "-"
 
 
 async def _accept(server: str, tool: str, digest: str, yes: bool, allow: tuple[str, ...]) -> str:
@@ -213,8 +215,8 @@ async def _accept(server: str, tool: str, digest: str, yes: bool, allow: tuple[s
         document = await _server(store, server)
         found = await announced_tool(store, document, connections, tool)
         if not yes:
-            click.echo(as_json({"name": found.name, **_definition(found)}))
-            click.confirm(f"Let agents use {found.name} of {server} as described?", abort=True, err=True)
+            out(as_json({"name": found.name, **_definition(found)}))
+            confirm(f"Let agents use {found.name} of {server} as described?")
         # What was shown is what is accepted: a definition that changes meanwhile is refused.
         synced = await accept_tool(store, document, connections, found.name, digest=digest or found.pin.digest)
     return next(str(entry["tool"]) for entry in synced.discovered if entry["name"] == found.name)

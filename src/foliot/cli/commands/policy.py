@@ -14,6 +14,7 @@ from foliot.cli.manifests import files_option, load
 from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
+from foliot.cli.terminal import out, paint
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import read_arguments
 from foliot.store.base import Document
@@ -73,16 +74,16 @@ async def _explain(ask: PolicyQuestion, output: str) -> int:
     if ask.arguments is None:
         notes.append("no --args were given: what depends on them is not judged.")
     if output == "json":
-        click.echo(as_json(_as_data(ask, judgement)))
+        out(as_json(_as_data(ask, judgement)))
         return 0
     rows = [
         (verdict.layer, SAID[verdict.outcome], verdict.rule or "-", verdict.reason) for verdict in judgement.verdicts
     ]
-    click.echo(table(("LAYER", "SAYS", "RULE", "BECAUSE"), rows))
-    click.echo()
-    click.echo(f"{ask.agent} calls {ask.tool}: {_styled(judgement.outcome)}, {_why(judgement.decided)}")
+    out(table(("LAYER", "SAYS", "RULE", "BECAUSE"), rows))
+    out()
+    out(f"{ask.agent} calls {ask.tool}: {_styled(judgement.outcome)}, {_why(judgement.decided)}")
     for note in notes:
-        click.echo(f"note: {note}")
+        out(f"note: {note}")
     return 0
 
 
@@ -130,11 +131,11 @@ async def _simulate(files: Sequence[str], asks: Sequence[Ask], *, changed: bool,
     moved = sum(fate.changed for fate in fates)
     shown = [fate for fate in fates if fate.changed or not changed]
     if output == "json":
-        click.echo(as_json([_fate_as_data(fate) for fate in shown]))
+        out(as_json([_fate_as_data(fate) for fate in shown]))
     else:
         if shown:
-            click.echo(table(("", "AGENT", "TOOL", "NOW", "THEN", "BECAUSE"), [_row(fate) for fate in shown]))
-        click.echo(f"{moved} of {len(fates)} calls would change.")
+            out(table(("", "AGENT", "TOOL", "NOW", "THEN", "BECAUSE"), [_row(fate) for fate in shown]))
+        out(f"{moved} of {len(fates)} calls would change.")
     return 1 if exit_code and moved else 0
 
 
@@ -204,7 +205,7 @@ def _why(verdict: Verdict) -> str:
 
 
 def _styled(outcome: Outcome) -> str:
-    return click.style(SAID[outcome], fg=_PAINT[outcome])
+    return paint(SAID[outcome], fg=_PAINT[outcome])
 
 
 def _as_data(ask: PolicyQuestion, judgement: Judgement) -> dict[str, Any]:

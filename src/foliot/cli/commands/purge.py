@@ -9,6 +9,7 @@ import click
 
 from foliot.cli.connect import run
 from foliot.cli.invocation import current
+from foliot.cli.terminal import out
 from foliot.errors import UsageError
 
 RUNS_AT_ONCE: Final = 200
@@ -68,7 +69,7 @@ async def _purge(age: float, keep_changes: int) -> int:
         await database.close()
     counts = ((tasks, "task"), (forgotten, "run"), (changes, "change"))
     listed = [f"{count} {_s(count, noun)}" for count, noun in counts if count or noun != "task"]
-    click.echo(f"{', '.join(listed[:-1])} and {listed[-1]} forgotten")
+    out(f"{', '.join(listed[:-1])} and {listed[-1]} forgotten")
     return 0
 
 

@@ -9,11 +9,12 @@ from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import reached, run_argument, run_of
 from foliot.cli.runview.base import Opening
 from foliot.cli.runview.plain import PlainView
+from foliot.cli.terminal import out, paint
 from foliot.client.run_standing import Replayed
 from foliot.client.work import Work
 from foliot.engine.live import Recorded
-from foliot.engine.story.amounts import one_line, safe
 from foliot.kernel.events import RunCreated
+from foliot.printable import one_line, visible
 from foliot.store.runs import RunInfo
 
 
@@ -40,9 +41,9 @@ async def _replay(word: str | None, show: bool, output: str) -> int:
             await _play(reach.work, info)
         found = await reach.work.replay_run(info.id)
     if output == "json":
-        click.echo(as_json(_data(info, found)))
+        out(as_json(_data(info, found)))
     else:
-        click.echo(_verdict(info, found))
+        out(_verdict(info, found))
     return 0 if found.difference is None else 1
 
 
@@ -56,20 +57,20 @@ async def _play(work: Work, info: RunInfo) -> None:
         view.show(Recorded(info.id, seq, at, event))
     output = (await work.standing(info.id)).result.output
     if output:
-        click.echo(safe(output), err=True)
+        out(visible(output), err=True)
 
 
 def _verdict(info: RunInfo, found: Replayed) -> str:
     if found.difference is None:
         end = "" if found.ended else " so far"
         return (
-            f"{click.style('✓', fg='green')} {info.id}: all {found.events} events{end} follow from each other; "
+            f"{paint('✓', fg='green')} {info.id}: all {found.events} events{end} follow from each other; "
             f"{found.decided} decisions were made again and are the same, byte for byte."
         )
     different = found.difference
     return "\n".join(
         [
-            f"{click.style('✗', fg='red')} {info.id}: event {different.seq} is not what this version would record.",
+            f"{paint('✗', fg='red')} {info.id}: event {different.seq} is not what this version would record.",
             f"  recorded: {one_line(different.recorded, 400)}",
             f"  replayed: {one_line(different.replayed, 400)}",
             f"  {found.events} events before it are the same.",

@@ -15,8 +15,10 @@ from foliot.cli.far_runs import rest_there, resume_there
 from foliot.cli.live import WAITS, Look, finish, leave, watch_run
 from foliot.cli.runtimes import Reach, is_undriven, reached, run_argument, run_of, whoami
 from foliot.cli.runview.plain import MARKS
-from foliot.engine.story.amounts import counted, one_line
+from foliot.cli.terminal import out
+from foliot.engine.story.amounts import counted
 from foliot.errors import Conflict, FoliotError, UsageError
+from foliot.printable import one_line
 from foliot.results import RunResult
 from foliot.store.runs import TERMINAL, Held, RunInfo
 
@@ -65,12 +67,12 @@ async def _resume_all(space: str | None) -> int:
         found = await reach.work.interrupted(space)
         if not found:
             where = "any namespace" if space is None else f"namespace {space}"
-            click.echo(f"No interrupted runs in {where}.", err=True)
+            out(f"No interrupted runs in {where}.", err=True)
             return 0
         if len(found) == 1:
             code = await _go_on(reach, found[0].id, Look())
         else:
-            click.echo(f"Taking up {counted(len(found), 'interrupted run')}.", err=True)
+            out(f"Taking up {counted(len(found), 'interrupted run')}.", err=True)
             codes = await asyncio.gather(*(_one_of_many(reach, info) for info in found))
             code = 1 if 1 in codes else max(codes)
     return leave(code)
@@ -78,18 +80,18 @@ async def _resume_all(space: str | None) -> int:
 
 async def _one_of_many(reach: Reach, info: RunInfo) -> int:
     """One line at the end of each: several live views at once would be no view at all."""
-    click.echo(f"  {info.id}  {info.agent}", err=True)
+    out(f"  {info.id}  {info.agent}", err=True)
     try:
         if reach.remote is not None:
             result = await rest_there(reach.remote, info.id)
         else:
             result = await reach.here().resume(info.id, check=False)
     except Held:
-        click.echo(f"  {info.id}  somebody else took it up", err=True)
+        out(f"  {info.id}  somebody else took it up", err=True)
         return 0
     except FoliotError as error:
         return tell(error) and 1
-    click.echo(_line(result))
+    out(_line(result))
     return {"succeeded": 0, "waiting": WAITS}.get(result.phase, 1)
 
 
@@ -122,9 +124,9 @@ async def _cancel(word: str, reason: str) -> int:
             await reach.runtime.resume(info.id, check=False)
             info = await reach.work.find_run(info.id)
     if info.phase in TERMINAL:
-        click.echo(f"{info.id} {info.phase}")
+        out(f"{info.id} {info.phase}")
     else:
-        click.echo(f"{info.id} was asked to stop; the process that drives it does so at the next moment.")
+        out(f"{info.id} was asked to stop; the process that drives it does so at the next moment.")
     return 0
 
 

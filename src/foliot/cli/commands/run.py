@@ -21,6 +21,7 @@ from foliot.cli.manifests import files_option, load, located
 from foliot.cli.runtimes import reached
 from foliot.cli.runview.base import Opening, View
 from foliot.cli.staying import stay, stays, wait_option
+from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied
 from foliot.client.local_work import LocalWork
 from foliot.client.run_standing import RunOrder
@@ -222,7 +223,7 @@ async def _agent(order: Order, *, quiet: bool) -> str:
             for warning in applied.warnings:
                 warn(warning)
             if not quiet:
-                click.echo(click.style(_applied(order.files, applied), dim=True), err=True)
+                out(paint(_applied(order.files, applied), dim=True), err=True)
             declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
         space, name = _named(order, declared)
         await client.get("Agent", name, namespace=space)

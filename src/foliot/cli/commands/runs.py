@@ -15,7 +15,9 @@ from foliot.cli.invocation import is_terminal
 from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
 from foliot.cli.runtimes import LOOKED_AT, interrupted, reached
 from foliot.cli.tables import fitted, since, table
-from foliot.engine.story.amounts import money, one_line
+from foliot.cli.terminal import out
+from foliot.engine.story.amounts import money
+from foliot.printable import one_line
 from foliot.store.base import Document
 from foliot.store.runs import Phase, RunInfo
 
@@ -52,17 +54,17 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
             found = [info for info in found if interrupted(info, now)]
         shown = [_document(info, now) for info in found[:limit]]
     if output == "name":
-        click.echo("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
+        out("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
     elif output == "json":
-        click.echo(as_json(as_list(shown)))
+        out(as_json(as_list(shown)))
     elif output == "yaml":
-        click.echo(as_yaml(shown))
+        out(as_yaml(shown))
     elif shown:
-        click.echo(_table(shown, wide=output == "wide", namespaced=space is None))
+        out(_table(shown, wide=output == "wide", namespaced=space is None))
     if not shown and output in ("table", "wide"):
         where = "any namespace" if space is None else f"namespace {space}"
         which = f"{f'{phase} ' if phase else ''}runs{f' of agent {agent}' if agent else ''}"
-        click.echo(f"No {which} found in {where}.", err=True)
+        out(f"No {which} found in {where}.", err=True)
     return 0
 
 

@@ -15,9 +15,11 @@ from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.cli.operating import triggered
 from foliot.cli.output import as_json, as_yaml, output_option, render
-from foliot.cli.tables import clean, since, table
+from foliot.cli.tables import since, table
+from foliot.cli.terminal import out
 from foliot.cli.triggers import pairs, triggering, until_stopped
 from foliot.errors import FoliotError, UsageError
+from foliot.printable import one_line
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
@@ -52,9 +54,9 @@ async def _list(output: str, space: str | None) -> int:
     async with triggered() as triggers:
         found = await triggers.schedules(space)
     if not found and output in ("table", "wide"):
-        click.echo(f"No schedules found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
+        out(f"No schedules found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
         return 0
-    click.echo(render(found, output, single=False, namespaced=space is None, prefixed=False))
+    out(render(found, output, single=False, namespaced=space is None, prefixed=False))
     return 0
 
 
@@ -77,11 +79,11 @@ async def _show(name: str, output: str) -> int:
     match output:
         case "json":
             times = [_utc(slot) for slot in following]
-            click.echo(as_json({**document, "next": times, "slots": [_entry(each) for each in slots]}))
+            out(as_json({**document, "next": times, "slots": [_entry(each) for each in slots]}))
         case "yaml":
-            click.echo(as_yaml([document]))
+            out(as_yaml([document]))
         case _:
-            click.echo(_text(document, following, slots))
+            out(_text(document, following, slots))
     return 0
 
 
@@ -99,11 +101,11 @@ async def _slots(name: str, output: str, limit: int) -> int:
         document = await triggers.schedule(namespace(), name)
         found = await triggers.slots(namespace(), name, limit=limit)
     if output == "json":
-        click.echo(as_json([_entry(slot) for slot in found]))
+        out(as_json([_entry(slot) for slot in found]))
     elif found:
-        click.echo(_slot_table(found, document["spec"].get("time_zone", "UTC")))
+        out(_slot_table(found, document["spec"].get("time_zone", "UTC")))
     else:
-        click.echo("It has not been due yet.", err=True)
+        out("It has not been due yet.", err=True)
     return 0
 
 
@@ -127,7 +129,7 @@ async def _run(name: str, given: dict[str, str], output: str) -> int:
     if not fired.task:
         hint = f"`foliot schedule slots {name}` shows what happened."
         raise FoliotError(f"No task was made: {fired.reason}", hint=hint)
-    click.echo(as_json({"task": fired.task, "phase": fired.phase}) if output == "json" else fired.task)
+    out(as_json({"task": fired.task, "phase": fired.phase}) if output == "json" else fired.task)
     return 0
 
 
@@ -152,7 +154,7 @@ def next_command(expression: str, time_zone: str, count: int) -> int:
     else:
         timing, time_zone = run(_timing(expression))
     for slot in _following(timing, time.time(), count):
-        click.echo(f"{_local(slot, time_zone)}  {_utc(slot)}")
+        out(f"{_local(slot, time_zone)}  {_utc(slot)}")
     return 0
 
 
@@ -181,9 +183,9 @@ async def _serve() -> int:
     configure(settings, service=True)
     async with triggering() as (database, store, tasks):
         scheduler = Scheduler(database, store, tasks)
-        click.echo(f"Making tasks by the clock on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
+        out(f"Making tasks by the clock on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
         await until_stopped(asyncio.create_task(scheduler.run()))
-        click.echo("Stopped.", err=True)
+        out("Stopped.", err=True)
     return 0
 
 
@@ -213,7 +215,7 @@ def _text(document: Document, following: Sequence[int], slots: Sequence[Slot]) -
         "Under way": ", ".join(status.get("activeRuns", [])),
         "Last success": status.get("lastSuccessfulTime", ""),
     }
-    lines = [f"{name + ':':17} {clean(str(value))}" for name, value in facts.items() if value]
+    lines = [f"{name + ':':17} {one_line(str(value))}" for name, value in facts.items() if value]
     if following:
         lines += ["", "Next:", *(f"  {_local(slot, zone)}" for slot in following)]
     if slots:
@@ -228,7 +230,7 @@ def _slot_table(slots: Sequence[Slot], zone: str) -> str:
             _local(each.slot / 1000, zone),
             each.kind,
             each.state,
-            clean(each.task or each.reason) or "-",
+            one_line(each.task or each.reason) or "-",
             since(_utc(each.decided_at), now=now) if each.decided_at else "-",
         ]
         for each in slots

@@ -14,6 +14,7 @@ import click
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.findings import count
 from foliot.cli.invocation import is_terminal
+from foliot.cli.terminal import out, prompt
 from foliot.client.base import Outcome
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.store.base import Rotation
@@ -59,7 +60,7 @@ def secret(
             "A secret needs at least one value.", hint="Use --from-literal, --from-file or --from-env-file."
         )
     outcome = run(_create(_document(name, values), replace=replace, dry_run=dry_run))
-    click.echo(f"secret/{name} {outcome.action} ({count(len(values), 'value')}){' (dry run)' if dry_run else ''}")
+    out(f"secret/{name} {outcome.action} ({count(len(values), 'value')}){' (dry run)' if dry_run else ''}")
 
 
 def _values(
@@ -80,7 +81,7 @@ def _values(
 
 def _from_stdin(key: str) -> bytes:
     if is_terminal(sys.stdin):
-        return str(click.prompt(f"{key}", hide_input=True, err=True)).encode()
+        return prompt(key, secret=True).encode()
     data = sys.stdin.buffer.read(_LARGEST + 1)
     return data.removesuffix(b"\n").removesuffix(b"\r")
 
@@ -155,12 +156,12 @@ def rotate_key() -> None:
     Nothing has to be stopped meanwhile. When it was interrupted, run it again: it goes on where it was.
     """
     rotation = run(_rotate())
-    click.echo(
+    out(
         f"Key {rotation.key_id} is active; {count(rotation.values, 'value')} of"
         f" {count(rotation.secrets, 'secret')} sealed with it."
     )
     if rotation.retired:
-        click.echo(f"Retired: {', '.join(rotation.retired)}")
+        out(f"Retired: {', '.join(rotation.retired)}")
 
 
 async def _rotate() -> Rotation:

@@ -16,6 +16,7 @@ from foliot.cli.commands.server_listening import Flags, allow_open_files, check_
 from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
+from foliot.cli.terminal import out
 from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def openapi() -> int:
     """Print the description of the API (OpenAPI 3.1) as JSON."""
     from foliot.server.app import described
 
-    click.echo(json.dumps(described(), indent=2))
+    out(json.dumps(described(), indent=2))
     return 0
 
 
@@ -64,7 +65,7 @@ def up(capacity: int, **flags: Unpack[Flags]) -> int:
 async def _serve(*, insecure: bool) -> int:
     async with _opened() as runtime, _reachable(runtime, insecure=insecure):
         await _told_to_stop()
-        click.echo("Stopping: requests under way are finished …", err=True)
+        out("Stopping: requests under way are finished …", err=True)
     return 0
 
 
@@ -81,7 +82,7 @@ async def _up(capacity: int, *, insecure: bool) -> int:
             try:
                 await _until_told(working, scheduler.run())
             finally:
-                click.echo("Stopping: runs under way may go on for a while …", err=True)
+                out("Stopping: runs under way may go on for a while …", err=True)
                 worker.drain()
                 await asyncio.wait({working})
     return 0
@@ -138,9 +139,9 @@ async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = Fa
         async with HttpServer(app, listen, bounds=bounds) as http, taking_up(runtime, app.state.services.drives):
             settle()
             with_it = f", with {besides}" if besides else ""
-            click.echo(f"Foliot is at {http.url}{with_it}, on {mask_password(settings.store)}.", err=True)
+            out(f"Foliot is at {http.url}{with_it}, on {mask_password(settings.store)}.", err=True)
             known = await auth.describe()
-            click.echo(f"{known[:1].upper()}{known[1:]}. Ctrl-C stops it.", err=True)
+            out(f"{known[:1].upper()}{known[1:]}. Ctrl-C stops it.", err=True)
             yield
     finally:
         await auth.close()

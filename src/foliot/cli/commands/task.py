@@ -19,9 +19,11 @@ from foliot.cli.runtimes import reached, whoami
 from foliot.cli.tables import since, table
 from foliot.cli.task_names import find_task, task_argument
 from foliot.cli.task_orders import parse_pairs
-from foliot.engine.story.amounts import duration, money, one_line
+from foliot.cli.terminal import out, paint
+from foliot.engine.story.amounts import duration, money
 from foliot.errors import FoliotError, InvalidInput, UsageError
 from foliot.kernel.lifecycle import API_PHASES, TASK_PHASES
+from foliot.printable import lines_of, one_line
 from foliot.store.base import Document
 from foliot.work.base import TaskInfo
 from foliot.work.story.document import document_of, outline
@@ -96,18 +98,18 @@ async def _list(
         )
     match output:
         case "name":
-            click.echo("\n".join(info.name for info in found), nl=bool(found))
+            out("\n".join(info.name for info in found), nl=bool(found))
         case "json":
-            click.echo(as_json({**as_list([outline(info) for info in found]), "continue": more}))
+            out(as_json({**as_list([outline(info) for info in found]), "continue": more}))
         case "yaml":
-            click.echo(as_yaml([outline(info) for info in found]))
+            out(as_yaml([outline(info) for info in found]))
         case _ if found:
-            click.echo(_table(found, wide=output == "wide", namespaced=space is None))
+            out(_table(found, wide=output == "wide", namespaced=space is None))
         case _:
             where = "any namespace" if space is None else f"namespace {space}"
-            click.echo(f"No tasks found in {where}.", err=True)
+            out(f"No tasks found in {where}.", err=True)
     if more and output in ("table", "wide"):
-        say("more", f"--continue {more}", paint="cyan")
+        say("more", f"--continue {more}", fg="cyan")
     return 0
 
 
@@ -162,11 +164,11 @@ async def _show(name: str | None, output: str) -> int:
         story = await reach.work.story(info.namespace, info.name)
     document = document_of(story)
     if output == "json":
-        click.echo(as_json(document))
+        out(as_json(document))
     elif output == "yaml":
-        click.echo(as_yaml([document]))
+        out(as_yaml([document]))
     else:
-        click.echo(_text(story, document))
+        out(_text(story, document))
     return 0
 
 
@@ -181,9 +183,9 @@ def _text(story: TaskStory, document: Document) -> str:
         "Took": duration(max(0.0, (info.ended_at or now) - info.created_at)),
         "Error": status.get("lastError", ""),
     }
-    lines = [click.style(info.name, bold=True)]
+    lines = [paint(info.name, bold=True)]
     lines += [f"  {name + ':':<10} {one_line(text, 200)}" for name, text in facts.items() if text]
-    lines += ["", click.style("Graph", bold=True)]
+    lines += ["", paint("Graph", bold=True)]
     lines += [f"  {line}" for line in tree(story.plan, nodes_of(story, now), now)]
     rows = [
         [
@@ -197,10 +199,10 @@ def _text(story: TaskStory, document: Document) -> str:
         for message in status["messages"]
     ]
     if rows:
-        lines += ["", click.style("Messages", bold=True)]
+        lines += ["", paint("Messages", bold=True)]
         lines += [f"  {line}" for line in table(["FROM", "TO", "PHASE", "TRIES", "RUN", "WHAT"], rows).splitlines()]
     if story.output:
-        lines += ["", click.style("Result", bold=True), *(f"  {line}" for line in story.output.splitlines())]
+        lines += ["", paint("Result", bold=True), *(f"  {line}" for line in lines_of(story.output))]
     elif story.state.ended is None:
         lines += ["", f"`foliot why {info.name}` says what it waits for."]
     return "\n".join(lines)
@@ -222,7 +224,7 @@ async def _each(names: Sequence[str], verb: str, done: str, **options: Any) -> i
                 code = tell(error)
                 continue
             state = f" ({after.phase})" if isinstance(after, TaskInfo) else ""
-            click.echo(f"task/{info.name} {done}{state}")
+            out(f"task/{info.name} {done}{state}")
     return code
 
 
@@ -323,19 +325,19 @@ async def _dead_letters(output: str, space: str | None, limit: int) -> int:
             story = await reach.work.story(info.namespace, info.name, looks=False)
             letters.append({"task": info.name, "namespace": info.namespace, "messages": _letters(story)})
     if output == "json":
-        click.echo(as_json(letters))
+        out(as_json(letters))
         return 0
     if not letters:
-        click.echo("Nothing was dead-lettered.", err=True)
+        out("Nothing was dead-lettered.", err=True)
     for letter in letters:
-        click.echo(click.style(letter["task"], bold=True))
+        out(paint(letter["task"], bold=True))
         for message in letter["messages"]:
-            click.echo(f"  {message['to']}  {message['id']}  {message['attempts']} attempts")
-            click.echo(f"    error: {one_line(message['error'], 200)}")
-            click.echo(f"    said:  {one_line(message['payload'], 200)}")
+            out(f"  {message['to']}  {message['id']}  {message['attempts']} attempts")
+            out(f"    error: {one_line(message['error'], 200)}")
+            out(f"    said:  {one_line(message['payload'], 200)}")
         where = "" if letter["namespace"] == "default" else f" -n {letter['namespace']}"
         again = f"foliot task requeue {letter['task']}{where}"
-        click.echo(f"  {click.style(again, fg='cyan')}")
+        out(f"  {paint(again, fg='cyan')}")
     return 0
 
 

@@ -19,9 +19,11 @@ from foliot.cli.runtimes import reached
 from foliot.cli.runview.tree import WIDTH, Node, tree_of
 from foliot.cli.runview.tree import as_data as trace_data
 from foliot.cli.task_names import find_task, task_argument
+from foliot.cli.terminal import out, paint
 from foliot.client.work import Work
-from foliot.engine.story.amounts import counted, duration, safe
+from foliot.engine.story.amounts import counted, duration
 from foliot.engine.story.tracing import trace_of
+from foliot.printable import visible, visible_json
 from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo
 from foliot.work.story import drawing
@@ -49,9 +51,9 @@ async def _logs(name: str | None, follow: bool, cursor: str | None, show_cursor:
             place = batch.cursor
             for happening in batch.happenings:
                 if (line := log_line(happening)) is not None:
-                    click.echo(safe(line))
+                    out(visible(line))
     if show_cursor and place:
-        click.echo(f"--cursor {place}", err=True)
+        out(f"--cursor {place}", err=True)
     return 0
 
 
@@ -87,7 +89,7 @@ async def _events(name: str | None, follow: bool, after: int, limit: int | None)
                 if limit is not None and shown >= limit:
                     return 0
                 line = as_data(task.id, TaskHappening(record.at, record.seq, record.event))
-                click.echo(msgspec.json.encode(line).decode())
+                out(visible_json(msgspec.json.encode(line).decode()))
                 after, shown = record.seq, shown + 1
             if ended or not follow:
                 return 0
@@ -111,15 +113,15 @@ async def _graph(name: str | None, output: str) -> int:
     nodes = nodes_of(story, now)
     match output:
         case "json":
-            click.echo(as_json({"task": task.id, "phase": task.phase, **drawing.as_data(story.plan, nodes)}))
+            out(as_json({"task": task.id, "phase": task.phase, **drawing.as_data(story.plan, nodes)}))
         case "mermaid":
-            click.echo(drawing.mermaid(story.plan, nodes, now))
+            out(drawing.mermaid(story.plan, nodes, now))
         case "dot":
-            click.echo(drawing.dot(story.plan, nodes, now))
+            out(drawing.dot(story.plan, nodes, now))
         case _:
-            click.echo(f"{task.name}  {story.info.phase}")
+            out(f"{task.name}  {story.info.phase}")
             for line in drawing.tree(story.plan, nodes, now, width=_width()):
-                click.echo(safe(line))
+                out(visible(line))
     return 0
 
 
@@ -148,10 +150,10 @@ async def _trace(name: str | None, output: str, full: bool) -> int:
                 {"message": message, "queued_seconds": _queued(each, found.steps), **trace_data(found, each.run.phase)}
             )
     if output == "json":
-        click.echo(as_json({"task": task.id, "phase": story.info.phase, "runs": data}))
+        out(as_json({"task": task.id, "phase": story.info.phase, "runs": data}))
         return 0
     for line in _forest(story, nodes).lines():
-        click.echo(line)
+        out(line)
     return 0
 
 
@@ -164,18 +166,18 @@ def _forest(story: TaskStory, nodes: dict[str, Node]) -> Node:
     """The runs in the order in which their messages were sent; who came before whom is said at each."""
     now = time.time()
     took = duration(max(0.0, (story.info.ended_at or now) - story.info.created_at))
-    head = click.style(f"{story.info.phase} · {counted(len(nodes), 'run')} · {took}", dim=True)
-    root = Node(f"{click.style(story.info.target, bold=True)}  {story.info.name}  {head}")
+    head = paint(f"{story.info.phase} · {counted(len(nodes), 'run')} · {took}", dim=True)
+    root = Node(f"{paint(story.info.target, bold=True)}  {story.info.name}  {head}")
     for identity, node in nodes.items():
         each = story.messages[identity]
         senders = ", ".join(source.agent for source in each.message.sources) or each.message.sender
         sent = duration(max(0.0, each.sent_at - story.info.created_at))
-        node.label = f"{click.style(f'{senders} →', dim=True)} {node.label} {click.style(f'+{sent}', dim=True)}"
+        node.label = f"{paint(f'{senders} →', dim=True)} {node.label} {paint(f'+{sent}', dim=True)}"
         root.children.append(node)
     if story.output:
-        root.children.append(Node(click.style("✓ succeeded", fg="green")))
+        root.children.append(Node(paint("✓ succeeded", fg="green")))
     elif (error := story.info.summary.get("error")) is not None:
-        root.children.append(Node(f"{click.style('✗', fg='red')} {story.info.phase}: {safe(str(error))}"))
+        root.children.append(Node(f"{paint('✗', fg='red')} {story.info.phase}: {visible(str(error))}"))
     return root
 
 

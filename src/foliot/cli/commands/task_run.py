@@ -20,6 +20,7 @@ from foliot.cli.staying import stays, wait_option
 from foliot.cli.task_following import choose_task_view, finish_task, follow
 from foliot.cli.task_names import find_task, task_argument
 from foliot.cli.task_orders import EXAMPLE, Order, choose_name, parse_pairs, understand
+from foliot.cli.terminal import out
 from foliot.errors import FoliotError, UsageError
 from foliot.store.tasks import ENDED
 from foliot.work.base import PRIORITIES, Accepted
@@ -124,11 +125,11 @@ def _folders(target: str) -> list[str]:
 
 def _detached(accepted: Accepted, *, as_json_: bool) -> int:
     if as_json_:
-        click.echo(as_json({**outline(accepted.task), "duplicate": accepted.duplicate}))
+        out(as_json({**outline(accepted.task), "duplicate": accepted.duplicate}))
     else:
         again = " (it was there already)" if accepted.duplicate else ""
-        click.echo(accepted.task.name)
-        click.echo(f"Accepted{again}. `foliot task wait {accepted.task.name}` follows it.", err=True)
+        out(accepted.task.name)
+        out(f"Accepted{again}. `foliot task wait {accepted.task.name}` follows it.", err=True)
     return 0
 
 

@@ -12,6 +12,7 @@ from foliot.cli.access import EVERYWHERE, granted, granting, length, shown_time
 from foliot.cli.connect import run
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
+from foliot.cli.terminal import out
 
 if TYPE_CHECKING:
     from foliot.cli.commands.tokens_places import TokenData
@@ -66,12 +67,12 @@ async def _create(name: str, roles: list[str], spaces: list[str], expires: str |
     async with token_place() as place:
         made, text = await place.create(name, roles, spaces, expires)
     if output == "json":
-        click.echo(as_json({**made, "token": text}))
+        out(as_json({**made, "token": text}))
         return 0
     until = f" until {made['expiresAt']}" if "expiresAt" in made else ""
     told = f"Token {made['name']}: {', '.join(made['roles'])} in {_places(made)}{until}."
-    click.echo(f"{told} It is shown only now:", err=True)
-    click.echo(text)
+    out(f"{told} It is shown only now:", err=True)
+    out(text)
     return 0
 
 
@@ -82,12 +83,12 @@ async def _list(everything: bool, output: str) -> int:
     async with token_place() as place:
         found = [each for each in await place.list() if everything or _state(each, now) == "good"]
     if output == "json":
-        click.echo(as_json(found))
+        out(as_json(found))
     elif found:
         headings = ("NAME", "ID", "ROLES", "NAMESPACES", "CREATED", "EXPIRES", "LAST USED", "STATE")
-        click.echo(table(headings, [_row(each, now) for each in found]))
+        out(table(headings, [_row(each, now) for each in found]))
     else:
-        click.echo("There are no tokens. `foliot tokens create --admin` makes the first one.", err=True)
+        out("There are no tokens. `foliot tokens create --admin` makes the first one.", err=True)
     return 0
 
 
@@ -96,7 +97,7 @@ async def _revoke(word: str) -> int:
 
     async with token_place() as place:
         name = await place.revoke(word)
-    click.echo(f"Token {name} is revoked.", err=True)
+    out(f"Token {name} is revoked.", err=True)
     return 0
 
 

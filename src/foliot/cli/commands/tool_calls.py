@@ -10,8 +10,10 @@ from foliot.cli.connect import namespace, run
 from foliot.cli.operating import tooled
 from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import whoami
-from foliot.cli.tables import clean, table
+from foliot.cli.tables import table
+from foliot.cli.terminal import out
 from foliot.errors import Denied, UsageError
+from foliot.printable import one_line
 
 if TYPE_CHECKING:
     from foliot.kernel.messages import ToolFailure, ToolResult
@@ -43,23 +45,23 @@ async def _list(*, available: bool, output: str) -> int:
         toolset = await tooling.toolset(namespace())
     found = [each for each in toolset.tools if each["available"] or not available]
     if output == "json":
-        click.echo(as_json({"tools": found, "capabilities": toolset.capabilities}))
+        out(as_json({"tools": found, "capabilities": toolset.capabilities}))
     elif output == "name":
-        click.echo("\n".join(each["name"] for each in found))
+        out("\n".join(each["name"] for each in found))
     else:
         wide = ("RISK", "DESCRIPTION") if output == "wide" else ()
         headings = ("NAME", "FROM", "TYPE", "EFFECT", "VERSION", "CATEGORY", "ISOLATION", "AVAILABLE", *wide)
-        click.echo(table(headings, [_row(each, wide=bool(wide)) for each in found]))
+        out(table(headings, [_row(each, wide=bool(wide)) for each in found]))
     return 0
 
 
 def _row(tool: Document, *, wide: bool) -> tuple[str, ...]:
-    facts = [clean(str(tool.get(name, "-"))) for name in ("type", "effect", "version", "category", "isolation")]
-    state = "yes" if tool["available"] else f"no: {clean(tool.get('problem', ''))}"
+    facts = [one_line(str(tool.get(name, "-"))) for name in ("type", "effect", "version", "category", "isolation")]
+    state = "yes" if tool["available"] else f"no: {one_line(tool.get('problem', ''))}"
     if not wide:
-        return (clean(tool["name"]), tool["from"], *facts, cut(state))
-    more = (tool.get("risk", "-"), cut(clean(tool.get("description", ""))) or "-")
-    return (clean(tool["name"]), tool["from"], *facts, state, *more)
+        return (one_line(tool["name"]), tool["from"], *facts, cut(state))
+    more = (tool.get("risk", "-"), cut(one_line(tool.get("description", ""))) or "-")
+    return (one_line(tool["name"]), tool["from"], *facts, state, *more)
 
 
 def cut(text: str, longest: int = 70) -> str:
@@ -82,7 +84,7 @@ async def _describe(name: str, output: str) -> int:
 
     async with tooled() as tooling:
         data = await tooling.tool(name, namespace())
-    click.echo(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
+    out(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
     return 0
 
 
@@ -120,7 +122,7 @@ async def _call(name: str, arguments: dict[str, Any], asker: Asker, key: str, ou
     import msgspec
 
     def heard(piece: str) -> None:
-        click.echo(piece, nl=False, err=True)
+        out(piece, nl=False, err=True)
 
     async with tooled() as tooling:
         called = await tooling.call_tool(name, arguments, asker, key=key, on_output=heard)
@@ -129,23 +131,23 @@ async def _call(name: str, arguments: dict[str, Any], asker: Asker, key: str, ou
     if called.parked is not None or result is None:
         raise _not_approved(name, called.parked)
     if output == "json":
-        click.echo(as_json(msgspec.to_builtins(result)))
+        out(as_json(msgspec.to_builtins(result)))
         return 0 if result.error is None else _exit_code(result.error)
     return _told(result)
 
 
 def _told(result: ToolResult) -> int:
     if result.error is None:
-        click.echo(result.text)
+        out(result.text)
         for part in result.content:
             if not hasattr(part, "text"):
-                click.echo("(a part that is not text: see -o json)", err=True)
+                out("(a part that is not text: see -o json)", err=True)
         return 0
     failure = result.error
     by = failure.details.get("rule") or failure.details.get("layer")
-    click.echo(f"error ({failure.code}): {clean(failure.message)}", err=True)
+    out(f"error ({failure.code}): {one_line(failure.message)}", err=True)
     if by:
-        click.echo(f"  by: {clean(str(by))}", err=True)
+        out(f"  by: {one_line(str(by))}", err=True)
     return _exit_code(failure)
 
 
@@ -180,11 +182,13 @@ async def _test(name: str, arguments: dict[str, Any], asker: Asker, output: str)
     async with tooled() as tooling:
         judgement = await tooling.test_tool(name, arguments, asker)
     if output == "json":
-        click.echo(as_json(_judged(judgement)))
+        out(as_json(_judged(judgement)))
     else:
-        rows = [(each.layer, SAID[each.outcome], each.rule or "-", clean(each.reason)) for each in judgement.verdicts]
-        click.echo(table(("LAYER", "SAYS", "RULE", "BECAUSE"), rows))
-        click.echo(f"\n{clean(name)}: {SAID[judgement.outcome]}; nothing was run.")
+        rows = [
+            (each.layer, SAID[each.outcome], each.rule or "-", one_line(each.reason)) for each in judgement.verdicts
+        ]
+        out(table(("LAYER", "SAYS", "RULE", "BECAUSE"), rows))
+        out(f"\n{one_line(name)}: {SAID[judgement.outcome]}; nothing was run.")
     return 1 if judgement.outcome == "deny" else 0
 
 

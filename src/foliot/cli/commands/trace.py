@@ -13,6 +13,7 @@ from foliot.cli.invocation import is_terminal
 from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import interrupted, reached, run_argument, run_of
 from foliot.cli.runview.tree import WIDTH, as_data, tree_of
+from foliot.cli.terminal import out
 from foliot.engine.story.tracing import trace_of
 
 
@@ -38,10 +39,10 @@ async def _trace(word: str | None, output: str, full: bool) -> int:
         info = await run_of(reach.work, word)
         found = trace_of(info.id, await reach.work.facts(info.id))
     if output == "json":
-        click.echo(as_json(as_data(found, info.phase)))
+        out(as_json(as_data(found, info.phase)))
         return 0
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDTH
     phase = "interrupted" if interrupted(info, time.time()) else info.phase
     for line in tree_of(found, phase, full=full, width=width).lines():
-        click.echo(line)
+        out(line)
     return 0

@@ -13,6 +13,7 @@ from foliot.cli.connect import run
 from foliot.cli.invocation import is_terminal
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
+from foliot.cli.terminal import out, prompt
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _password(name: str, *, from_stdin: bool) -> str:
         except UnicodeError:
             raise UsageError("the password on standard input is not UTF-8") from None
     elif is_terminal(sys.stdin):
-        text = click.prompt(f"Password for {name}", hide_input=True, confirmation_prompt=True, err=True)
+        text = prompt(f"Password for {name}", secret=True, twice=True)
     else:
         raise UsageError("nobody is here to type a password", hint="give --password-stdin, and the password there")
     check_password(text, name)
@@ -118,7 +119,7 @@ async def _create(name: str, roles: list[str], spaces: list[str], password: str)
         grants = dict.fromkeys(spaces, roles)
         info = await SqlUsers(database).create(name, password=kept, grants=grants, now=time.time(), by=whoami())
         await record(database, "user_created", "User", info.name, roles=roles, where=spaces)
-    click.echo(f"User {info.name}: {_rights(info)}.", err=True)
+    out(f"User {info.name}: {_rights(info)}.", err=True)
     return 0
 
 
@@ -128,11 +129,11 @@ async def _list(output: str) -> int:
     async with opened_store() as database:
         found = await SqlUsers(database).list()
     if output == "json":
-        click.echo(as_json([_as_data(each) for each in found]))
+        out(as_json([_as_data(each) for each in found]))
     elif found:
-        click.echo(table(("NAME", "RIGHTS", "CREATED", "LAST LOGIN", "STATE"), [_row(each) for each in found]))
+        out(table(("NAME", "RIGHTS", "CREATED", "LAST LOGIN", "STATE"), [_row(each) for each in found]))
     else:
-        click.echo("There are no users. `foliot users create NAME --admin` makes the first one.", err=True)
+        out("There are no users. `foliot users create NAME --admin` makes the first one.", err=True)
     return 0
 
 
@@ -144,7 +145,7 @@ async def _reset(name: str, password: str) -> int:
         kept = await Passwords().hash(password)
         ended = await SqlUsers(database).set_password(name, kept, now=time.time())
         await record(database, "password_reset", "User", name.strip().lower())
-    click.echo(f"User {name.strip().lower()} has another password; sessions that ended: {ended}.", err=True)
+    out(f"User {name.strip().lower()} has another password; sessions that ended: {ended}.", err=True)
     return 0
 
 
@@ -154,7 +155,7 @@ async def _grant(name: str, roles: list[str], spaces: list[str]) -> int:
     async with opened_store() as database:
         info = await SqlUsers(database).grant(name, dict.fromkeys(spaces, roles))
         await record(database, "user_granted", "User", info.name, roles=roles, where=spaces)
-    click.echo(f"User {info.name}: {_rights(info)}.", err=True)
+    out(f"User {info.name}: {_rights(info)}.", err=True)
     return 0
 
 
@@ -165,7 +166,7 @@ async def _switch(name: str, *, enable: bool) -> int:
         known = SqlUsers(database)
         info = await (known.enable(name) if enable else known.disable(name, now=time.time()))
         await record(database, "user_enabled" if enable else "user_disabled", "User", info.name)
-    click.echo(f"User {info.name} is {'enabled' if enable else 'disabled'}.", err=True)
+    out(f"User {info.name} is {'enabled' if enable else 'disabled'}.", err=True)
     return 0
 
 
@@ -176,8 +177,8 @@ async def _setup_token(seconds: float) -> int:
     async with opened_store() as database:
         text = await SqlUsers(database).new_setup_token(now=now, seconds=seconds)
         await record(database, "setup_token_created", "User", "")
-    click.echo(f"Good until {shown_time(now + seconds)}, for one account. It is shown only now:", err=True)
-    click.echo(text)
+    out(f"Good until {shown_time(now + seconds)}, for one account. It is shown only now:", err=True)
+    out(text)
     return 0
 
 

@@ -12,6 +12,7 @@ from foliot.cli.findings import count, render_findings, summary
 from foliot.cli.invocation import current
 from foliot.cli.manifests import files_option, read
 from foliot.cli.output import as_json, output_option, ref_of
+from foliot.cli.terminal import out, paint
 from foliot.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> 
         findings = [replace(f, problem=replace(f.problem, severity="error")) for f in findings]
     errors = [finding for finding in findings if finding.severity == "error"]
     if output == "json":
-        click.echo(as_json(_report(bundle, findings)))
+        out(as_json(_report(bundle, findings)))
     else:
         _print(bundle, findings, quiet=quiet)
     return InvalidInput.exit_code if errors else 0
@@ -58,14 +59,14 @@ def _print(bundle: Bundle, findings: Sequence[Finding], *, quiet: bool) -> None:
     ]
     if not quiet:
         for item in valid:
-            click.echo(f"{click.style('valid', fg='green')}  {ref_of(item.document)}  ({item.file}:{item.line})")
+            out(f"{paint('valid', fg='green')}  {ref_of(item.document)}  ({item.file}:{item.line})")
     if findings:
-        click.echo(render_findings(findings), err=True)
+        out(render_findings(findings), err=True)
     if any(finding.severity == "error" for finding in findings):
-        click.echo(f"{count(len(valid), 'resource')} valid; {summary(findings)}", err=True)
+        out(f"{count(len(valid), 'resource')} valid; {summary(findings)}", err=True)
     elif not quiet:
         warnings = f", {count(len(findings), 'warning')}" if findings else ""
-        click.echo(f"{count(len(valid), 'resource')} valid{warnings}")
+        out(f"{count(len(valid), 'resource')} valid{warnings}")
 
 
 def _report(bundle: Bundle, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from foliot.cli.connect import connected, namespace, run
 from foliot.cli.output import word_of
 from foliot.cli.tables import at
 from foliot.cli.targets import parse_targets
+from foliot.cli.terminal import out
 from foliot.client.base import Client
 from foliot.errors import FoliotError, Gone, NotFound, UsageError
 from foliot.store.base import Document, Filter
@@ -59,7 +60,7 @@ async def _wait_for_all(named: list[tuple[str, str]], condition: str, test: Test
                     await _wait_for(client, kind, name, space, test)
             except TimeoutError:
                 raise FoliotError(f"{word_of(kind)}/{name}: not {condition} after {seconds:g} seconds.") from None
-            click.echo(f"{word_of(kind)}/{name}: {condition}")
+            out(f"{word_of(kind)}/{name}: {condition}")
 
 
 async def _wait_for(client: Client, kind: str, name: str, space: str, test: Test) -> None:

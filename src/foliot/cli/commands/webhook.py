@@ -16,9 +16,11 @@ from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.cli.operating import stored, triggered
 from foliot.cli.output import as_json, as_yaml, output_option, render
-from foliot.cli.tables import clean, since, table
+from foliot.cli.tables import since, table
+from foliot.cli.terminal import out
 from foliot.cli.triggers import length, triggering, until_stopped
 from foliot.errors import Unavailable
+from foliot.printable import one_line
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
@@ -56,9 +58,9 @@ async def _list(output: str, space: str | None) -> int:
     async with triggered() as triggers:
         found = await triggers.webhooks(space)
     if not found and output in ("table", "wide"):
-        click.echo(f"No webhooks found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
+        out(f"No webhooks found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
         return 0
-    click.echo(render(found, output, single=False, namespaced=space is None, prefixed=False))
+    out(render(found, output, single=False, namespaced=space is None, prefixed=False))
     return 0
 
 
@@ -76,11 +78,11 @@ async def _show(name: str, output: str) -> int:
         found = await triggers.deliveries(namespace(), name, limit=5)
     match output:
         case "json":
-            click.echo(as_json({**document, "deliveries": [_entry(each) for each in found]}))
+            out(as_json({**document, "deliveries": [_entry(each) for each in found]}))
         case "yaml":
-            click.echo(as_yaml([document]))
+            out(as_yaml([document]))
         case _:
-            click.echo(_text(document, found))
+            out(_text(document, found))
     return 0
 
 
@@ -95,7 +97,7 @@ def rotate(name: str, grace: str) -> int:
 async def _rotate(name: str, grace: float) -> int:
     async with triggered() as triggers:
         rotated = await triggers.rotate_webhook(namespace(), name, grace=grace)
-    click.echo(rotated["status"]["endpointPath"])
+    out(rotated["status"]["endpointPath"])
     return 0
 
 
@@ -113,15 +115,15 @@ async def _deliveries(name: str, id: str | None, output: str, limit: int) -> int
     async with triggered() as triggers:
         if id is not None:
             one = await triggers.delivery(namespace(), name, id)
-            click.echo(as_json({**_entry(one), "headers": json.loads(one.headers), "body": _shown_body(one)}))
+            out(as_json({**_entry(one), "headers": json.loads(one.headers), "body": _shown_body(one)}))
             return 0
         found = await triggers.deliveries(namespace(), name, limit=limit)
     if output == "json":
-        click.echo(as_json([_entry(each) for each in found]))
+        out(as_json([_entry(each) for each in found]))
     elif found:
-        click.echo(_delivery_table(found))
+        out(_delivery_table(found))
     else:
-        click.echo("Nothing has been delivered yet.", err=True)
+        out("Nothing has been delivered yet.", err=True)
     return 0
 
 
@@ -137,7 +139,7 @@ async def _replay(name: str, id: str) -> int:
     from foliot.cli.runtimes import whoami
 
     async with triggered() as triggers:
-        click.echo(await triggers.replay_delivery(namespace(), name, id, by=whoami()))
+        out(await triggers.replay_delivery(namespace(), name, id, by=whoami()))
     return 0
 
 
@@ -161,7 +163,7 @@ async def _sign(name: str, body: bytes, event_id: str, extra: dict[str, str], ur
     from foliot.cli.webhook_sending import curl_line
 
     document, signed = await _signed(name, body, event_id)
-    click.echo(curl_line(document, {**signed, **extra}, body, url))
+    out(curl_line(document, {**signed, **extra}, body, url))
     return 0
 
 
@@ -189,9 +191,9 @@ async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str
     else:
         document, signed = await _signed(name, body, event_id)
         status, said = await post(url.rstrip("/") + document["status"]["endpointPath"], {**signed, **extra}, body)
-    click.echo(said)
+    out(said)
     if status >= 300:
-        click.echo(f"It was refused with {status}: `foliot webhook deliveries {name}` says why.", err=True)
+        out(f"It was refused with {status}: `foliot webhook deliveries {name}` says why.", err=True)
     return 0 if status < 300 else 1
 
 
@@ -229,15 +231,13 @@ async def _listen(host: str, port: int) -> int:
             except OSError as error:
                 raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", hint="try --port 0") from None
             actual = runner.addresses[0][1]
-            click.echo(
-                f"Taking deliveries on http://{host}:{actual}/v1/webhook-deliveries/. Ctrl-C stops it.", err=True
-            )
+            out(f"Taking deliveries on http://{host}:{actual}/v1/webhook-deliveries/. Ctrl-C stops it.", err=True)
             await until_stopped(asyncio.create_task(endpoints.run()))
         finally:
             await runner.cleanup()
             with contextlib.suppress(Unavailable):
                 await endpoints.tick()  # what was counted last
-        click.echo("Stopped.", err=True)
+        out("Stopped.", err=True)
     return 0
 
 
@@ -271,7 +271,7 @@ def _text(document: Document, found: list[Delivery]) -> str:
         "Last task": status.get("lastTriggeredTask", ""),
         "Last error": status.get("lastError", ""),
     }
-    lines = [f"{name + ':':11} {clean(str(value))}" for name, value in facts.items() if value]
+    lines = [f"{name + ':':11} {one_line(str(value))}" for name, value in facts.items() if value]
     if found:
         lines += ["", "Last deliveries:", *(f"  {line}" for line in _delivery_table(found).splitlines())]
     return "\n".join(lines)
@@ -284,9 +284,9 @@ def _delivery_table(found: list[Delivery]) -> str:
             each.id,
             since(_utc(each.at), now=now),
             each.outcome,
-            clean(each.event) or "-",
+            one_line(each.event) or "-",
             str(each.size),
-            clean(each.task or each.detail or each.reason) or "-",
+            one_line(each.task or each.detail or each.reason) or "-",
         ]
         for each in found
     ]

@@ -11,10 +11,11 @@ from foliot.cli.connect import namespace, run
 from foliot.cli.output import as_json, output_option
 from foliot.cli.runtimes import reached, run_of
 from foliot.cli.task_names import find_task
+from foliot.cli.terminal import out, paint
 from foliot.client.work import Work
-from foliot.engine.story.amounts import safe
 from foliot.engine.story.explain import Explanation, Hint
 from foliot.errors import NotFound
+from foliot.printable import one_line
 from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.work.base import TaskInfo
 from foliot.work.story.why import TaskExplanation
@@ -46,13 +47,13 @@ async def _why(word: str | None, output: str) -> int:
             info = await work.task(info.namespace, info.labels[TASK_LABEL])
         if isinstance(info, TaskInfo):
             told = await work.why_task(info.namespace, info.name)
-            click.echo(as_json(msgspec.to_builtins(told)) if output == "json" else _task_text(info, told))
+            out(as_json(msgspec.to_builtins(told)) if output == "json" else _task_text(info, told))
             return 0
         explanation = await work.why_run(info.id)
     if output == "json":
-        click.echo(as_json({"run": info.id, "phase": info.phase, **msgspec.to_builtins(explanation)}))
+        out(as_json({"run": info.id, "phase": info.phase, **msgspec.to_builtins(explanation)}))
     else:
-        click.echo(_text(info, explanation))
+        out(_text(info, explanation))
     return 0
 
 
@@ -73,9 +74,9 @@ async def _run_or_task(work: Work, word: str | None) -> RunInfo | TaskInfo:
 
 
 def _task_text(info: TaskInfo, told: TaskExplanation) -> str:
-    head = f"{click.style(info.name, bold=True)}  {click.style(f'{info.target_kind} {info.target}', dim=True)}"
-    causes = [f"  {'  ' * cause.depth}{'← ' if cause.depth else ''}{safe(cause.text)}" for cause in told.causes]
-    parts = ["\n".join([head, told.headline, *causes]), _next(told.next)]
+    head = f"{paint(info.name, bold=True)}  {paint(f'{info.target_kind} {info.target}', dim=True)}"
+    causes = [f"  {'  ' * cause.depth}{'← ' if cause.depth else ''}{one_line(cause.text)}" for cause in told.causes]
+    parts = ["\n".join([head, one_line(told.headline), *causes]), _next(told.next)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -85,17 +86,19 @@ def _next(hints: list[Hint]) -> str:
     width = max(len(hint.command) for hint in hints)
     return _section(
         "What you can do",
-        [f"{click.style(hint.command.ljust(width), fg='cyan')}  {hint.effect}" for hint in hints],
+        [f"{paint(hint.command.ljust(width), fg='cyan')}  {one_line(hint.effect)}" for hint in hints],
     )
 
 
 def _text(info: RunInfo, told: Explanation) -> str:
-    head = f"{click.style(info.agent, bold=True)}  {click.style(info.id, dim=True)}\n{told.headline}"
-    chain = "\n".join(f"  {'  ' * depth}{'← ' if depth else ''}{safe(line)}" for depth, line in enumerate(told.chain))
+    head = f"{paint(info.agent, bold=True)}  {paint(info.id, dim=True)}\n{one_line(told.headline)}"
+    chain = "\n".join(
+        f"  {'  ' * depth}{'← ' if depth else ''}{one_line(line)}" for depth, line in enumerate(told.chain)
+    )
     parts = [f"{head}\n{chain}" if chain else head]
-    parts.append(_section("What it cost", told.cost))
-    parts.append(_section("Where the time went", [told.time] if told.time else []))
-    parts.append(_section("On the way", told.way))
+    parts.append(_section("What it cost", [one_line(line) for line in told.cost]))
+    parts.append(_section("Where the time went", [one_line(told.time)] if told.time else []))
+    parts.append(_section("On the way", [one_line(line) for line in told.way]))
     parts.append(_next(told.next))
     return "\n\n".join(part for part in parts if part)
 
@@ -103,4 +106,4 @@ def _text(info: RunInfo, told: Explanation) -> str:
 def _section(title: str, lines: list[str]) -> str:
     if not lines:
         return ""
-    return "\n".join([click.style(title, bold=True), *(f"  {line}" for line in lines)])
+    return "\n".join([paint(title, bold=True), *(f"  {line}" for line in lines)])

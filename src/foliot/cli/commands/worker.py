@@ -14,6 +14,7 @@ import click
 from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
+from foliot.cli.terminal import out
 from foliot.errors import UsageError
 from foliot.stopping import stop_tasks
 
@@ -96,12 +97,10 @@ async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | N
         worker = runtime.tasking.worker(offer, grace=grace, once=once)
         async with _measured(runtime, worker, metrics_port):
             places = "1 place" if offer.capacity == 1 else f"{offer.capacity} places"
-            click.echo(
-                f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True
-            )
+            out(f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
             with _stopped_by_signals(worker):
                 await worker.run()
-        click.echo(f"Worker {offer.name} has stopped.", err=True)
+        out(f"Worker {offer.name} has stopped.", err=True)
     return 0
 
 
@@ -140,7 +139,7 @@ async def _measured(runtime: Runtime, worker: Worker, port: int | None) -> Async
 
     with measured(runtime) as metrics:
         async with serving(metrics, port=port, state=lambda: worker.phase) as taken:
-            click.echo(f"Metrics are at http://{LOOPBACK}:{taken}/metrics", err=True)
+            out(f"Metrics are at http://{LOOPBACK}:{taken}/metrics", err=True)
             yield
 
 
@@ -153,7 +152,7 @@ def _stopped_by_signals(worker: Worker) -> Generator[None]:
         if worker.phase == "ready":
             runs = worker.current
             under_way = f" {runs} under way may go on; again hands them back at once." if runs else ""
-            click.echo(f"Stopping: no more runs are taken.{under_way}", err=True)
+            out(f"Stopping: no more runs are taken.{under_way}", err=True)
         worker.drain()
 
     for number in numbers:

@@ -12,8 +12,10 @@ import click
 from foliot.cli.connect import namespace, run
 from foliot.cli.operating import operating
 from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
-from foliot.cli.tables import cell, clean, since, table
+from foliot.cli.tables import cell, since, table
+from foliot.cli.terminal import out
 from foliot.errors import UsageError
+from foliot.printable import one_line
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
@@ -79,15 +81,15 @@ async def _list(output: str) -> int:
     documents = [_document(info, now) for info in found]
     match output:
         case "json":
-            click.echo(as_json(as_list(documents)))
+            out(as_json(as_list(documents)))
         case "yaml":
-            click.echo(as_yaml(documents))
+            out(as_yaml(documents))
         case "name":
-            click.echo("\n".join(info.name for info in found), nl=bool(found))
+            out("\n".join(info.name for info in found), nl=bool(found))
         case _ if found:
-            click.echo(_table(found, now, wide=output == "wide"))
+            out(_table(found, now, wide=output == "wide"))
         case _:
-            click.echo("No workers found. `foliot worker` starts one.", err=True)
+            out("No workers found. `foliot worker` starts one.", err=True)
     return 0
 
 
@@ -118,7 +120,7 @@ def _table(found: Sequence[WorkerInfo], now: float, *, wide: bool) -> str:
     rows: list[list[str]] = []
     for info in found:
         row = [
-            clean(info.name),
+            one_line(info.name),
             info.state(now),
             f"{info.current}/{info.capacity}",
             cell(info.region, now=moment),
@@ -128,7 +130,7 @@ def _table(found: Sequence[WorkerInfo], now: float, *, wide: bool) -> str:
         ]
         if wide:
             models = cell(list(info.models), now=moment, cut=None)
-            row += [models, cell(info.labels, now=moment, cut=None, pairs=True), clean(info.identity)]
+            row += [models, cell(info.labels, now=moment, cut=None, pairs=True), one_line(info.identity)]
         rows.append(row)
     return table(headings, rows)
 
@@ -137,16 +139,16 @@ async def _limits(output: str) -> int:
     async with operating() as operations:
         found = await operations.limits()
     if output == "json":
-        click.echo(as_json([{"scope": each.scope, "name": each.name, "max": each.max_running} for each in found]))
+        out(as_json([{"scope": each.scope, "name": each.name, "max": each.max_running} for each in found]))
     elif found:
-        click.echo(table(["SCOPE", "NAME", "AT ONCE"], [_limit_row(each) for each in found]))
+        out(table(["SCOPE", "NAME", "AT ONCE"], [_limit_row(each) for each in found]))
     else:
-        click.echo("There are no limits. `foliot workers limit --help` says how to set one.", err=True)
+        out("There are no limits. `foliot workers limit --help` says how to set one.", err=True)
     return 0
 
 
 def _limit_row(each: Limit) -> list[str]:
-    return [each.scope, clean(each.name), str(each.max_running)]
+    return [each.scope, one_line(each.name), str(each.max_running)]
 
 
 async def _limit(scope: Any, name: str, most: str) -> int:
@@ -156,12 +158,12 @@ async def _limit(scope: Any, name: str, most: str) -> int:
     async with operating() as operations:
         if most.lower() == "none":
             await operations.clear_limit(scope, full)
-            click.echo(f"{scope} {full}: no limit")
+            out(f"{scope} {full}: no limit")
             return 0
         if not most.isdecimal():
             raise UsageError(f"{most!r} is not a number of runs", hint="such as 4; `none` lifts the limit")
         await operations.set_limit(Limit(scope, full, int(most)))
-    click.echo(f"{scope} {full}: at most {int(most)} at once")
+    out(f"{scope} {full}: at most {int(most)} at once")
     return 0
 
 
@@ -170,12 +172,12 @@ async def _classes(output: str) -> int:
     async with operating() as operations:
         found = await operations.failing_classes()
     if output == "json":
-        click.echo(as_json([_class_data(each, now) for each in found]))
+        out(as_json([_class_data(each, now) for each in found]))
     elif found:
         headings = ["CLASS", "NAMESPACE", "AGENT", "LANE", "STATE", "FAILURES", "LAST"]
-        click.echo(table(headings, [_class_row(each, now) for each in found]))
+        out(table(headings, [_class_row(each, now) for each in found]))
     else:
-        click.echo("Nothing has failed lately.", err=True)
+        out("Nothing has failed lately.", err=True)
     return 0
 
 
@@ -195,14 +197,14 @@ def _class_data(each: ClassInfo, now: float) -> dict[str, Any]:
 
 def _class_row(each: ClassInfo, now: float) -> list[str]:
     moment = datetime.fromtimestamp(now, UTC)
-    names = [clean(text) or "-" for text in (each.key, each.namespace, each.agent, each.lane)]
+    names = [one_line(text) or "-" for text in (each.key, each.namespace, each.agent, each.lane)]
     return [*names, each.state(now), str(each.failures), since(_iso(each.failed_at), now=moment)]
 
 
 async def _mend(key: str) -> int:
     async with operating() as operations:
         await operations.mend_class(key)
-    click.echo(f"{key}: runs are begun again")
+    out(f"{key}: runs are begun again")
     return 0
 
 

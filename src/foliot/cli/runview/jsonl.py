@@ -21,12 +21,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import click
 import msgspec
 
 from foliot.cli.runview.base import Opening
+from foliot.cli.terminal import out
 from foliot.engine.live import Live, Output, Recorded, Streamed
 from foliot.kernel.codec import encode, type_of
+from foliot.printable import visible_json
 from foliot.results import RunResult
 
 
@@ -44,7 +45,7 @@ class JsonView:
         pass
 
     def note(self, text: str) -> None:
-        click.echo(text, err=True)
+        out(text, err=True)
 
     def end(self, result: RunResult | None, seconds: float) -> bool:
         if result is not None:
@@ -52,7 +53,7 @@ class JsonView:
         return True
 
     def _print(self, value: dict[str, Any]) -> None:
-        click.echo(msgspec.json.encode(value).decode(), file=self._out)
+        out(visible_json(msgspec.json.encode(value).decode()), file=self._out)
 
 
 def as_dict(item: Live) -> dict[str, Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import Final
 
-import click
-
 from foliot.cli.runview.base import Opening
 from foliot.cli.runview.story import Line, Story, Style, closing
+from foliot.cli.terminal import out
 from foliot.engine.live import Live, Recorded
-from foliot.engine.story.amounts import safe
 from foliot.kernel.events import ToolStarted
+from foliot.printable import visible
 from foliot.results import RunResult
 
 MARKS: Final[dict[Style, str]] = {"ok": "✓ ", "bad": "✗ ", "note": "! "}
@@ -47,7 +46,7 @@ class PlainView:
     def _print(self, lines: list[Line]) -> None:
         for line in lines:
             detail = f"  {line.detail}" if line.detail else ""
-            click.echo(safe(f"{' ' * line.indent}{MARKS.get(line.style, '')}{line.text}{detail}"), err=True)
+            out(visible(f"{' ' * line.indent}{MARKS.get(line.style, '')}{line.text}{detail}"), err=True)
 
 
 class QuietView:
@@ -63,7 +62,7 @@ class QuietView:
         pass
 
     def note(self, text: str) -> None:
-        click.echo(safe(text), err=True)
+        out(visible(text), err=True)
 
     def end(self, result: RunResult | None, seconds: float) -> bool:
         return False

@@ -8,9 +8,10 @@ from typing import Literal, TypeAlias
 
 from foliot.cli.runview.base import Opening
 from foliot.engine.live import Recorded
-from foliot.engine.story.amounts import arguments, counted, duration, money, one_line, safe, tokens
+from foliot.engine.story.amounts import arguments, counted, duration, money, tokens
 from foliot.kernel import events as e
 from foliot.kernel.messages import ModelResponse, Reasoning, ToolResult, Usage
+from foliot.printable import lines_of, one_line
 from foliot.results import RunResult
 
 Style: TypeAlias = Literal["title", "step", "text", "quiet", "ok", "bad", "note"]
@@ -106,7 +107,7 @@ class Story:
         if thought:
             lines.append(Line("quiet", f"thought: {one_line(thought, LONGEST_RESULT)}"))
         if message.text.strip() and (answer or message.calls):
-            lines += [Line("text", row, wrap=True) for row in safe(message.text).strip().splitlines()]
+            lines += [Line("text", row, wrap=True) for row in lines_of(message.text.strip())]
         for call in message.calls:
             self._asked[call.id] = _call(call.name, call.arguments)
         lines.append(Line("quiet", " · ".join(spent(response.usage, seconds))))

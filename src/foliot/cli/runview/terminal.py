@@ -21,9 +21,10 @@ from foliot.cli.runview.base import Opening
 from foliot.cli.runview.plain import MARKS
 from foliot.cli.runview.story import Line, Story, Style, closing
 from foliot.engine.live import Live, Output, Recorded, Streamed
-from foliot.engine.story.amounts import duration, one_line, safe
+from foliot.engine.story.amounts import duration
 from foliot.kernel.events import ModelFailed, ModelResponded, ToolStarted
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
+from foliot.printable import one_line, visible
 from foliot.results import RunResult
 
 STYLES: Final[dict[Style, str]] = {
@@ -69,7 +70,7 @@ class TerminalView:
     def show(self, item: Live) -> None:
         match item:
             case Streamed(delta=TextDelta(text=text)) if self._answer:
-                self._write(safe(text))
+                self._write(visible(text))
             case Streamed(delta=ReasoningDelta(text=text)):
                 self._doing = one_line((self._doing + text)[-200:], 200)
             case Streamed(delta=ToolCallDelta(name=name)) if name:
@@ -118,7 +119,7 @@ class TerminalView:
             self._doing = ""
         lines = self._story.take(item, answer=self._answer)
         if isinstance(event, ModelResponded):
-            if self._written.strip() == safe(event.response.message.text).strip():
+            if self._written.strip() == visible(event.response.message.text).strip():
                 lines = [line for line in lines if line.style != "text"]
             self._written, self._answered = "", event.response.message.text
         self._print(lines)
@@ -151,12 +152,12 @@ class TerminalView:
     def _drawn(self, line: Line) -> RenderableType:
         style = STYLES[line.style]
         text = Text(MARKS.get(line.style, ""), style=style)
-        text.append(safe(line.text), style="not dim default" if line.style == "ok" else style)
+        text.append(visible(line.text), style="not dim default" if line.style == "ok" else style)
         return self._laid_out(text, line.detail, line.indent, wrap=line.wrap)
 
     def _laid_out(self, text: Text, detail: str, indent: int, *, wrap: bool) -> RenderableType:
         """A line that is cut is cut in its text: how long a call took is always to be seen."""
-        quiet = Text(f"  {safe(detail)}" if detail else "", style="dim not bold")
+        quiet = Text(f"  {visible(detail)}" if detail else "", style="dim not bold")
         if not wrap:
             text.truncate(max(8, self._console.width - indent - quiet.cell_len), overflow="ellipsis")
             text.no_wrap, text.overflow = True, "ellipsis"
@@ -183,7 +184,7 @@ class TerminalView:
     def _spinning(self, label: str, elapsed: float, output: str = "") -> RenderableType:
         frame = self._spinner.render(time.monotonic())
         text = frame.copy() if isinstance(frame, Text) else Text("…")
-        text.append(f" {safe(label)}", style="default")
+        text.append(f" {visible(label)}", style="default")
         # Tenths from the start: milliseconds that change width would only flicker.
         took = f"{elapsed:.1f}s" if elapsed < 1 else duration(elapsed)
         return self._laid_out(text, f"{took}  {output}".rstrip(), INDENT, wrap=False)

@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import click
 import msgspec
 
 from foliot.cli.runview.story import SYNTHETIC, spent
-from foliot.engine.story.amounts import arguments, counted, duration, one_line, safe
+from foliot.cli.terminal import paint
+from foliot.engine.story.amounts import arguments, counted, duration
 from foliot.engine.story.trace import Ask, CallTrace, Mark, StepTrace, Trace
 from foliot.kernel.codec import type_of
 from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
+from foliot.printable import lines_of, one_line
 
 WIDTH = 100
+GUTTER = "┊ "
+"""Stands before each row of a text that is shown whole: a row that looks like a branch of the tree is none."""
 
 
 @dataclass(slots=True)
@@ -30,7 +33,7 @@ class Node:
         yield f"{head}{self.label}"
         bar = "│  " if self.children else "   "
         for text in self.texts:
-            for row in text.splitlines():
+            for row in text.split("\n"):
                 yield f"{rest}{bar}{row}".rstrip()
         for number, child in enumerate(self.children):
             last = number == len(self.children) - 1
@@ -65,18 +68,18 @@ class _Texts:
         if not text.strip():
             return []
         return (
-            [_dim(prefix + row) for row in safe(text).strip().splitlines()]
+            [_dim(f"{prefix}{GUTTER}{row}") for row in lines_of(text.strip())]
             if self.full
             else [_dim(prefix + one_line(text, self.width))]
         )
 
     def arguments(self, text: str) -> str:
-        return safe(text) if self.full else arguments(text, self.width - 20)
+        return one_line(text) if self.full else arguments(text, self.width - 20)
 
 
 def _step(step: StepTrace, texts: _Texts, *, gone: bool) -> Node:
     whole = None if step.ended_at is None else step.ended_at - step.at
-    node = Node(f"{click.style(f'step {step.number}', fg='cyan', bold=True)}  {_dim(duration(whole))}")
+    node = Node(f"{paint(f'step {step.number}', fg='cyan', bold=True)}  {_dim(duration(whole))}")
     node.children += [_ask(ask) for ask in step.asks if ask.error or ask.lost]
     before = [mark for mark in step.marks if step.answered_at is None or mark.at < step.answered_at]
     node.children += [_mark(mark, texts) for mark in before]
@@ -108,7 +111,7 @@ def _ask(ask: Ask) -> Node:
 
 
 def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> Node:
-    mark = _good("✓") if call.ok else _bad("✗") if call.finished_at is not None else click.style("…", fg="yellow")
+    mark = _good("✓") if call.ok else _bad("✗") if call.finished_at is not None else paint("…", fg="yellow")
     facts = [duration(call.seconds)] if call.seconds is not None else []
     if call.synthetic in ("decided", "answered"):  # somebody's word is the result
         facts.append(SYNTHETIC[call.synthetic])
@@ -132,7 +135,7 @@ def _mark(mark: Mark, texts: _Texts) -> Node:
     lasted = "" if mark.seconds is None else f"after {duration(mark.seconds)}"
     by = f"by {mark.by}" if mark.by else ""
     detail = " · ".join(part for part in (by, lasted) if part)
-    return Node(f"{click.style('!', fg='yellow')} {one_line(mark.text, 2 * texts.width)}  {_dim(detail)}".rstrip())
+    return Node(f"{paint('!', fg='yellow')} {one_line(mark.text, 2 * texts.width)}  {_dim(detail)}".rstrip())
 
 
 def _end(trace: Trace, texts: _Texts, *, gone: bool) -> Node:
@@ -146,11 +149,11 @@ def _end(trace: Trace, texts: _Texts, *, gone: bool) -> Node:
         case RunDeadLettered(reason=reason, message=message):
             return Node(f"{_bad('✗')} given up: {reason}", texts.of("", message))
         case None if trace.waiting is not None:
-            return Node(click.style(f"… waits: {trace.waiting.reason}", fg="yellow"))
+            return Node(paint(f"… waits: {trace.waiting.reason}", fg="yellow"))
         case None if gone:
-            return Node(click.style(f"… interrupted: `foliot resume {trace.run_id}` goes on with it", fg="yellow"))
+            return Node(paint(f"… interrupted: `foliot resume {trace.run_id}` goes on with it", fg="yellow"))
         case None:
-            return Node(click.style("… not ended", fg="yellow"))
+            return Node(paint("… not ended", fg="yellow"))
 
 
 def as_data(trace: Trace, phase: str) -> dict[str, Any]:
@@ -172,16 +175,16 @@ def _without_type(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bold(text: str) -> str:
-    return click.style(text, bold=True)
+    return paint(text, bold=True)
 
 
 def _dim(text: str) -> str:
-    return click.style(text, dim=True) if text else ""
+    return paint(text, dim=True) if text else ""
 
 
 def _good(text: str) -> str:
-    return click.style(text, fg="green")
+    return paint(text, fg="green")
 
 
 def _bad(text: str) -> str:
-    return click.style(text, fg="red")
+    return paint(text, fg="red")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
 import msgspec
 
 from foliot.cli.taskview.closing import closing, usage_of
-from foliot.engine.story.amounts import one_line, safe
+from foliot.cli.terminal import out
+from foliot.printable import one_line, visible, visible_json
 from foliot.work.story.drawing import rows_of
 from foliot.work.story.happenings import Happening, as_data, said
 from foliot.work.story.telling import TaskStory
@@ -24,16 +24,16 @@ class PlainTaskView:
 
     def begin(self, story: TaskStory) -> None:
         info = story.info
-        click.echo(f"{info.target_kind} {info.target}  task {info.name}", err=True)
+        out(f"{info.target_kind} {info.target}  task {info.name}", err=True)
         rows = rows_of(story.plan)
         if len(rows) > 1:
             for row in rows:
-                click.echo(f"  {row.stem}{'↩ ' if row.back else ''}{row.name}", err=True)
+                out(f"  {row.stem}{'↩ ' if row.back else ''}{row.name}", err=True)
 
     def show(self, happenings: Sequence[Happening]) -> None:
         for happening in happenings:
             if (text := said(happening)) is not None:
-                click.echo(f"  {safe(one_line(text, 200))}", err=True)
+                out(f"  {visible(one_line(text, 200))}", err=True)
 
     def graph(self, story: TaskStory) -> None: ...
 
@@ -42,12 +42,12 @@ class PlainTaskView:
     def tick(self) -> None: ...
 
     def note(self, text: str) -> None:
-        click.echo(f"! {safe(text)}", err=True)
+        out(f"! {visible(text)}", err=True)
 
     def end(self, story: TaskStory | None, seconds: float) -> bool:
         if story is not None:
             mark = "✓" if story.info.phase == "succeeded" else "!" if story.state.ended is None else "✗"
-            click.echo(f"{mark} {closing(story, seconds)}", err=True)
+            out(f"{mark} {closing(story, seconds)}", err=True)
         return False
 
 
@@ -67,7 +67,7 @@ class QuietTaskView:
     def tick(self) -> None: ...
 
     def note(self, text: str) -> None:
-        click.echo(safe(text), err=True)
+        out(visible(text), err=True)
 
     def end(self, story: TaskStory | None, seconds: float) -> bool:
         return False
@@ -95,7 +95,7 @@ class JsonTaskView:
     def tick(self) -> None: ...
 
     def note(self, text: str) -> None:
-        click.echo(safe(text), err=True)
+        out(visible(text), err=True)
 
     def end(self, story: TaskStory | None, seconds: float) -> bool:
         if story is not None:
@@ -112,4 +112,4 @@ class JsonTaskView:
         return True
 
     def _print(self, value: object) -> None:
-        click.echo(msgspec.json.encode(value).decode(), file=self._out)
+        out(visible_json(msgspec.json.encode(value).decode()), file=self._out)

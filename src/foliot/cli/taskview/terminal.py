@@ -15,8 +15,9 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from foliot.cli.taskview.closing import closing
-from foliot.engine.story.amounts import duration, one_line, safe
+from foliot.engine.story.amounts import duration
 from foliot.kernel import events as e
+from foliot.printable import one_line, visible
 from foliot.work.story.drawing import MARKS, Row, detail_of, rows_of
 from foliot.work.story.happenings import Happening, RunHappening
 from foliot.work.story.telling import NodeState, NodeView, TaskStory, nodes_of
@@ -59,7 +60,7 @@ class TerminalTaskView:
 
     def begin(self, story: TaskStory) -> None:
         info = story.info
-        head = Text(safe(info.target), style="bold")
+        head = Text(visible(info.target), style="bold")
         head.append(f"  task {info.name}", style="dim not bold")
         self._console.print(head)
         first = story.state.text or next((each.message.payload for each in story.messages.values()), "")
@@ -97,7 +98,7 @@ class TerminalTaskView:
         self._nodes = {node.name: node for node in nodes_of(story, now)}
 
     def piece(self, agent: str, text: str) -> None:
-        self._writing[agent] = (self._writing.get(agent, "") + safe(text))[-LONGEST_WRITING:]
+        self._writing[agent] = (self._writing.get(agent, "") + visible(text))[-LONGEST_WRITING:]
         self._region.refresh()
 
     def tick(self) -> None:
@@ -105,10 +106,10 @@ class TerminalTaskView:
 
     def printed(self, line: str) -> None:
         """Something a tool printed: it stands above the graph."""
-        self._console.print(Text(f"    {safe(line)}", style="dim"))
+        self._console.print(Text(f"    {visible(line)}", style="dim"))
 
     def note(self, text: str) -> None:
-        self._console.print(Text(f"! {safe(text)}", style="yellow"))
+        self._console.print(Text(f"! {visible(text)}", style="yellow"))
 
     def end(self, story: TaskStory | None, seconds: float) -> bool:
         self._region.stop()
@@ -127,7 +128,7 @@ class TerminalTaskView:
         last.append(f"  {rest}", style="dim")
         self._console.print()
         if good and self._answer:
-            self._console.print(Text(safe(story.output).strip()))
+            self._console.print(Text(visible(story.output).strip()))
             self._console.print()
         self._console.print(last)
         return good and self._answer

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import Any, Final, cast
+from typing import Any, cast
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
-# What an honest answer needs of the control characters is the line break and the tab; the rest can move a cursor,
-# change colours or set the title of a window.
-_UNSAFE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from foliot.printable import one_line
 
 
 def duration(seconds: float | None) -> str:
@@ -53,17 +49,6 @@ def counted(count: int, noun: str) -> str:
 
 def times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
-def safe(text: str) -> str:
-    """The text without anything that could steer a terminal; line breaks and tabs stay."""
-    return _UNSAFE.sub("", text.replace("\r\n", "\n"))
-
-
-def one_line(text: str, longest: int) -> str:
-    """The text as one line of at most `longest` characters."""
-    line = _CONTROL.sub(" ", text.strip())
-    return line if len(line) <= longest else line[: max(1, longest - 1)].rstrip() + "…"
 
 
 def arguments(text: str, longest: int) -> str:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from foliot.engine.story.amounts import arguments, counted, duration, money, one_line, times, tokens
+from foliot.engine.story.amounts import arguments, counted, duration, money, times, tokens
 from foliot.engine.story.trace import CallTrace, Trace
 from foliot.kernel.budget import Limits
 from foliot.kernel.events import RunDeadLettered, RunFailed, Terminal
+from foliot.printable import one_line
 
 WIDTH = 100
 MOST = 3

@@ -13,12 +13,13 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from foliot.engine.story.amounts import arguments, counted, duration, money, one_line, times, tokens
+from foliot.engine.story.amounts import arguments, counted, duration, money, times, tokens
 from foliot.engine.story.causes import causes_of_failure
 from foliot.engine.story.trace import CallTrace, StepTrace, Trace
 from foliot.engine.worker import in_words
 from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
 from foliot.kernel.spec import RunSpec
+from foliot.printable import one_line
 from foliot.store.runs import Phase
 
 Holder: TypeAlias = Literal["alive", "gone", "nobody"]

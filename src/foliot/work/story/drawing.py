@@ -12,8 +12,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from foliot.engine.story.amounts import counted, duration, one_line
+from foliot.engine.story.amounts import counted, duration
 from foliot.kernel.plan import Edge, Plan
+from foliot.printable import one_line
 from foliot.work.story.telling import NodeState, NodeView
 
 MARKS: Final[dict[NodeState, str]] = {

@@ -14,13 +14,14 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from foliot.engine.story.amounts import counted, duration, one_line
+from foliot.engine.story.amounts import counted, duration
 from foliot.errors import InvalidInput
 from foliot.kernel import events as e
 from foliot.kernel import task_events as t
 from foliot.kernel.codec import decode, type_of
 from foliot.kernel.codec import encode as encode_event
 from foliot.kernel.task_codec import encode_fact, fact_type
+from foliot.printable import one_line
 from foliot.store.runs import Entry
 
 LONGEST: Final = 300

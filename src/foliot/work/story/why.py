@@ -14,12 +14,13 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct, field
 
-from foliot.engine.story.amounts import counted, duration, one_line
+from foliot.engine.story.amounts import counted, duration
 from foliot.engine.story.explain import Hint, Standing
 from foliot.engine.story.explain import explain as explain_run
 from foliot.kernel.graph import Reason, explain
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_events import TaskCancelled, TaskSucceeded
+from foliot.printable import one_line
 from foliot.store.bounds import COOL_DOWN, ClassInfo, Limit
 from foliot.store.placement import Needs, Offer, fits
 from foliot.store.workers import WorkerInfo

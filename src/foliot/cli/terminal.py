@@ -1,0 +1,96 @@
+r"""The one way to standard output and standard error.
+
+Every command prints through `out`, paints through `paint`, and draws through `live_console`; a test says that none
+does otherwise. What passes through here cannot steer a terminal, whoever wrote it: only the colours that `paint` gave
+are let through, which are known by a number that nobody outside of this process knows. Line breaks are kept, because
+commands print several lines; so a field of somebody else's text is made one line before it is put between others
+(`foliot.printable.one_line`; `table` does it for its cells).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from foliot.printable import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+    from rich.segment import Segment
+
+# Ours: `ESC [ number ; … m`. Tools for stripping colours see an ordinary sequence in it.
+_SEAL: Final = int.from_bytes(os.urandom(6)) + 10**6
+_SEALED: Final = re.compile(rf"\x1b\[{_SEAL};([0-9;]*)m")
+_SGR: Final = re.compile(r"\x1b\[([0-9;]*)m")
+_SEALING: Final = f"\x1b[{_SEAL};\\1m"
+
+
+def paint(text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None) -> str:
+    """Return the text in a colour or weight, for `out`. The text itself may be anybody's."""
+    before, after = click.style("\0", fg=fg, bold=bold, dim=dim).split("\0")
+    return f"{_SGR.sub(_SEALING, before)}{_safe(text)}{_SGR.sub(_SEALING, after)}"
+
+
+def out(
+    text: object = "",
+    *,
+    err: bool = False,
+    nl: bool = True,
+    color: bool | None = None,
+    file: IO[Any] | None = None,
+) -> None:
+    """Print a text to stdout, or to stderr. Colours are left out where click says so."""
+    click.echo(_rendered(str(text)), err=err, nl=nl, color=color, file=file)
+
+
+def emit(data: str) -> None:
+    """Print data that was asked for as it is, such as the answer of a run: unchanged to a pipe or a file, safe to a
+    terminal."""
+    click.echo(visible(data) if sys.stdout.isatty() else _encodable(data))
+
+
+def prompt(question: str, *, secret: bool = False, twice: bool = False) -> str:
+    """Ask the person at the terminal for a line."""
+    return str(click.prompt(visible(question), hide_input=secret, confirmation_prompt=twice, err=True))
+
+
+def confirm(question: str) -> None:
+    """Ask for a yes. Raises `click.Abort` for anything else."""
+    click.confirm(visible(question), abort=True, err=True)
+
+
+def live_console(*, no_color: bool | None) -> Console:
+    """Return the console of live views, on stderr. Markup is not read, and what is drawn is safe."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                shown = segment.text if segment.control else visible(segment.text)
+                yield segment if shown == segment.text else Segment(shown, segment.style)
+
+    return SafeConsole(file=sys.stderr, no_color=no_color, highlight=False, markup=False, emoji=False)
+
+
+def _rendered(text: str) -> str:
+    """The text with our colours as a terminal wants them, and nothing else that it would obey."""
+    return _SEALED.sub("\x1b[\\1m", _safe(text))
+
+
+def _safe(text: str) -> str:
+    """The text with our own colours, still sealed, and nothing else that a terminal would obey."""
+    if "\x1b" not in text:
+        return visible(text)
+    parts = _SEALED.split(text)  # text, codes, text, codes, …
+    return "".join(f"\x1b[{_SEAL};{part}m" if i % 2 else visible(part) for i, part in enumerate(parts))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
