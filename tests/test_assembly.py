@@ -56,7 +56,7 @@ async def test_a_rule_that_was_declared_meanwhile_holds(runtime) -> None:
     agent = clerk()
     assert (await runtime.run(agent, "go")).output == "k by 1.0.0"
     await declare(runtime, "AgentPolicy", "house", apply_mode="global", allowed_models=["another"])
-    with pytest.raises(Denied, match="may not use the model"):
+    with pytest.raises(Denied, match="is not allowed by policy"):
         await runtime.run(agent, "go")
 
 

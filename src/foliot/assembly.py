@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
@@ -16,9 +15,12 @@ from foliot.engine.backends import Backends
 from foliot.engine.base import Clock
 from foliot.engine.definition import DEFERRED, ENDPOINT, LOCK, freeze, with_search
 from foliot.engine.endpoints import RunModels, qualified
-from foliot.engine.policies import under_policies
+from foliot.engine.intake import caller_for
+from foliot.engine.policies import ModelGate
 from foliot.engine.toolbox import tools_of
 from foliot.errors import NotFound, UsageError
+from foliot.kernel.events import RunCreated
+from foliot.kernel.identity import NOBODY
 from foliot.kernel.spec import RunSpec
 from foliot.store.base import Key, ResourceStore
 from foliot.tools import search
@@ -52,12 +54,14 @@ class Assembly:
         backends: Backends,
         clock: Clock = time.time,
         parts: Parts | None = None,
+        gate: ModelGate | None = None,
     ) -> None:
         """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process."""
         self.backends = backends
         self._clock = clock
         self._parts = parts or Parts(clock=clock)
         self._models = models
+        self._gate = gate or ModelGate(self._parts.rules, models.models_of)
         self.resources = resources
         self.given = Registry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
@@ -146,21 +150,20 @@ class Assembly:
         frozen = freeze(
             agent.document, model=model, endpoint=endpoint, tools=with_search(tool.definition for tool in tools)
         )
-        return await self._within_policies(frozen)
+        return await self._allowed(frozen)
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
         endpoint = qualified(ref, spec.namespace)
         changed = replace(spec, model=await self._models.model_of(endpoint), extra={**spec.extra, ENDPOINT: endpoint})
-        return await self._within_policies(changed)
+        return await self._allowed(changed)
 
-    async def _within_policies(self, spec: RunSpec) -> RunSpec:
-        """Raises `Denied`."""
-        rules = await self._parts.rules.rules(spec.namespace)
-        models: list[str] = []
-        for ref in spec.fallbacks if rules.policies else ():
-            with contextlib.suppress(NotFound):  # whoever falls back to it is told then
-                models.append(await self._models.model_of(qualified(ref, spec.namespace)))
-        return under_policies(spec, rules, models)
+    async def _allowed(self, spec: RunSpec) -> RunSpec:
+        """The spec, if what holds for all work lets it begin. Raises `Denied`.
+
+        What holds only under a task or a system is asked when the run asks its model.
+        """
+        await self._gate.check(spec, caller_for(spec, RunCreated(spec.agent, ""), NOBODY))
+        return spec
 
     async def pipeline(self, spec: RunSpec) -> Pipeline:
         """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`."""

@@ -21,6 +21,7 @@ from foliot.engine.endpoints import RunModels, stored_secrets
 from foliot.engine.governance import governed
 from foliot.engine.limiting.opening import Limiting, open_limiting
 from foliot.engine.live import Hub
+from foliot.engine.policies import ModelGate
 from foliot.engine.records.opening import open_audit
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.runs import Runs
@@ -189,16 +190,6 @@ def _assembled(
         if database is not None and resources is not None
         else None
     )
-    runs = Runs(
-        journal=journal,
-        models=models,
-        tools=Pipeline(),
-        watcher=watcher,
-        clock=clock,
-        lease_seconds=lease_seconds,
-        approvals=approvals,
-        budgets=budgets,
-    )
     limiting = open_limiting(database, clock=clock) if database is not None else None
     governance = governed(
         resources,
@@ -211,7 +202,19 @@ def _assembled(
         budgets=budgets.calls if budgets is not None else None,
         limiting=limiting,
     )
-    assembly = Assembly(models, resources, tools, backends, clock, governance)
+    gate = ModelGate(governance.rules, models.models_of)
+    runs = Runs(
+        journal=journal,
+        models=models,
+        tools=Pipeline(),
+        watcher=watcher,
+        clock=clock,
+        lease_seconds=lease_seconds,
+        approvals=approvals,
+        budgets=budgets,
+        gate=gate,
+    )
+    assembly = Assembly(models, resources, tools, backends, clock, governance, gate)
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=pause)
     runs.taken_up = delegator.taken_up
     parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting)

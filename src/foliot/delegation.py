@@ -113,9 +113,8 @@ class Delegator:
         return found
 
     async def _child_has_ended(self, run_id: str, parent: str) -> bool:
-        facts = await self._runs.facts(run_id, limit=1)
-        created = facts[0][1] if facts else None
-        if not isinstance(created, RunCreated) or created.parent != parent:
+        created = await self._began(run_id)
+        if created is None or created.parent != parent:
             raise ToolDenied(f"the run {run_id!r} was not started by this one", layer="delegation", rule="parent")
         return (await self._runs.journal.get(run_id)).phase in TERMINAL
 
@@ -175,12 +174,17 @@ class Delegator:
         chain: list[tuple[str, str]] = []
         run_id = order.parent
         while run_id and len(chain) <= self._max_depth:
-            facts = await self._runs.facts(run_id, limit=1)
-            if not facts or not isinstance(created := facts[0][1], RunCreated):
+            if (created := await self._began(run_id)) is None:
                 break
             chain.append((created.namespace, created.agent))
             run_id = created.parent
         return chain
+
+    async def _began(self, run_id: str) -> RunCreated | None:
+        """How a run began, by its journal."""
+        facts = await self._runs.facts(run_id, limit=1)
+        created = facts[0][1] if facts else None
+        return created if isinstance(created, RunCreated) else None
 
     async def _start(self, order: Order) -> Driver:
         """Store the child, held by this process. Raises `Conflict` when it is there, `ToolError`."""
@@ -191,7 +195,7 @@ class Delegator:
             tools = await self._assembly.pipeline(spec)
         except (NotFound, UsageError) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
-        caller = order.caller
+        caller, parent = order.caller, await self._began(order.parent) if order.parent else None
         spec = replace(_narrowed(spec, order), limits=narrow(self._share(order), spec.limits))
         return await self._runs.start(
             spec,
@@ -204,6 +208,8 @@ class Delegator:
             identity=Identity(caller.user, caller.by, caller.via),
             task=caller.task,
             system=caller.system,
+            template=caller.template,
+            root=(parent.root if parent is not None else "") or order.parent,
             ancestors=(*caller.ancestors, caller.agent) if caller.agent else caller.ancestors,
             tools=tools,
         )

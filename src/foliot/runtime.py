@@ -27,6 +27,7 @@ from foliot.engine.budgets.waking import is_short
 from foliot.engine.driver import Driver
 from foliot.engine.fork import branch
 from foliot.engine.ids import new_run_id
+from foliot.engine.intake import system_of
 from foliot.engine.live import Hub, Live, Reader
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.replay import Replay, replay
@@ -302,7 +303,8 @@ class Runtime:
             depth=base.created.depth,
             identity=identity or Identity(user, via="python"),
             task=base.created.task,
-            system=base.created.system,
+            system=system_of(base.created),
+            template=base.created.template,
             ancestors=base.created.ancestors,
             tools=await self._assembly.pipeline(spec),
             stream=stream,

@@ -67,7 +67,7 @@ class _Journals:
         facts = await self._runtime.runs.facts(run_id)
         spans = spans_of_run(run_id, facts)
         created = facts[0][1] if facts else None
-        if spans and isinstance(created, RunCreated) and created.task:
+        if spans and isinstance(created, RunCreated) and created.task and not (created.parent or created.fork):
             # Several runs may end with their task: its spans have the same names whoever sends them.
             spans += await self._of_task(created.task)
         return spans

@@ -13,7 +13,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.errors import Conflict, Denied, InvalidInput
 from foliot.kernel.budget import Limits
-from foliot.kernel.events import ToolFinished, ToolStarted
+from foliot.kernel.events import BudgetExceeded, ToolFinished, ToolStarted
 from foliot.kernel.messages import ModelRequest, ToolResult
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
@@ -139,18 +139,20 @@ async def test_settings_of_the_deployment_refuse_what_nobody_allowed(
 async def test_a_model_that_no_policy_allows_is_not_asked_at_all(runtime: Runtime, store: SqlResourceStore) -> None:
     await declare(store, "AgentPolicy", "house", apply_mode="global", allowed_models=["gpt-5"])
 
-    with pytest.raises(Denied, match="may not use the model"):
+    with pytest.raises(Denied, match="is not allowed by policy"):
         await runtime.run(desk(), "please")
 
 
-async def test_the_token_limit_of_a_policy_narrows_that_of_the_agent(runtime: Runtime, store: SqlResourceStore) -> None:
-    await declare(store, "AgentPolicy", "house", apply_mode="global", max_tokens_per_run=700)
+async def test_the_token_limit_of_a_policy_holds_beside_that_of_the_agent(
+    runtime: Runtime, store: SqlResourceStore
+) -> None:
+    await declare(store, "AgentPolicy", "house", apply_mode="global", max_tokens_per_run=1)
 
-    wide = await runtime.run(desk(limits={"max_tokens": 9000}), "please")
-    tight = await runtime.run(desk(limits={"max_tokens": 500}), "please")
+    result = await runtime.run(desk(limits={"max_tokens": 9000}), "please", check=False)
 
-    limits = [(await runtime.runs.load(run.run_id))[1].spec.limits.max_tokens for run in (wide, tight)]
-    assert limits == [700, 500]
+    assert result.phase == "failed"
+    (told,) = [event for _, event in await runtime.runs.facts(result.run_id) if isinstance(event, BudgetExceeded)]
+    assert (told.limit, told.allowed, told.budget) == ("tokens", 1, "AgentPolicy/house")
 
 
 async def test_a_policy_that_cannot_be_read_keeps_runs_from_starting(runtime: Runtime, store: SqlResourceStore) -> None:

@@ -82,4 +82,5 @@ GROWN: tuple[e.Event, ...] = (
     e.RunCreated(
         "clerk", "sha256:00", identity=Identity("ann", "bob", "http"), system="desk", ancestors=("boss", "lead")
     ),
+    e.RunCreated("clerk", "sha256:00", task="a/t-1", template="a/t", root="uid-1"),
 )

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from foliot.engine.policies import token_limits
 from foliot.kernel.messages import ToolResult
 from foliot.tools.backends.agent import agent_definition
 from foliot.tools.base import Caller, Parked
@@ -89,7 +90,7 @@ async def test_without_rules_every_namespace_has_the_default() -> None:
     assert outcome_of(definition("search"), found) == "deny"
 
 
-def test_the_smallest_token_limit_counts() -> None:
+def test_the_token_limits_of_all_policies_that_apply_hold() -> None:
     found = rules(
         policy("a", max_tokens_per_run=500),
         policy("b", max_tokens_per_run=200),
@@ -97,7 +98,12 @@ def test_the_smallest_token_limit_counts() -> None:
         policy("d"),
     )
 
-    assert (found.token_limit(), found.token_limit(task="nightly"), rules().token_limit()) == (200, 100, None)
+    def limits(**under: str) -> list[int | None]:
+        return [each.tokens for each in token_limits(found, Caller(**under))]
+
+    assert limits() == [500, 200]
+    assert limits(task="default/nightly") == limits(template="default/Nightly") == [500, 200, 100]
+    assert limits(task="other/nightly") == [500, 200], "a task of the same name elsewhere is another one"
 
 
 def test_a_standing_grant_covers_its_tool_its_agents_and_its_time() -> None:

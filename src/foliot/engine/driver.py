@@ -24,16 +24,17 @@ from typing import Any, TypeVar
 from foliot.engine.appending import append_again, persist
 from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Clock, Models, Settlement, Watcher
-from foliot.engine.budgets.purse import Purse
+from foliot.engine.budgets.purse import Asked, Purse
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
 from foliot.engine.intake import admit_calls, caller_of, check_output, give_up_compacting
+from foliot.engine.policies import ModelGate, token_limits
 from foliot.engine.summary import phase_of, summary_of
 from foliot.engine.tenure import Tenure
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
 from foliot.kernel.codec import NAMES, decode, encode, type_of
 from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
-from foliot.kernel.events import Event, RunClaimed, RunResumed
+from foliot.kernel.events import BudgetExceeded, Event, ModelFailed, RunClaimed, RunResumed
 from foliot.kernel.loop import apply, decide
 from foliot.kernel.state import State
 from foliot.stopping import stop_tasks
@@ -84,6 +85,7 @@ class Driver:
         clock: Clock,
         parking: Parking | None = None,
         purse: Purse | None = None,
+        gate: ModelGate | None = None,
         settlement: Settlement | None = None,
         stream: bool = False,
         claim: bool = True,
@@ -99,6 +101,7 @@ class Driver:
         self._clock = clock
         self._parking = parking
         self._purse = purse
+        self._gate = gate
         self._settlement = settlement
         self._stream = stream
         self._claim = claim
@@ -320,13 +323,36 @@ class Driver:
         shown = self._stream or self._watcher.wanted(run_id)
         heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
         models, spec, clock = self._models, self.state.spec, self._clock
-        if self._purse is None or self._purse.is_free:
+        free = self._purse is None or self._purse.is_free
+        if free and (self._gate is None or self._gate.is_open(spec.namespace)):
             fact = await ask_model(models, spec, action, on_delta=heard, clock=clock)
         else:
             ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock)
-            fact = await self._purse.ask(action, ask)
+            paid = ask if self._purse is None else partial(self._purse.ask, action, ask)
+            fact = await self._ask_governed(action, paid)
         self._asking = None
         self._post(fact)
+
+    async def _ask_governed(
+        self, action: AskModel, ask: Callable[[], Awaitable[Asked | BudgetExceeded]]
+    ) -> Asked | BudgetExceeded:
+        """Ask, if the policies allow it now and leave tokens for it."""
+        gate, spec = self._gate, self.state.spec
+        if gate is None:
+            return await ask()
+        caller = self._caller or caller_of(self.state)
+        try:
+            rules = await gate.rules(spec.namespace)
+            verdict = await gate.judge(spec, caller, rules)
+        except FoliotError as error:
+            # What governs it cannot be looked up: nothing is asked, and the kernel tries again after a while.
+            message = f"the policies of namespace {spec.namespace!r} cannot be looked up: {error.message}"
+            return ModelFailed(action.step, "policy", message, retryable=True)
+        if verdict.outcome == "deny":
+            return ModelFailed(action.step, "policy", f"{verdict.reason} ({verdict.rule})")
+        if self._purse is not None and (limits := token_limits(rules, caller)):
+            return await self._purse.ask_within(limits, action, ask)
+        return await ask()
 
     async def _start_calls(self, action: CallTools) -> None:
         """Refused calls are answered at once; the starts of the others become durable, then they act."""

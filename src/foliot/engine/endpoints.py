@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
@@ -58,6 +59,23 @@ class RunModels:
     async def model_of(self, ref: str) -> str:
         """The model that the endpoint asks when nobody names one. Raises `NotFound`."""
         return ref if ref in self._direct else (await self._resolve(ref)).gateway.model
+
+    async def models_of(self, spec: RunSpec) -> tuple[str, ...]:
+        """Every model that a question of this run may reach: its own, those of its fallbacks and of theirs.
+
+        An endpoint that cannot be found is left out: it will not answer either.
+        """
+        found = [spec.model]
+        if "model" in spec.settings.extra:  # goes into the request as it is
+            found.append(str(spec.settings.extra["model"]))
+        for position, ref in enumerate(self._refs(spec)):
+            if ref in self._direct:
+                found += [ref] if position else []
+                continue
+            with contextlib.suppress(ModelError):
+                own, *others = await self._router.models(ref)
+                found += others if position == 0 else [own, *others]
+        return tuple(dict.fromkeys(found))
 
     async def ask(self, spec: RunSpec, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """Ask the run's endpoint, then the agent's fallbacks, each of these for its own default model.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -22,9 +22,12 @@ from foliot.kernel.events import (
     OutputAccepted,
     OutputRejected,
     QuestionAsked,
+    RunCreated,
     ToolFinished,
 )
+from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolFailure, ToolResult
+from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
 from foliot.kernel.traces import under_call
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox
@@ -112,22 +115,38 @@ def _trace(state: State, call_id: str) -> str:
 
 def caller_of(state: State) -> Caller:
     """Who asks, from the frozen spec and from how the run was created: what the model wrote has no say in it."""
-    spec, created, identity = state.spec, state.created, state.identity
+    return caller_for(state.spec, state.created or RunCreated(state.spec.agent, ""), state.identity)
+
+
+def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller:
+    """Who would ask in a run of this spec that began so. `policy explain` asks it about runs that never begin."""
     return Caller(
         namespace=spec.namespace,
         agent=spec.agent,
         roles=tuple(spec.extra.get("roles", ())),
         allowed_tools=tuple(spec.extra.get("allowed_tools", ())),
-        advertised=frozenset(state.rules),
+        advertised=frozenset(rule.name for rule in spec.tools),
         model=spec.model,
-        task=created.task if created else "",
-        system=created.system if created else "",
+        task=created.task,
+        system=system_of(created),
         user=identity.user,
-        depth=created.depth if created else 0,
+        depth=created.depth,
         by=identity.by,
         via=identity.via,
-        ancestors=created.ancestors if created else (),
+        ancestors=created.ancestors,
+        template=created.template,
     )
+
+
+def system_of(created: RunCreated) -> str:
+    """The system that a run is done under. One that began before this was recorded is pinned to its definition."""
+    if created.system:
+        return created.system
+    found = next((name for name in created.definitions if name.startswith(_SYSTEM)), "") if created.task else ""
+    return found.removeprefix(_SYSTEM)
+
+
+_SYSTEM: Final = "AgentSystem/"
 
 
 def _parked(intent: CallIntent, parked: Parked) -> Answered:

@@ -17,6 +17,7 @@ from foliot.engine.driver import Driver
 from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.keeper import Keeper
 from foliot.engine.loading import Specs, load_run, load_state, read_facts, read_history
+from foliot.engine.policies import ModelGate
 from foliot.engine.signals import storable
 from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.engine.telemetry.log_fields import logged_with
@@ -52,10 +53,11 @@ class Runs:
         is_gone: Callable[[str | None], bool] = is_gone,
         approvals: Approvals | None = None,
         budgets: RunBudgets | None = None,
+        gate: ModelGate | None = None,
     ) -> None:
         """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
 
-        Without `approvals` a parked call is known to its journal alone.
+        Without `approvals` a parked call is known to its journal alone; without a `gate` every model may be asked.
         """
         self.journal = journal
         self.tools = tools
@@ -67,6 +69,7 @@ class Runs:
         self._is_gone = is_gone
         self._approvals = approvals
         self._budgets = budgets
+        self._gate = gate
         # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
         self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
@@ -93,6 +96,8 @@ class Runs:
         identity: Identity = NOBODY,
         task: str = "",
         system: str = "",
+        template: str = "",
+        root: str = "",
         ancestors: tuple[str, ...] = (),
         tools: Toolbox | None = None,
         stream: bool = False,
@@ -102,7 +107,8 @@ class Runs:
 
         `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
         is traced under, by default one of its own if this process traces. `identity` is on whose behalf it acts; a
-        delegate has the `task`, `system` and `ancestors` that stand above it. `also` is written with it.
+        delegate has the `task`, `system`, `template`, `root` and `ancestors` of what stands above it. `also` is written
+        with it.
         """
         now = self._clock()
         if run_id is None:
@@ -131,6 +137,8 @@ class Runs:
             identity=identity,
             task=task,
             system=system,
+            template=template,
+            root=root,
             ancestors=ancestors,
             trace=trace or callers_trace() or (str(new_trace(run_id)) if self.traced else ""),
         )
@@ -311,6 +319,7 @@ class Runs:
             models=self._models,
             tools=tools,
             purse=self._budgets.purse(state) if self._budgets is not None else None,
+            gate=self._gate,
             parking=Parking(self._approvals, state, tools) if self._approvals is not None else None,
             settlement=settlement,
             watcher=self._watcher,

@@ -49,8 +49,9 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
 
     `history` is the digest of the messages before `input` (an earlier conversation, or a fork's past), if any.
     `trace` is the context that the run is traced under, see traces.py; blank when it is not. `identity` is on whose
-    behalf it acts. A delegate has that of the run above it, and the `task` and `system`; `ancestors` are the agents
-    above it, the outermost first.
+    behalf it acts. A delegate has that of the run above it, and the `task`, `system` and `template` (the Task that its
+    task was made after); `ancestors` are the agents above it, the outermost first. `root` is what its tokens are
+    counted under together with others: the uid of its task, or the run that began it all; blank for one of its own.
     """
 
     agent: str
@@ -67,6 +68,8 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     identity: Identity = NOBODY
     system: str = ""
     ancestors: tuple[str, ...] = ()
+    template: str = ""
+    root: str = ""
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):

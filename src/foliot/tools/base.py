@@ -26,6 +26,7 @@ class Caller(Struct, frozen=True, gc=False):
 
     `allowed_tools` need no further permission; `advertised` are the tools this run was given (None: no run, no list).
     `user`, `by` and `via` are those of `Identity`. `ancestors` are the agents above this one, the outermost first.
+    It is done under a `task` and its `template` (the Task it was made after), as `namespace/name`, and a `system`.
     """
 
     namespace: str = "default"
@@ -41,6 +42,7 @@ class Caller(Struct, frozen=True, gc=False):
     by: str = ""
     via: str = ""
     ancestors: tuple[str, ...] = ()
+    template: str = ""
 
 
 class Invocation(Struct, frozen=True, gc=False):

@@ -62,6 +62,7 @@ def _value(name: str, call: Invocation) -> Any:
                 "model": caller.model,
                 "task": caller.task,
                 "system": caller.system,
+                "template": caller.template,
                 "roles": list(caller.roles),
                 "depth": caller.depth,
             }

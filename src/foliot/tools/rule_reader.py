@@ -21,6 +21,7 @@ from foliot.tools.rules import (
     Rules,
     StandingGrant,
     permission_token,
+    placed,
     tool_token,
 )
 from foliot.tools.verdict import ASK_SECONDS, OUTCOMES, STRICTNESS, Outcome
@@ -60,7 +61,7 @@ def read_rules(
                 permission = _permission(name, document["spec"])
                 permissions.setdefault(permission.tool, []).append(permission)
             else:
-                policies.append(_policy(name, document["spec"]))
+                policies.append(_policy(namespace, name, document["spec"]))
         except (FoliotError, ValueError, KeyError, TypeError, AttributeError) as error:
             # A role that cannot be read is a role that is missing, which refuses whoever has it.
             if kind != "AgentRole":
@@ -119,13 +120,13 @@ def _operations(rules: Iterable[Document]) -> dict[str, Outcome]:
     return found
 
 
-def _policy(name: str, spec: Document) -> Policy:
+def _policy(namespace: str, name: str, spec: Document) -> Policy:
     ask: Any = _word(spec, "ask", ("off", "on-miss", "always"))
     return Policy(
         name=name,
         everywhere=_word(spec, "apply_mode", ("scoped", "global")) == "global",
-        systems=frozenset(word.lower() for word in _words(spec, "target_systems")),
-        tasks=frozenset(word.lower() for word in _words(spec, "target_tasks")),
+        systems=frozenset(placed(word, namespace) for word in _words(spec, "target_systems")),
+        tasks=frozenset(placed(word, namespace) for word in _words(spec, "target_tasks")),
         max_tokens=int(spec.get("max_tokens_per_run") or 0),
         models=frozenset(word.lower() for word in _words(spec, "allowed_models")),
         blocked=frozenset(map(tool_token, _words(spec, "blocked_tools"))),

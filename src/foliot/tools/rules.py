@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias
 
-from foliot.tools.base import Invocation
+from foliot.tools.base import Caller, Invocation
 from foliot.tools.conditions import Expression
 from foliot.tools.verdict import ASK_SECONDS, Outcome
 
@@ -30,6 +30,12 @@ def permission_token(text: str) -> str:
 def tool_token(text: str) -> str:
     """`Web-Search` and `web_search` are the same tool to a rule. Dots stay."""
     return _SPACES.sub("_", text.strip().lower()).strip("_:")
+
+
+def placed(name: str, namespace: str) -> str:
+    """A task or system as rules compare it: `namespace/name`, in lower case."""
+    name = name.strip().lower()
+    return name if "/" in name else f"{namespace.lower()}/{name}"
 
 
 _SEPARATORS: Final = re.compile(r"[/\\-]")
@@ -74,7 +80,11 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One AgentPolicy. An empty set of models, tools or categories is no limit."""
+    """One AgentPolicy. An empty set of models, tools or categories is no limit.
+
+    `tasks` and `systems` are `namespace/name`, in lower case. A task is meant by its own name, or by that of the Task
+    that it was made after.
+    """
 
     name: str
     everywhere: bool = False
@@ -88,8 +98,15 @@ class Policy:
     read_only: bool = False
     ask: Ask = "off"
 
-    def applies_to(self, task: str, system: str) -> bool:
-        return self.everywhere or task.lower() in self.tasks or system.lower() in self.systems
+    def applies_to(self, caller: Caller) -> bool:
+        """Whether it holds for what this caller does: everywhere, or under a task or system that it targets."""
+        if self.everywhere:
+            return True
+        home = caller.namespace
+        return (
+            bool(self.tasks)
+            and (placed(caller.task, home) in self.tasks or placed(caller.template, home) in self.tasks)
+        ) or placed(caller.system, home) in self.systems
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +171,11 @@ class Rules:
         found = self.permissions.get(tool, ())
         return tuple([rule for rule in found if rule.applies_to(agent)]) if found else found
 
-    def policies_for(self, task: str, system: str) -> tuple[Policy, ...]:
+    def policies_for(self, caller: Caller) -> tuple[Policy, ...]:
+        """The policies that hold for what this caller does."""
         if not self.policies:
             return ()
-        return tuple([policy for policy in self.policies if policy.everywhere or policy.applies_to(task, system)])
-
-    def token_limit(self, task: str = "", system: str = "") -> int | None:
-        """The smallest limit of all policies that apply."""
-        return min((p.max_tokens for p in self.policies_for(task, system) if p.max_tokens > 0), default=None)
+        return tuple([policy for policy in self.policies if policy.everywhere or policy.applies_to(caller)])
 
 
 class RuleSource(Protocol):

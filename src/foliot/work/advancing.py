@@ -117,6 +117,8 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
             task=task.id,
             identity=identity,
             system=task.pinned.plan.system,
+            template=command.template,
+            root=task.uid,
             trace=under_message(command.trace, run_id) if command.trace else "",
         )
         new = NewRun(

@@ -39,7 +39,8 @@ class Command(Struct, frozen=True, omit_defaults=True):
     on whose behalf it is done, and every run of it; `user` and `by` are what a request says of it, which counts only
     where there is no `identity`, as in a program that has the store open. `timeout` is in seconds for the whole task,
     `expires_at` the time after which it must not begin any more. `attachments` and `routing` are carried along, and
-    not looked into. `trace` is the `traceparent` that the task is traced under.
+    not looked into. `trace` is the `traceparent` that the task is traced under. `template` is the Task that it was
+    made after, as `namespace/name`.
     """
 
     target_kind: TargetKind
@@ -66,6 +67,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
     routing: dict[str, Any] = {}
     session: str = ""
     trace: str = ""
+    template: str = ""
     identity: Identity = NOBODY
 
     @property

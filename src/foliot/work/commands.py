@@ -20,10 +20,14 @@ from foliot.work.inbox import first_words
 LARGEST = 2 * 1024 * 1024
 LONGEST_KEY = 255
 # What may differ between two requests that are the same: who asked, and how the task is called.
-_NOT_CONTENT = {"name": "", "by": "", "idempotency_key": "", "expires_at": None, "trace": "", "identity": NOBODY}
+_NOT_CONTENT = {
+    **dict.fromkeys(("name", "by", "idempotency_key", "trace", "template"), ""),
+    "expires_at": None,
+    "identity": NOBODY,
+}
 _TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "spawned_by", "parent", "user")
 # What a command after a template does not simply take from one of the two.
-_MERGED = frozenset({"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels"})
+_MERGED = frozenset({"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template"})
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -118,6 +122,7 @@ def from_template(template: Mapping[str, Any], given: Command) -> Command:
         base,
         **chosen,
         name=given.name,
+        template=f"{base.namespace}/{name}",
         idempotency_key=given.idempotency_key,
         input={**base.input, **given.input},
         labels={**base.labels, **given.labels},

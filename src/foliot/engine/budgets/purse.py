@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
 from foliot.engine.budgets.calls import CallBudgets
-from foliot.engine.budgets.declared import Payer
+from foliot.engine.budgets.declared import BudgetRule, Payer
 from foliot.engine.budgets.lineage import payer_of
 from foliot.engine.budgets.service import BudgetService, Estimate, Hold
 from foliot.engine.budgets.shortage import Shortage
@@ -30,6 +30,7 @@ from foliot.store.runs import Journal
 log = logging.getLogger(__name__)
 
 Asked: TypeAlias = ModelResponded | ModelFailed
+Answer = TypeVar("Answer", bound=ModelResponded | ModelFailed | BudgetExceeded)
 
 
 class Quote(Protocol):
@@ -82,6 +83,21 @@ class Purse:
             return hold.fact()
         return await ask() if hold is None else await self._paid(hold, ask)
 
+    async def ask_within(
+        self, limits: Sequence[BudgetRule], action: AskModel, ask: Callable[[], Awaitable[Asked | BudgetExceeded]]
+    ) -> Asked | BudgetExceeded:
+        """As `ask`, within limits on the tokens of the work that the run belongs to."""
+        state = self._state
+        root = state.created.root if state.created is not None else ""
+        work = Payer(state.spec.namespace, root or state.run_id, (state.spec.agent,))
+        act = Act(state.run_id, f"step/{action.step}/{_attempt(action)}/work")
+        try:
+            hold = await self._service.reserve_in(limits, act, work, Estimate(Amount(0, 1), state.spec.model))
+        except FoliotError as error:
+            message = f"the tokens of this work cannot be counted: {error.message}"
+            return ModelFailed(action.step, "budget", message, retryable=True)
+        return hold.fact() if isinstance(hold, Shortage) else await self._paid(hold, ask)
+
     def close(self) -> None:
         """The run is let go. Returns at once."""
         self._calls.forget(self._state.run_id)
@@ -98,7 +114,7 @@ class Purse:
             )
         return self._payer
 
-    async def _paid(self, hold: Hold, ask: Callable[[], Awaitable[Asked]]) -> Asked:
+    async def _paid(self, hold: Hold, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             fact = await ask()
         except asyncio.CancelledError:
@@ -106,8 +122,10 @@ class Purse:
             raise
         if isinstance(fact, ModelResponded):
             await self._service.settle(hold, _amount(fact.response.usage) or _unpriced(hold, fact.response.usage))
-        else:
+        elif isinstance(fact, ModelFailed):
             await self._service.settle(hold, _amount(fact.usage) or Amount(0, fact.usage.total_tokens))
+        else:
+            self._service.let_go(hold)  # it was not asked
         return fact
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
@@ -105,7 +105,10 @@ class BudgetService:
         rules = [rule for rule in rules if rule.applies(who)]
         if not rules:
             return None
-        wanted = await estimate()
+        return await self.reserve_in(rules, act, who, await estimate())
+
+    async def reserve_in(self, rules: Sequence[BudgetRule], act: Act, who: Payer, wanted: Estimate) -> Hold | Shortage:
+        """Room for the act in all of these. Raises `FoliotError`."""
         now = self.clock()
         if (short := self._unpriced(rules, wanted)) is None:
             accounts = {ceiling.account.key: (rule, ceiling) for rule in rules for ceiling in rule.ceilings(who, now)}
@@ -182,7 +185,7 @@ class BudgetService:
 
     # --- how it is done ------------------------------------------------------------------------------------------
 
-    def _unpriced(self, rules: list[BudgetRule], wanted: Estimate) -> Shortage | None:
+    def _unpriced(self, rules: Sequence[BudgetRule], wanted: Estimate) -> Shortage | None:
         if wanted.priced:
             return None
         strict = (rule for rule in rules if rule.micros is not None and rule.unpriced == "refuse")

@@ -81,7 +81,7 @@ class AllowList:
         if self._deployment.outcome == "deny" or not rules.policies:
             return self._deployment
         asked: Verdict | None = None
-        for policy in rules.policies_for(call.caller.task, call.caller.system):
+        for policy in rules.policies_for(call.caller):
             verdict = self._under(policy)
             if verdict is None:
                 continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from foliot.tools.base import Invocation, ToolDefinition
+from collections.abc import Iterable
+
+from foliot.tools.base import Caller, Invocation, ToolDefinition
 from foliot.tools.rules import EVERY_TOOL, Rules, tool_token
 from foliot.tools.verdict import Verdict
 
@@ -17,20 +19,30 @@ class Policies:
         self._tool = tool_token(definition.name)
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
-        if rules.broken and (broken := rules.broken.get(EVERY_TOOL)):
-            return Verdict("deny", LAYER, f"a policy cannot be read, so nothing is allowed by it: {broken}", broken)
-        if not rules.policies:
+        if not rules.policies and not rules.broken:
             return _NONE
         caller = call.caller
-        applying = rules.policies_for(caller.task, caller.system)
-        for policy in applying:
-            rule = f"AgentPolicy/{policy.name}"
+        for policy in rules.policies_for(caller):
             if self._tool in policy.blocked:
-                return Verdict("deny", LAYER, f'tool "{self._name}" is blocked by policy', rule)
-            # A caller without a model is a person or a program: the list is about what models may do.
-            if policy.models and caller.model and caller.model.lower() not in policy.models:
-                return Verdict("deny", LAYER, f'model "{caller.model}" is not allowed by policy', rule)
-        return _AGREED if applying else _NONE
+                return Verdict("deny", LAYER, f'tool "{self._name}" is blocked by policy', f"AgentPolicy/{policy.name}")
+        # A caller without a model is a person or a program: the list is about what models may do.
+        return of_models(rules, caller, (caller.model,) if caller.model else ())
+
+
+def of_models(rules: Rules, caller: Caller, models: Iterable[str]) -> Verdict:
+    """What policies say of asking these models in the name of this caller. Asked before every question to a model."""
+    if rules.broken and (broken := rules.broken.get(EVERY_TOOL)):
+        return Verdict("deny", LAYER, f"a policy cannot be read, so nothing is allowed by it: {broken}", broken)
+    applying = rules.policies_for(caller)
+    for policy in applying:
+        if not policy.models:
+            continue
+        for model in models:
+            if model.lower() not in policy.models:
+                allowed = ", ".join(sorted(policy.models))
+                reason = f'model "{model}" is not allowed by policy, which allows {allowed}'
+                return Verdict("deny", LAYER, reason, f"AgentPolicy/{policy.name}")
+    return _AGREED if applying else _NONE
 
 
 _NONE = Verdict("allow", LAYER, "no policy applies")
