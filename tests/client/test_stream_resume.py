@@ -54,7 +54,7 @@ class Far:
     """`foliot server` in a process of its own, always at the same address."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
+        self.home = home
         self._process: Process | None = None
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -64,7 +64,7 @@ class Far:
     async def start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "foliot.cli", "server", "--port", str(self.port), "--home", str(self._home)),
+            *(sys.executable, "-m", "foliot.cli", "server", "--port", str(self.port), "--home", str(self.home)),
             env=environment,
             stdout=DEVNULL,
             stderr=PIPE,
@@ -102,7 +102,7 @@ async def test_a_watch_goes_on_behind_its_last_change_when_the_server_is_killed_
     came: list[str] = []
     enough = asyncio.Event()
 
-    async with Client(far.url) as client:
+    async with Client(far.url, home=far.home) as client:
         revision = (await client.list(Filter("AgentRole"))).revision
 
         async def read() -> None:
@@ -131,7 +131,7 @@ async def test_a_watch_goes_on_behind_its_last_change_when_the_server_is_killed_
 
 
 async def test_the_happenings_of_a_task_come_each_once_when_the_server_is_killed_in_between(far, store):
-    async with Client(far.url) as client:
+    async with Client(far.url, home=far.home) as client:
         await client.apply(TEAM)
         accepted = await client.submit(Command("agent", "writer", message="go"))
         task = accepted.task

@@ -7,26 +7,36 @@ import os
 import re
 import signal
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 
+from foliot.settings import load_settings
+from foliot.store.access.tokens import SqlTokens
+from foliot.store.open import open_database
+
 STARTED_WITHIN = 45.0
 
 
 class Processes:
-    """Starts them on one store. `kill` is a SIGKILL: nothing is put in order."""
+    """Starts them on one store. `kill` is a SIGKILL: nothing is put in order. `headers` are those of an admin."""
 
     def __init__(self, home: Path, **settings: str) -> None:
         self._home = home
         self._started: list[Process] = []
+        self._settings = settings
+        self._first = asyncio.Lock()
+        self.headers: dict[str, str] = {}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
         self._environ = {**kept, **{f"FOLIOT_{name.upper()}": value for name, value in settings.items()}}
 
     async def server(self) -> tuple[Process, str]:
         """A server, and its address."""
+        async with self._first:
+            self.headers = self.headers or await self._make_token()
         process = await self._start("server", "--port", "0")
         assert process.stderr is not None
         async with asyncio.timeout(STARTED_WITHIN):
@@ -36,6 +46,12 @@ class Processes:
                 if b"Ctrl-C" in line and (address := re.search(rb"http://[\d.]+:\d+", said)):
                     return process, address[0].decode()
         raise AssertionError(said.decode())
+
+    async def _make_token(self) -> dict[str, str]:
+        database = await open_database(load_settings({"home": str(self._home), **self._settings}, {}).store)
+        _, token = await SqlTokens(database).create("root", namespaces=["*"], roles=["admin"], now=time.time())
+        await database.close()
+        return {"Authorization": f"Bearer {token}"}
 
     async def worker(self) -> Process:
         """A worker that has said that it is there."""

@@ -14,6 +14,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from foliot.testing.served import local_headers
+
 Start = Callable[..., Awaitable[tuple[asyncio.subprocess.Process, str, str]]]
 PATH = "/v1/model-endpoints"
 
@@ -58,11 +60,13 @@ def endpoint(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"provider": "mock"}}
 
 
-async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: Start) -> None:
+async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: Start, tmp_path: Path) -> None:
     process, url, said = await start("up", "--port", "0")
-    assert "No token exists: everybody on this machine may do everything" in said
+    assert "other callers need a token" in said
     async with httpx.AsyncClient(base_url=url) as http:
         assert (await http.get("/readyz")).json() == {"status": "ok"}
+        assert (await http.get("/v1/workers")).status_code == 401
+        http.headers.update(await local_headers(url, tmp_path))
         (worker,) = (await http.get("/v1/workers")).json()["items"]
         assert worker["status"]["phase"] == "Ready"
 
@@ -72,9 +76,9 @@ async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: 
         assert await process.wait() == 0
 
 
-async def test_a_watch_goes_on_after_the_server_was_killed(start: Start, streaming: Any) -> None:
+async def test_a_watch_goes_on_after_the_server_was_killed(start: Start, streaming: Any, tmp_path: Path) -> None:
     process, url, _ = await start("server", "--port", "0")
-    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, tmp_path), timeout=30) as http:
         async with streaming(http, f"{PATH}/watch") as stream:
             await stream.next()
             for name in ("a", "b", "c"):
@@ -84,7 +88,7 @@ async def test_a_watch_goes_on_after_the_server_was_killed(start: Start, streami
         await process.wait()
 
     _, url, _ = await start("server", "--port", url.rpartition(":")[2])
-    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, tmp_path), timeout=30) as http:
         await http.post(PATH, json=endpoint("d"))
         async with streaming(http, f"{PATH}/watch", after=first.id) as stream:
             await stream.next()

@@ -18,6 +18,7 @@ from foliot.server.edge.rates import Buckets, Rates, peer_of
 from foliot.server.errors import TooMany
 from foliot.settings import Settings
 from foliot.store.access.tokens import SqlTokens
+from foliot.store.local_key import Introduction, LocalKey
 
 
 class Clock:
@@ -146,8 +147,8 @@ class TestOverHttp:
         return Limits(rate=0.01, burst=3, auth_failures=2)
 
     @pytest.fixture
-    async def auth(self, runtime: Runtime) -> AsyncIterator[TokenAuth]:
-        auth = TokenAuth(runtime.tasking.database, local=True)
+    async def auth(self, runtime: Runtime, settings: Settings) -> AsyncIterator[TokenAuth]:
+        auth = TokenAuth(runtime.tasking.database, local=True, local_key=LocalKey.made(settings.home))
         yield auth
         await auth.close()
 
@@ -193,8 +194,15 @@ class TestOverHttp:
 
         assert statuses == {200}
 
-    async def test_whoever_sits_at_the_machine_is_not_counted(self, http: httpx.AsyncClient) -> None:
-        assert {(await http.get("/v1/auth/me")).status_code for _ in range(6)} == {200}
+    async def test_whoever_knows_the_local_key_is_not_counted(self, app: FastAPI, settings: Settings) -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
+            nonce = "0" * 32
+            offer = (await http.get("/v1/auth/local", params={"nonce": nonce})).json()
+            about = Introduction("127.0.0.1 8080", nonce, offer["boot"], offer["expires_at"])
+            known = {"Authorization": f"Bearer {LocalKey.made(settings.home).bearer(about)}"}
+
+            assert {(await http.get("/v1/auth/me", headers=known)).status_code for _ in range(6)} == {200}
 
     async def test_guessing_is_stopped_and_those_who_are_known_go_on(
         self, http: httpx.AsyncClient, tokens: list[dict[str, str]]

@@ -47,6 +47,10 @@ class Servers:
         await self.start(1)
 
     @property
+    def headers(self) -> dict[str, str]:
+        return self._processes.headers
+
+    @property
     def url(self) -> str:
         return self._chance.choice(self._running)[1]
 
@@ -74,7 +78,7 @@ class Follower:
                 await asyncio.sleep(0.05)  # it is dead, or not there yet
 
     async def _connect(self) -> None:
-        headers = {} if self._after is None else {"Last-Event-ID": self._after}
+        headers = self._servers.headers | ({} if self._after is None else {"Last-Event-ID": self._after})
         enough = self._chance.choice([1, 2, 3, 8, 20])
         async with (
             httpx.AsyncClient(timeout=60) as http,
@@ -127,7 +131,7 @@ class LogReader:
 
     async def read(self) -> None:
         query = {} if self._cursor is None else {"cursor": self._cursor}
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with httpx.AsyncClient(timeout=60, headers=self._servers.headers) as http:
             answer = (await http.get(f"{self._servers.url}/v1/tasks/{self._name}/logs", params=query)).json()
         self.lines += answer["logs"]
         self._cursor = answer["cursor"]
@@ -270,7 +274,7 @@ async def _compare(
     assert models == [f"m{number}" for number in range(1, desk.written + 1)]
 
     assert [int(each) for each in run.ids] == list(range(1, len(run.ids) + 1))
-    async with httpx.AsyncClient(base_url=servers.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=servers.url, headers=servers.headers, timeout=60) as http:
         journal = (await http.get(run.path.replace("/events", "/journal"), params={"limit": 1000})).json()["events"]
         whole = (await http.get("/v1/tasks/long/logs")).json()["logs"]
         told = (await http.get("/v1/tasks/long/events")).text

@@ -24,8 +24,9 @@ class Client(RemoteClient):
     """A connection to a server. Use it with `async with`, or `close` it.
 
     Without `server`, it is the one of `FOLIOT_SERVER`, with the token of `FOLIOT_TOKEN` or `FOLIOT_TOKEN_FILE`; a token
-    of the environment is not sent to a server that is named here. `ca` is whom to trust, `cert` and `cert_key` a
-    certificate of one's own. `timeout` is for one request, `patience` for a stream that has lost its server.
+    of the environment is not sent to a server that is named here. A server on this machine needs no token when it has
+    the same `home`, by default that of the settings. `ca` is whom to trust, `cert` and `cert_key` a certificate of
+    one's own. `timeout` is for one request, `patience` for a stream that has lost its server.
     Raises `UsageError`.
     """
 
@@ -34,18 +35,21 @@ class Client(RemoteClient):
         server: str | None = None,
         *,
         token: str | None = None,
+        home: str | os.PathLike[str] | None = None,
         ca: str | os.PathLike[str] | None = None,
         cert: str | os.PathLike[str] | None = None,
         cert_key: str | os.PathLike[str] | None = None,
         timeout: float = 30.0,
         patience: float = 60.0,
     ) -> None:
-        known = server_of(load_settings()) if server is None else Server(server)
+        settings = load_settings()
+        known = server_of(settings) if server is None else Server(server)
         super().__init__(
             Http(
                 Server(
                     known.url,
                     token or known.token,
+                    home=_path(home) or settings.home,
                     ca=_path(ca) or known.ca,
                     cert=_path(cert) or known.cert,
                     cert_key=_path(cert_key) or known.cert_key,

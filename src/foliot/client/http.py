@@ -23,6 +23,7 @@ import aiohttp
 import msgspec
 
 from foliot.client.events import EventReader, ServerEvent
+from foliot.client.local_access import LocalAccess
 from foliot.client.problems import error_of
 from foliot.errors import FoliotError, OutcomeUnknown, Unavailable, UsageError
 from foliot.version import __version__
@@ -44,11 +45,13 @@ Params = Mapping[str, str | int | float | bool | None]
 class Server:
     """Where a server is, how to be known to it, and whom to trust. `timeout` is for one request, in seconds.
 
-    `patience` is how long a stream tries to reach a server that is gone before it says so.
+    `patience` is how long a stream tries to reach a server that is gone before it says so. Without a token, a server on
+    this machine is shown that one knows the local key of `home`; the key itself is sent to nobody.
     """
 
     url: str
     token: str | None = field(default=None, repr=False)
+    home: Path | None = None
     ca: Path | None = None
     cert: Path | None = None
     cert_key: Path | None = None
@@ -79,6 +82,7 @@ class Http:
         self._ssl = _trust(server) if self._base.startswith("https:") else True
         if server.token and self._base.startswith("http:"):
             _warn_of_listeners(self._base)
+        self._local = None if server.token or server.home is None else LocalAccess.to(self._base, server.home)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Http:
@@ -159,19 +163,22 @@ class Http:
 
     async def _read(self, path: str, params: Params | None, reader: EventReader) -> AsyncGenerator[ServerEvent | None]:
         """The events of one connection; None for a sign of life."""
-        headers = {"Accept": "text/event-stream", **self._headers()}
+        headers = {"Accept": "text/event-stream"}
         if reader.last_id is not None:
             headers["Last-Event-ID"] = reader.last_id
         limit = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=SILENCE)
+        known, new = await self._known()
         try:
             async with self._opened().get(
                 self._base + path,
                 params=_query(params),
-                headers=headers,
+                headers={**headers, **known},
                 timeout=limit,
                 allow_redirects=False,
                 ssl=self._ssl,
             ) as response:
+                if response.status == 401 and self._is_stale(new):
+                    raise _Lost("it was started anew", reached=False)
                 if response.status != 200:
                     raise self._error(response.status, response.headers, await response.read())
                 yield None
@@ -193,7 +200,8 @@ class Http:
         headers: Mapping[str, str] | None,
         limit: aiohttp.ClientTimeout,
     ) -> Answer:
-        sent = {"Accept": "application/json", **self._headers(), **(headers or {})}
+        known, new = await self._known()
+        sent = {"Accept": "application/json", **known, **(headers or {})}
         if body is not None:
             sent.setdefault("Content-Type", "application/json")
         try:
@@ -212,19 +220,37 @@ class Http:
             raise _lost(error) from None
         if 200 <= answer.status < 300:
             return answer
+        if answer.status == 401 and self._is_stale(new):
+            return await self._once(method, path, params, body, headers, limit)
         raise self._error(answer.status, answer.headers, answer.body)
 
     def _error(self, status: int, headers: Mapping[str, str], body: bytes) -> FoliotError:
         return error_of(status, body, where=self._base, retry_after=_seconds(headers.get("Retry-After")))
 
-    def _headers(self) -> dict[str, str]:
-        known = {"User-Agent": f"foliot/{__version__}"}
-        return {**known, "Authorization": f"Bearer {self.server.token}"} if self.server.token else known
+    async def _known(self) -> tuple[dict[str, str], bool]:
+        """Headers that say who asks, and whether that was found out just now. Raises `_Lost`."""
+        headers, token, new = {"User-Agent": f"foliot/{__version__}"}, self.server.token, True
+        if self._local is not None:
+            try:
+                token, new = await self._local.bearer(self._opened(), self._ssl)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise _Lost(str(_lost(error)), reached=False) from None
+        return ({**headers, "Authorization": f"Bearer {token}"} if token else headers), new
+
+    def _is_stale(self, new: bool) -> bool:
+        """Whether somebody who was known is not any more, and may ask to be known again: nothing was done then."""
+        if self._local is None or new:
+            return False
+        self._local.forget()
+        return True
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             # No proxy of the environment, no .netrc, no cookies: nothing but what was said is sent.
-            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+            connector = None if self._local is None else aiohttp.TCPConnector(family=self._local.family)
+            self._session = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+            )
         return self._session
 
     def _unreachable(self, lost: _Lost) -> Unavailable:

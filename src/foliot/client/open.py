@@ -45,7 +45,12 @@ def server_of(settings: Settings) -> Server:
     if token is None and settings.token_file is not None:
         token = _token_in(settings)
     return Server(
-        settings.server, token, ca=settings.server_ca, cert=settings.server_cert, cert_key=settings.server_cert_key
+        settings.server,
+        token,
+        home=settings.home,
+        ca=settings.server_ca,
+        cert=settings.server_cert,
+        cert_key=settings.server_cert_key,
     )
 
 

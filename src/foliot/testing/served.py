@@ -11,30 +11,54 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import aiohttp
+
+from foliot.client.local_access import LocalAccess
+from foliot.errors import Unavailable
 from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
 from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import Settings, load_settings
 from foliot.stopping import stop_tasks
+from foliot.store.local_key import LocalKey
 from foliot.store.placement import Offer
 from foliot.tools.base import Tool
+
+
+async def local_headers(url: str, home: str | os.PathLike[str] | None = None) -> dict[str, str]:
+    """What another client than Foliot's sends to be let in by the server at `url`, of this home, until it stops.
+
+    Raises `Unavailable` when that server does not know the local key of the home.
+    """
+    folder = load_settings().home if home is None else Path(home)
+    access = LocalAccess.to(url, folder)
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        bearer = None if access is None else (await access.bearer(session, True))[0]
+    if bearer is None:
+        raise Unavailable(f"the server at {url} does not know the local key of {folder}")
+    return {"Authorization": f"Bearer {bearer}"}
 
 
 @asynccontextmanager
 async def served(
     home: str | os.PathLike[str] | None = None, *, tools: Iterable[Tool | Callable[..., Any]] = (), places: int = 4
 ) -> AsyncGenerator[str]:
-    """The address, while the block runs. Nobody is asked for a token, and nobody but this machine can reach it.
+    """The address, while the block runs. Nobody but this machine can reach it, and `Client(url)` needs no token.
 
-    `home` is the folder that everything is kept in, by default that of the settings; `tools` are functions that agents
-    can use by name; `places` is how many runs of tasks are done at a time.
+    `home` is the folder that everything is kept in, by default that of the settings; for another one it is
+    `Client(url, home=home)`. `tools` are functions that agents can use by name; `places` is how many runs of tasks are
+    done at a time.
     """
     settings: Settings = load_settings() if home is None else load_settings({"home": os.fspath(home)})
     async with Runtime(settings=settings, tools=tools) as runtime:
-        app = create_app(runtime, settings=settings, auth=Anonymous())
+        auth = TokenAuth(
+            runtime.tasking.database, local=True, local_key=LocalKey.made(settings.home), settings=settings
+        )
+        app = create_app(runtime, settings=settings, auth=auth)
         worker = runtime.tasking.worker(Offer("served", runtime.runs.worker, capacity=places))
         async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
             working = asyncio.create_task(worker.run())
@@ -43,3 +67,4 @@ async def served(
             finally:
                 worker.drain()
                 await stop_tasks(working)
+                await auth.close()

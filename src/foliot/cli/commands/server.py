@@ -33,8 +33,8 @@ GRACE: Final = 30.0
 def server(context: click.Context, **flags: Unpack[Flags]) -> int | None:
     """Serve the HTTP API until SIGTERM or Ctrl-C. Runs are done by workers: see `foliot worker` and `foliot up`.
 
-    While there is no token only this machine is answered, and everybody on it. To be reached from elsewhere, make a
-    token first: `foliot tokens create --admin`.
+    Commands of the same user with the same FOLIOT_HOME are let in by the key in its file `local.key`, which the server
+    makes when it first starts. Everybody else needs a token: `foliot tokens create`.
     """
     if context.invoked_subcommand is not None:
         return None
@@ -124,12 +124,13 @@ async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = Fa
     from foliot.server.starting import settle
     from foliot.server.taking_up import taking_up
     from foliot.settings import mask_password
+    from foliot.store.local_key import LocalKey
 
     settings = current().store_settings()
     listen = listen_of(settings)
     database = runtime.tasking.database
     local = is_loopback(listen.host)
-    auth = TokenAuth(database, local=local, settings=settings)
+    auth = TokenAuth(database, local=local, local_key=LocalKey.made(settings.home), settings=settings)
     check_reach(listen, local=local, known=local or await auth.configured(), insecure=insecure)
     if settings.max_connections:
         allow_open_files(settings.max_connections)

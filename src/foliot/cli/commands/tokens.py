@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def tokens() -> None:
     """Who may call the server, and what they may do there.
 
-    A token is shown once, when it is made; the store keeps only a digest of it. While there is none, and no account, a
-    server answers only this machine, and everybody on it.
+    A token is shown once, when it is made; the store keeps only a digest of it. Commands of the user who started a
+    server, on its machine and with its FOLIOT_HOME, need none.
     """
 
 

@@ -1,13 +1,14 @@
-"""How callers are known: by a token, by a session, or while there is neither, and only on this machine, not at all.
+"""How callers are known: by a token, by a session, or by knowing the local key of the server's home.
 
-Without tokens and accounts everybody at the machine may do everything. A page in a browser on it is not somebody at the
-machine: requests that another site makes a browser send are refused, whatever name they reached the machine by.
+Where a request comes from says nothing about who sent it: a proxy, another user of the machine and a page in its
+browser all come from loopback. A request without a credential is from nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
@@ -26,6 +27,7 @@ from foliot.settings import Settings
 from foliot.store.access.login_sessions import LoginSession
 from foliot.store.access.tokens import SqlTokens, TokenInfo
 from foliot.store.base import Database
+from foliot.store.local_key import LIFE, PREFIX, Introduction, LocalKey, place_of
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +35,17 @@ LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 ANONYMOUS: Final = Caller("anonymous", "anonymous", granted([EVERYWHERE], ["admin"]))
 # The time of the last use is written at most so often; of a session that may rest only shortly, more often.
 NOTED_EVERY: Final = 60.0
-_SEND_ONE: Final = "send a token: `Authorization: Bearer fol_…`; `foliot tokens create` makes one"
+_SEND_ONE: Final = (
+    "send a token: `Authorization: Bearer fol_…`; `foliot tokens create` makes one. On the server's own machine the "
+    "command line needs none: whoever owns FOLIOT_HOME/local.key is let in"
+)
 
 
 class TokenAuth:
     """An `Authenticator` on the tokens and accounts of a store. `local`: only this machine can reach the server.
 
     `settings` say how long sessions last, and name an identity provider. Raises `UsageError` when half of that is
-    missing.
+    missing. Whoever knows `local_key` may do everything.
     """
 
     def __init__(
@@ -49,12 +54,15 @@ class TokenAuth:
         *,
         local: bool,
         settings: Settings | None = None,
+        local_key: LocalKey | None = None,
         passwords: Passwords | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.logins = Logins(database, settings, passwords=passwords, clock=clock)
         self._tokens = SqlTokens(database)
         self._local = local
+        self._key = local_key
+        self._boot = secrets.token_hex(16)
         self._clock = clock
         self._by_token = Believed(database, self._ask_token)
         self._by_cookie = Believed(database, self._ask_session)
@@ -67,13 +75,19 @@ class TokenAuth:
         """See `Authenticator`."""
         given = _bearer(scope)
         if given is not None:
-            return await self._of_bearer(given)
+            return self._of_local_key(given, scope) if given.startswith(PREFIX) else await self._of_bearer(given)
         held = await self.session(scope)
-        if held is not None:
-            return held.caller
-        if not self._local or await self.configured() or not _sits_here(scope):
+        if held is None:
             raise Unauthenticated("who are you?", hint=_SEND_ONE)
-        return ANONYMOUS
+        return held.caller
+
+    def introduce(self, scope: MutableMapping[str, Any], nonce: str) -> tuple[Introduction, str] | None:
+        """What shows a client on this machine that this server knows the local key; None without one, or elsewhere."""
+        place = place_of(scope.get("server"))
+        if self._key is None or not place:
+            return None
+        about = Introduction(place, nonce, self._boot, int(self._clock()) + LIFE)
+        return about, self._key.vouch(about)
 
     async def session(self, scope: MutableMapping[str, Any]) -> Held | None:
         """The session of a request, None without a good one.
@@ -107,7 +121,7 @@ class TokenAuth:
         self._by_cookie.forget()
 
     async def configured(self) -> bool:
-        """Whether anybody can be known: then nobody is let in who is not."""
+        """Whether anybody can be known who does not own the home of the server."""
         # Once there is a token or an account, there is one for ever: rows are never deleted.
         if not self._closed_door:
             self._closed_door = (
@@ -117,15 +131,22 @@ class TokenAuth:
 
     async def describe(self) -> str:
         """See `Authenticator`."""
+        mine = "the command line of this user on this machine is let in by its local key; " if self._key else ""
         if await self.configured():
-            return "callers need a token, or log in"
-        if self._local:
-            return "no token exists: everybody on this machine may do everything (`foliot tokens create` ends that)"
-        return "no token exists, and nobody is let in: make one with `foliot tokens create --admin`"
+            return f"{mine}other callers need a token, or log in"
+        if mine and self._local:
+            return f"{mine}other callers need a token (`foliot tokens create`)"
+        return f"{mine}no token exists, and nobody is let in from elsewhere: `foliot tokens create --admin` makes one"
 
     async def close(self) -> None:
         """Wait for the notes of the last uses."""
         await asyncio.gather(*self._notes)
+
+    def _of_local_key(self, text: str, scope: MutableMapping[str, Any]) -> Caller:
+        key, place = self._key, place_of(scope.get("server"))
+        if key is None or not place or not key.accepts(text, place=place, boot=self._boot, now=self._clock()):
+            raise Unauthenticated("this is not from somebody who knows the local key", hint=_SEND_ONE)
+        return Caller(f"local:{key.owner}", "local", granted([EVERYWHERE], ["admin"]))
 
     async def _of_bearer(self, text: str) -> Caller:
         now = self._clock()
@@ -184,7 +205,7 @@ async def _written(write: Awaitable[None]) -> None:
 
 
 class Anonymous:
-    """Lets in everybody who sits at this machine, with all rights: for tests, and to embed a server."""
+    """Lets in everybody who sits at this machine, with all rights: for tests alone. No command starts a server so."""
 
     async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
         """See `Authenticator`."""

@@ -26,8 +26,8 @@ ROLES: Final[Mapping[Role, str]] = {
 # Held by being named, never as a part of another role: whoever pays, and whose rules hold, would be a matter of choice.
 NAMED_ONLY: Final[frozenset[Role]] = frozenset({"impersonator"})
 EVERYWHERE: Final = "*"
-# By a token of this server, a session of a browser, a token of the identity provider, or not at all.
-HowKnown: TypeAlias = Literal["token", "session", "oidc", "anonymous"]
+# By a token of this server, a session of a browser, a token of the identity provider, the local key, or not at all.
+HowKnown: TypeAlias = Literal["token", "session", "oidc", "local", "anonymous"]
 
 
 def role_named(word: str) -> Role:

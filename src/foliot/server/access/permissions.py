@@ -80,6 +80,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     # --- who one is: what is public here is how one comes to be known
     ("GET", "/v1/auth/me"): ANYONE,
     ("GET", "/v1/auth/config"): PUBLIC,
+    ("GET", "/v1/auth/local"): PUBLIC,
     ("POST", "/v1/auth/setup"): PUBLIC,
     ("POST", "/v1/auth/login"): PUBLIC,
     ("POST", "/v1/auth/logout"): PUBLIC,

@@ -4,7 +4,7 @@ A caller is known by the name that the guard found out, or else by the address o
 never by a header, since those say what their sender likes. An address of IPv6 counts as its /64, which is what one
 household or machine is given. Everything is in the memory of one process and bounded; several servers count apart.
 
-Whoever sits at the machine while there is no token is not counted: they could stop the server as well.
+Whoever knows the local key is not counted: they could stop the server as well.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Rates:
 
     def count_caller(self, caller: Caller) -> None:
         """One request of somebody who is known. Raises `TooMany`, which says when to come back."""
-        if caller.known_by != "anonymous":
+        if caller.known_by not in ("local", "anonymous"):
             self.count(f"{caller.known_by}:{caller.name}")
 
     def count(self, name: str) -> None:

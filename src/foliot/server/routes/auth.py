@@ -9,7 +9,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from foliot.errors import Denied, InvalidInput, UsageError
+from foliot.errors import Denied, InvalidInput, NotFound, UsageError
 from foliot.server.access.auth import TokenAuth, is_loopback
 from foliot.server.access.cookies import FLOW, SESSION
 from foliot.server.access.csrf import check_json, check_origin, csrf_token
@@ -25,6 +25,7 @@ from foliot.server.errors import Unauthenticated
 from foliot.server.responses import Json
 from foliot.store.access.login_sessions import LoginSession
 from foliot.store.access.users import user_name
+from foliot.store.local_key import NONCE
 from foliot.work.story.happenings import iso
 
 router = new_router("auth")
@@ -78,6 +79,21 @@ async def config(services: ServicesDep) -> Response:
     methods = ["password", *(["oidc"] if auth.logins.oidc else [])]
     nobody = auth.logins.oidc is None and not await auth.logins.users.any()
     return Json({"mode": "native", "setup_required": nobody, "login_methods": methods})
+
+
+@router.get("/v1/auth/local")
+async def introduce(
+    request: Request,
+    services: ServicesDep,
+    nonce: Annotated[str, Query(pattern=f"^{NONCE.pattern}$", description="32 random hexadecimal digits.")],
+) -> Response:
+    """Show a client on this machine that this server knows the local key of its home. 404 where there is none."""
+    auth = services.auth
+    offered = auth.introduce(request.scope, nonce) if isinstance(auth, TokenAuth) else None
+    if offered is None:
+        raise NotFound("nobody is known here by a local key", hint="send a token")
+    about, proof = offered
+    return Json({"boot": about.boot, "expires_at": about.expires_at, "proof": proof})
 
 
 @router.post("/v1/auth/setup")
