@@ -14,6 +14,7 @@ from foliot.assembly import Assembly
 from foliot.engine.base import Clock
 from foliot.engine.definition import tool_definition
 from foliot.errors import FoliotError, NotFound
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import ToolResult
 from foliot.settings import Settings
 from foliot.store.base import Document, Filter, Key
@@ -64,7 +65,7 @@ class Asker:
 
     namespace: str = "default"
     agent: str = ""
-    user: str = ""
+    identity: Identity = NOBODY
 
 
 class Offering:
@@ -163,8 +164,9 @@ class Offering:
         return pipeline, Invocation("", call_id, plain, arguments, key or call_id, caller)
 
     async def _caller(self, asker: Asker) -> tuple[Caller, list[str]]:
+        who = asker.identity
         if not asker.agent:
-            return Caller(asker.namespace, user=asker.user), []
+            return Caller(asker.namespace, user=who.user, by=who.by, via=who.via), []
         if self._store is None:
             raise NotFound(f"there is no agent {asker.agent!r}: this runtime has no store")
         spec = (await self._store.get(Key("Agent", asker.namespace, asker.agent)))["spec"]
@@ -175,7 +177,9 @@ class Offering:
             tuple(spec.get("roles", ())),
             tuple(spec.get("allowed_tools", ())),
             frozenset(split_request(each)[0] for each in tools),
-            user=asker.user,
+            user=who.user,
+            by=who.by,
+            via=who.via,
         )
         return caller, tools
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from foliot.errors import Conflict, Gone, InvalidInput, NotFound
+from foliot.kernel.identity import Identity
 from foliot.resources.problems import ManifestError
 from foliot.resources.reader import parse_text
 from foliot.store.base import Filter, Requirement
@@ -204,7 +205,7 @@ async def test_tasks_are_read_listed_and_watched_as_they_are_declared(both):
     before = (await both.client.list(Filter("Task"))).revision
 
     await both.client.apply(team("clocks"))
-    (taken,) = await both.client.accept(team("clocks"), by="ann")
+    (taken,) = await both.client.accept(team("clocks"), identity=Identity("ann"))
 
     assert (taken.name, taken.new) == ("brief", True)
     (listed,) = (await both.client.list(Filter("Task", "default"))).items

@@ -48,7 +48,7 @@ async def ended(client: Client, run_id: str) -> list[Any]:
 
 
 async def test_a_run_is_begun_once_however_often_it_is_asked_for_and_watched_to_its_end(admin) -> None:
-    order = RunOrder("writer", "go", "r1", "team-a", {"team": "docs"}, "ann")
+    order = RunOrder("writer", "go", "r1", "team-a", {"team": "docs"}, "root")
 
     first = await admin.begin_run(order)
     again = await admin.begin_run(order)

@@ -120,8 +120,8 @@ async def _store(
     remembered: list[Any] = status.get("discoveredTools") or []
     plan = plan_sync(server, announced, tools, remembered=remembered, accept=accept)
     versions = {tool["metadata"]["name"]: str(tool["metadata"]["resourceVersion"]) for tool in tools}
-    changes: list[Put | Delete] = [Put(tool, expect="absent") for tool in plan.create]
-    changes += [Put(tool, expect=versions[tool["metadata"]["name"]]) for tool in plan.update]
+    changes: list[Put | Delete] = [Put(tool, expect="absent", own=True) for tool in plan.create]
+    changes += [Put(tool, expect=versions[tool["metadata"]["name"]], own=True) for tool in plan.update]
     changes += [Delete(Key("Tool", server.namespace, name), expect=versions[name]) for name in plan.delete]
     changes += _tool_states(server, plan, {tool["metadata"]["name"]: tool for tool in tools})
     changes.append(_status(current, _ready(plan, connections, server)))

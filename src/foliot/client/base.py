@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.store.base import Change, Document, Filter, Page, Requirement, Rotation
 
 if TYPE_CHECKING:
@@ -61,8 +62,11 @@ class Client(Protocol):
         accepted under their names. Each has its `Conflict` as its error."""
         ...
 
-    async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
-        """Have the Tasks of mode `run` among these documents done, once each, however often this is called."""
+    async def accept(self, documents: Sequence[Document], *, identity: Identity = NOBODY) -> Sequence[Taken]:
+        """Have the Tasks of mode `run` among these documents done, once each, however often this is called.
+
+        `identity` is on whose behalf; a server goes by the credential.
+        """
         ...
 
     async def replace(self, document: Document) -> Outcome:

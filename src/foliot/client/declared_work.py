@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.kernel.identity import Identity
 from foliot.store.base import Database, Document
 from foliot.store.tasks import ENDED
 from foliot.work.base import Also, TaskInfo
@@ -76,10 +77,12 @@ class DeclaredWork:
                 found.append(Taken(space, name, await self._list.get(space, name), error=_done_once(space, name)))
         return found
 
-    async def accept(self, documents: Sequence[Document], *, by: str, recorded: Recorded | None = None) -> list[Taken]:
+    async def accept(
+        self, documents: Sequence[Document], *, identity: Identity, recorded: Recorded | None = None
+    ) -> list[Taken]:
         """Have the tasks among these documents done. Each by itself: one that cannot does not keep the others.
 
-        `recorded` is asked for what is stored together with each that is new.
+        `identity` is on whose behalf.         `recorded` is asked for what is stored together with each that is new.
         """
         wanted = [document for document in documents if is_work(document)]
         if not wanted:
@@ -90,7 +93,7 @@ class DeclaredWork:
                 space, name = document["metadata"]["namespace"], document["metadata"]["name"]
                 try:
                     also = recorded(space) if recorded is not None else None
-                    accepted = await tasks.accept_declared(document, by=by, also=also)
+                    accepted = await tasks.accept_declared(document, identity=identity, also=also)
                 except FoliotError as error:
                     taken.append(Taken(space, name, error=error))
                 else:

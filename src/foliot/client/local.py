@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from foliot.client.base import Applied, Outcome
 from foliot.client.missing import not_found
 from foliot.errors import Conflict, NotFound
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.store.base import (
     Change,
     DeclaredBy,
@@ -88,12 +89,12 @@ class LocalClient:
         return await self._work().opposed(documents)
 
     async def accept(
-        self, documents: Sequence[Document], *, by: str = "", recorded: Recorded | None = None
+        self, documents: Sequence[Document], *, identity: Identity = NOBODY, recorded: Recorded | None = None
     ) -> Sequence[Taken]:
         """See `Client`. `recorded` is as in `DeclaredWork.accept`."""
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
             return []
-        return await self._work().accept(documents, by=by, recorded=recorded)
+        return await self._work().accept(documents, identity=identity, recorded=recorded)
 
     async def apply(
         self,

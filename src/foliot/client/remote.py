@@ -22,6 +22,7 @@ from foliot.client.remote_triggers import RemoteTriggers
 from foliot.client.remote_work import RemoteWork
 from foliot.client.selecting import selector_text
 from foliot.errors import Conflict, NotFound, UsageError
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.kinds import find_kind
 from foliot.store.base import Change, Document, Filter, Key, Page, Requirement, Rotation
 from foliot.store.selectors import matches
@@ -125,7 +126,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         """See `Client`."""
         return await self._declared(documents, dryRun=True)
 
-    async def accept(self, documents: Sequence[Document], *, by: str = "") -> Sequence[Taken]:
+    async def accept(self, documents: Sequence[Document], *, identity: Identity = NOBODY) -> Sequence[Taken]:
         """See `Client`."""
         return await self._declared(documents)
 

@@ -38,12 +38,17 @@ class RemoteTooling(Asking):
         on_output: Callable[[str], None] | None = None,
     ) -> Called:
         """See `Tooling`. A call that has a key is asked for again when the connection breaks."""
-        body = {"arguments": arguments, "agent": asker.agent, "user": asker.user, "key": key}
+        body = {
+            "arguments": arguments,
+            "agent": asker.agent,
+            "user": asker.identity.user if asker.identity.by else "",
+            "key": key,
+        }
         path = f"{_at(name)}/call"
         return await self._post(path, body, Called, namespace=asker.namespace, timeout=PATIENCE, repeatable=bool(key))
 
     async def test_tool(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
-        body = {"arguments": arguments, "agent": asker.agent, "user": asker.user}
+        body = {"arguments": arguments, "agent": asker.agent, "user": asker.identity.user if asker.identity.by else ""}
         return await self._post(f"{_at(name)}/test", body, Judgement, namespace=asker.namespace, repeatable=True)
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class RunOrder(Struct, frozen=True):
     """A run of a declared agent that is to be begun. `run_id` is chosen by whoever asks, so that asking again finds it.
 
-    `user` is who it is done for, as budgets, conditions and records name him.
+    `user` is who it is done for, as budgets, conditions and records name him: by default whoever asks. Another name
+    needs the role impersonator.
     """
 
     agent: str
@@ -46,13 +47,17 @@ class RunStanding(Struct, frozen=True):
 
 
 class ForkOrder(Struct, frozen=True):
-    """A run from step `at` of another on, under the id `new_id`, with what is given here changed."""
+    """A run from step `at` of another on, under the id `new_id`, with what is given here changed.
+
+    `user` is as in `RunOrder`: whoever forks a run acts for themselves, not for whom it was run.
+    """
 
     at: int
     new_id: str
     prompt: str | None = None
     model: str | None = None
     input: str | None = None
+    user: str = ""
 
 
 class Replayed(Struct, frozen=True):

@@ -15,6 +15,7 @@ from foliot.kernel.folds import inputs_due
 from foliot.kernel.messages import Message
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
+from foliot.resources.reserved import is_reserved
 
 
 class Branch(Struct, frozen=True):
@@ -71,7 +72,7 @@ async def branch(
 
 def _is_given(label: str) -> bool:
     """Whether somebody chose this label. The others say how the original came about: by which task or request."""
-    return not label.startswith(("foliot.dev/", "openai.com/"))
+    return not is_reserved(label)
 
 
 def _told(state: State) -> tuple[Message, ...]:

@@ -10,6 +10,8 @@ from foliot.errors import InvalidInput
 
 # What can be typed again, stands in a path, and cannot be taken for an option.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
+# How ids begin that follow from names: turns of conversations, requests with a key, children of runs.
+MADE: Final = ("s-", "i-", "sub-")
 # Lower case without i, l, o, u: nothing to mistake when read aloud or typed from a screen.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -25,6 +27,19 @@ def check_run_id(run_id: str) -> None:
         raise InvalidInput(
             f"{run_id[:80]!r} cannot be the id of a run",
             hint="use up to 128 letters, digits, dots, dashes, underscores and colons, such as `order-17`",
+        )
+
+
+def check_chosen_id(run_id: str) -> None:
+    """Raises `InvalidInput` for an id that a caller cannot choose: one that another part of Foliot makes from names.
+
+    Whoever knows the names would know the id, and could be there before: a turn of a conversation, a child of a run.
+    """
+    check_run_id(run_id)
+    if run_id.startswith(MADE):
+        raise InvalidInput(
+            f"{run_id[:80]!r} cannot be chosen as the id of a run",
+            hint=f"ids that begin with {', '.join(MADE)} are made by the server",
         )
 
 

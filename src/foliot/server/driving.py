@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
 from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.kernel.identity import Identity
 from foliot.resources.fields import is_name
+from foliot.resources.reserved import check_labels
 from foliot.results import RunResult
 from foliot.server.context import Services
 from foliot.store.runs import TASK_LABEL, TERMINAL, Beside, Held, RunInfo
 
-# Labels with this beginning say what a run is to Foliot itself, and are not for its callers.
-RESERVED: Final = "foliot.dev/"
 
+async def begin_run(services: Services, order: RunOrder, identity: Identity, also: Beside) -> RunInfo:
+    """Begin the run as `identity`, or go on with the one of this id, as whoever began it; durable on return.
 
-async def begin_run(services: Services, order: RunOrder, also: Beside) -> RunInfo:
-    """Begin the run, or go on with the one of this id; durable on return. What `also` writes is stored with a new one.
+    What `also` writes is stored with a new one.
 
     Raises `NotFound` (the agent), `Conflict` when the id belongs to other work, `InvalidInput`.
     """
-    if taken := sorted(label for label in order.labels if label.startswith(RESERVED)):
-        raise InvalidInput(f"the label {taken[0]!r} cannot be given", hint=f"labels of {RESERVED} are Foliot's own")
+    check_labels(order.labels)
     if not is_name(order.agent):
         raise InvalidInput(f"{order.agent[:80]!r} does not name an agent", hint="give its name without the namespace")
     if not order.input.strip():
@@ -37,14 +37,14 @@ async def begin_run(services: Services, order: RunOrder, also: Beside) -> RunInf
             order.input,
             run_id=order.run_id,
             labels=order.labels,
-            user=order.user,
+            identity=identity,
             stream=True,
             check=False,
             also=also,
         )
         return await _driven(services, order.run_id, drive)
     if (info.namespace, info.agent) != (order.namespace, order.agent):
-        raise Conflict(f"the id {order.run_id!r} belongs to other work", hint="choose another id")
+        raise _taken(order.run_id)
     return await resume_run(services, info)
 
 
@@ -61,8 +61,10 @@ async def resume_run(services: Services, info: RunInfo) -> RunInfo:
     return await _driven(services, info.id, runtime.resume(info.id, stream=True, check=False))
 
 
-async def fork_run(services: Services, info: RunInfo, order: ForkOrder, also: Beside) -> RunInfo:
-    """Begin a run that shares the past of another. Asking again with the same new id finds it. Raises `Conflict`.
+async def fork_run(services: Services, info: RunInfo, order: ForkOrder, identity: Identity, also: Beside) -> RunInfo:
+    """Begin a run as `identity` that shares the past of another. Asking again with the same new id finds it.
+
+    Raises `Conflict`.
 
     What `also` writes is stored with a new one.
     """
@@ -77,14 +79,20 @@ async def fork_run(services: Services, info: RunInfo, order: ForkOrder, also: Be
             model=order.model,
             input=order.input,
             new_id=order.new_id,
+            identity=identity,
             stream=True,
             check=False,
             also=also,
         )
         return await _driven(services, order.new_id, drive)
-    if known.parent != info.id:
-        raise Conflict(f"the id {order.new_id!r} belongs to other work", hint="choose another id")
+    if (known.namespace, known.parent) != (info.namespace, info.id):
+        raise _taken(order.new_id)
     return known
+
+
+def _taken(id: str) -> Conflict:
+    """In the same words whosever it is."""
+    return Conflict(f"the id {id!r} belongs to other work", hint="choose another id")
 
 
 async def _driven(services: Services, run_id: str, drive: Coroutine[Any, Any, RunResult]) -> RunInfo:

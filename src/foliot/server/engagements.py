@@ -17,6 +17,7 @@ from foliot.engine.live import Recorded
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
 from foliot.kernel import events as e
 from foliot.kernel import task_events as t
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Usage
 from foliot.results import RunResult
 from foliot.runtime import Adjust, Runtime
@@ -49,7 +50,7 @@ class Turn:
     adjust: Adjust | None = None
     structured: bool = False
     by: str = ""
-    user: str = ""
+    identity: Identity = NOBODY
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     idempotency_key: str = ""
     act: ActRecord | None = None
@@ -130,7 +131,7 @@ class RunEngagement:
                     turn.input,
                     run_id=turn.id,
                     labels=turn.labels,
-                    user=turn.user,
+                    identity=turn.identity,
                     history=turn.history,
                     adjust=turn.adjust,
                     stream=True,
@@ -245,7 +246,7 @@ class TaskEngagement:
                 extra_system_prompt=turn.instructions,
                 spawned_by=turn.labels.get(VIA_LABEL, ""),
                 by=turn.by,
-                user=turn.user,
+                identity=turn.identity,
             ),
             also=turn.act.record_beside if turn.act is not None else None,
         )

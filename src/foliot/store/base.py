@@ -86,11 +86,13 @@ class Put:
     `document` carries kind, metadata (name, namespace, labels, annotations), spec, and status when `status` is set.
     `expect` is the precondition: "any", "absent" (create only), "present" (update only), or the exact
     resourceVersion. `only="status"` leaves spec and metadata as they are; `only="spec"` keeps the stored status.
+    `own`: Foliot itself writes it, with labels and annotations that nobody else can set (see resources/reserved.py).
     """
 
     document: Document
     expect: str = "any"
     only: Literal["spec", "status"] = "spec"
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

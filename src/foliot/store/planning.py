@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.resources.reserved import keep_reserved
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, Written
 from foliot.store.documents import SYSTEM_METADATA, decode, encode, key_text, labels_of, same
 from foliot.store.secrets import KIND as SECRET
@@ -121,6 +122,9 @@ class _Batch:
 
     def _put(self, each: Keyed, change: Put, stored: Stored | None, uid: str) -> Written:
         document = self._incoming(each.key, change.document, stored)
+        if not change.own and self.by is not THE_PROCESS:
+            before = stored.document["metadata"] if stored is not None else None
+            document["metadata"] = keep_reserved(document["metadata"], before, str(each.key))
         if stored is None:
             system = {"uid": uid, "generation": 1, "createdAt": self.now, "declaredBy": self._declarer()}
             return self._keep(each, "created", 0, document, system)
@@ -244,5 +248,5 @@ def _object(key: Key, document: Document, part: str) -> dict[str, Any]:
 def keyed(change: Put | Delete, document: Document | None, key: Key) -> Keyed:
     """A change with its key as text, and with the document that is safe to keep."""
     if isinstance(change, Put) and document is not None:
-        change = Put(document, change.expect, change.only)
+        change = Put(document, change.expect, change.only, change.own)
     return Keyed(key, key_text(key), change)

@@ -13,6 +13,7 @@ from foliot.errors import InvalidInput
 from foliot.kernel.identity import NOBODY
 from foliot.resources.durations import seconds
 from foliot.resources.fields import NAME_RULE, is_name
+from foliot.resources.reserved import check_labels
 from foliot.work.base import PRIORITIES, Command, Requirements, RetryRule
 from foliot.work.inbox import first_words
 
@@ -75,11 +76,12 @@ def encode_command(command: Command) -> str:
 
 
 def command_of(document: Mapping[str, Any]) -> Command:
-    """What a Task resource asks for. Its name becomes the name of the task."""
+    """What a Task resource asks for. Its name becomes the name of the task. Raises `InvalidInput` for its labels."""
     metadata: dict[str, Any] = document["metadata"]
     spec: dict[str, Any] = document.get("spec", {})
     retry: dict[str, Any] = {**(spec.get("retry") or {}), **_given(spec.get("message_retry"))}
     needs: dict[str, Any] = spec.get("requirements") or {}
+    check_labels(metadata.get("labels") or ())
     return Command(
         target_kind="system" if spec.get("system") else "agent",
         target=spec.get("system") or spec.get("agent", ""),

@@ -19,6 +19,7 @@ from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.graph import advance, encode_state, new_state
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.task_codec import decode_fact, encode_fact, fact_type
 from foliot.kernel.task_events import TaskAccepted, TaskCancelRequested, TaskEvent, TaskRequeued, TimerWentOff
 from foliot.kernel.traces import new_trace, read_context
@@ -143,12 +144,14 @@ class TaskService(TaskList):
         return await self.accept(from_template(template, command))
 
     async def accept_declared(
-        self, document: dict[str, Any], *, by: str = "", also: Also | None = None
+        self, document: dict[str, Any], *, identity: Identity = NOBODY, also: Also | None = None
     ) -> Accepted | None:
         """The task that a Task resource asks for; None for a template. Applying it again finds the same task."""
         if document.get("spec", {}).get("mode", "run") == "template":
             return None
-        return await self.accept(msgspec.structs.replace(command_of(document), by=by), also=also)
+        return await self.accept(
+            msgspec.structs.replace(command_of(document), by=identity.actor, identity=identity), also=also
+        )
 
     async def _known(self, command: Command, content: str) -> Accepted | None:
         """The task that was accepted for this key, or under this name. Raises `Conflict` when it is another one."""

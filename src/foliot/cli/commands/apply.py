@@ -15,6 +15,7 @@ from foliot.cli.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied, Outcome
 from foliot.errors import Conflict, FoliotError
+from foliot.kernel.identity import acting
 from foliot.store.base import Requirement
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def _apply(
             return applied, ()
         from foliot.cli.runtimes import whoami  # brings the whole runtime along, which few manifests need
 
-        return applied, await client.accept(documents, by=whoami())
+        return applied, await client.accept(documents, identity=acting("", whoami(), "cli"))
 
 
 def _refuse(opposed: Sequence[Taken]) -> None:

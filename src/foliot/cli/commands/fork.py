@@ -11,7 +11,7 @@ from foliot.cli.connect import connected, run
 from foliot.cli.errors import INTERRUPTED
 from foliot.cli.far_runs import fork_there
 from foliot.cli.live import Look, finish, leave, watch_run
-from foliot.cli.runtimes import Reach, reached, run_argument, run_of
+from foliot.cli.runtimes import Reach, reached, run_argument, run_of, whoami
 from foliot.cli.runview.base import Opening
 from foliot.cli.terminal import out, paint
 from foliot.client.run_standing import ForkOrder
@@ -19,6 +19,7 @@ from foliot.client.work import Work
 from foliot.engine.ids import new_run_id
 from foliot.engine.story.amounts import counted, money
 from foliot.errors import InvalidInput, UsageError
+from foliot.kernel.identity import acting
 from foliot.printable import one_line, visible
 from foliot.results import RunFailedError
 from foliot.store.runs import TERMINAL
@@ -102,6 +103,7 @@ async def _watched(reach: Reach, opening: Opening, original: str, order: ForkOrd
             model=order.model,
             input=order.input,
             new_id=order.new_id,
+            identity=acting("", whoami(), "cli"),
             stream=not look.quiet,
             check=False,
         ),

@@ -18,7 +18,7 @@ from foliot.cli.errors import warn
 from foliot.cli.far_runs import run_there
 from foliot.cli.live import Look, finish, leave, watch_run
 from foliot.cli.manifests import files_option, load, located
-from foliot.cli.runtimes import reached
+from foliot.cli.runtimes import reached, whoami
 from foliot.cli.runview.base import Opening, View
 from foliot.cli.staying import stay, stays, wait_option
 from foliot.cli.terminal import out, paint
@@ -30,6 +30,7 @@ from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.story.amounts import counted, duration
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.events import RunCreated
+from foliot.kernel.identity import acting
 from foliot.results import RunResult
 from foliot.runtime import Runtime
 from foliot.store.runs import TERMINAL
@@ -186,7 +187,13 @@ async def _run_here(
 
     async def drive() -> RunResult:
         result = await runtime.run(
-            agent, input, run_id=opening.run_id, labels=labels, user=user, stream=stream, check=False
+            agent,
+            input,
+            run_id=opening.run_id,
+            labels=labels,
+            identity=acting(user, whoami(), "cli"),
+            stream=stream,
+            check=False,
         )
         return await stay(runtime, view, result, stream=stream, ask_here=look.ask_here) if look.wait else result
 

@@ -22,6 +22,7 @@ from foliot.cli.task_names import find_task, task_argument
 from foliot.cli.task_orders import EXAMPLE, Order, choose_name, parse_pairs, understand
 from foliot.cli.terminal import out
 from foliot.errors import FoliotError, UsageError
+from foliot.kernel.identity import acting
 from foliot.store.tasks import ENDED
 from foliot.work.base import PRIORITIES, Accepted
 from foliot.work.story.document import outline
@@ -99,7 +100,9 @@ async def _run(order: Order, manner: Manner) -> int:
         raise UsageError("What should be done, and by whom? TARGET is empty.", hint=EXAMPLE)
     command, declared = await understand(order, quiet=manner.quiet or manner.as_json)
     async with reached(*_folders(order.target)) as reach:
-        command = replace(await choose_name(reach.work, command, declared, order), by=whoami())
+        command = replace(
+            await choose_name(reach.work, command, declared, order), by=whoami(), identity=acting("", whoami(), "cli")
+        )
         try:
             accepted = await reach.work.submit(command)
         except FoliotError as error:

@@ -201,9 +201,10 @@ def _judged(judgement: Judgement) -> dict[str, Any]:
 
 
 def _asker(agent: str) -> Asker:
+    from foliot.kernel.identity import acting
     from foliot.offering import Asker
 
-    return Asker(namespace(), agent, whoami())
+    return Asker(namespace(), agent, acting("", whoami(), "cli"))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -66,12 +66,17 @@ class CallEntry(Struct, gc=False):
 
 
 class CallerEntry(Struct, frozen=True, gc=False):
+    """On whose behalf. `by` is who acted for the user, `via` the way in, `ancestors` the agents above."""
+
+    ancestors: list[str] | UnsetType
+    by: str | UnsetType
     depth: int
     model: str
     roles: list[str]
     system: str
     task: str
     user: str
+    via: str | UnsetType
 
 
 class Metering(Struct, frozen=True, gc=False):
@@ -98,9 +103,10 @@ def entry_of(
     tool, run_id, call_id, key, trace_id, digest, version = _texts(
         call.tool, call.run_id, call.call_id, call.idempotency_key, call.trace_id, call.schema_digest, version
     )
-    namespace, agent, user, model, task, system, *roles = _texts(
-        caller.namespace, caller.agent, caller.user, caller.model, caller.task, caller.system, *caller.roles
+    namespace, agent, model, task, system, *roles = _texts(
+        caller.namespace, caller.agent, caller.model, caller.task, caller.system, *caller.roles
     )
+    user, by, via = _texts(caller.user, caller.by, caller.via)
     ended = record.result if record.moment == "finished" else None
     return CallEntry(
         agent,
@@ -109,7 +115,17 @@ def entry_of(
         record.at,
         call.attempt,
         call_id,
-        CallerEntry(caller.depth, model, roles, system, task, user),
+        CallerEntry(
+            _texts(*caller.ancestors) or UNSET,
+            by or UNSET,
+            caller.depth,
+            model,
+            roles,
+            system,
+            task,
+            user,
+            via or UNSET,
+        ),
         _decision(record, masker) if record.asks or record.moment == "refused" else _NOBODY_ASKED,
         definition.effect if definition else "",
         key,

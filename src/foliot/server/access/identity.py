@@ -88,6 +88,10 @@ class Caller:
             )
         return acting(wanted, self.name, via)
 
+    def acting_for_self(self, via: str) -> Identity:
+        """The identity of what they do in their own name."""
+        return acting("", self.name, via)
+
     def narrowed(self, wanted: Filter) -> Filter | None:
         """The filter, for what they can see of it; None when that is nothing."""
         if wanted.namespace is not None:

@@ -141,7 +141,6 @@ class Calls:
         digest = derived_id(target.kind, target.name, message)
         if key:
             id = f"i-{derived_id(who.namespace, who.caller.name, target.name, key)}"
-        known = who.caller.known_by != "anonymous"
         kind = str(target.document["kind"])
         act = ActRecord(self._runtime, who.caller, "started", kind, who.namespace, target.name, run_id=id)
         turn = Turn(
@@ -150,7 +149,7 @@ class Calls:
             id,
             structured=target.output_schema is not None,
             by=who.caller.name,
-            user=who.caller.name if known else "",
+            identity=who.caller.acting_for_self("mcp"),
             labels={VIA_LABEL: "mcp", CALLER_LABEL: who.caller.name, REQUEST_LABEL: digest},
             act=act,
         )

@@ -99,7 +99,7 @@ def governed_tool(offered: Offered) -> types.Tool:
 
 
 def asker_of(who: Who) -> Asker:
-    return Asker(who.namespace, user=who.caller.name)
+    return Asker(who.namespace, identity=who.caller.acting_for_self("mcp"))
 
 
 async def _allowed(runtime: Runtime, who: Who, offered: Offered) -> bool:

@@ -112,7 +112,6 @@ def _turn(
     history: tuple[Message, ...],
     labels: dict[str, str],
 ) -> Turn:
-    known = asker.caller.known_by != "anonymous"
     return Turn(
         target,
         said,
@@ -122,8 +121,8 @@ def _turn(
         adjust=partial(adjusted, order),
         structured=bool(order.schema or target.output_schema),
         by=asker.caller.name,
-        # Budgets go by this name: whoever holds a token cannot choose another. Without tokens there is only a word.
-        user=asker.caller.name if known else order.user,
+        # What the request calls its `user` is a label: whoever holds a token cannot choose who pays.
+        identity=asker.caller.acting_for_self("openai"),
         labels=labels,
     )
 

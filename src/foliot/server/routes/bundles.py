@@ -64,7 +64,7 @@ async def apply(
                 "new": each.new,
                 **({"error": {"code": each.error.code, "detail": each.error.message}} if each.error else {}),
             }
-            for each in await services.client.accept(documents, by=caller.name, recorded=acts)
+            for each in await services.client.accept(documents, identity=caller.acting_for_self("http"), recorded=acts)
         ]
         acts.tell()
     outcomes = [

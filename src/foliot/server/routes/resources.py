@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import NotFound
+from foliot.resources.reserved import STEERING
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
 from foliot.server.bodies import as_object, manifest, mapping
 from foliot.server.context import CallerDep, ServicesDep
@@ -42,7 +43,7 @@ from foliot.store.base import Document, Key, Page
 router = new_router("resources")
 
 # What a status would decide is decided elsewhere, or there is none.
-WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", "ToolApproval", "McpServer"})
+WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", *STEERING})
 
 
 @router.get("/v1/{kind}")

@@ -124,7 +124,7 @@ async def accept(
         declaring = Declaring(services, caller, request.scope[REQUEST_ID])
         written = await declaring.put(document, conditions(None, None, dryRun))
         return resource(written.document, 201 if written.action == "created" else 200)
-    command = msgspec.structs.replace(command_of(document), by=caller.name)
+    command = msgspec.structs.replace(command_of(document), by=caller.name, identity=caller.acting_for_self("http"))
     if idempotency_key:
         command = msgspec.structs.replace(command, idempotency_key=idempotency_key)
     if conditions(None, None, dryRun).dry:

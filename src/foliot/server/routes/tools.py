@@ -16,7 +16,6 @@ from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import Name, Namespace, space
 from foliot.server.responses import Json
-from foliot.server.routes.work_tasks import who
 
 if TYPE_CHECKING:
     from foliot.client.local_tooling import LocalTooling
@@ -75,7 +74,7 @@ async def judged(
 def _asker(where: str, order: ToolOrder, caller: Caller) -> Asker:
     from foliot.offering import Asker
 
-    return Asker(where, order.agent, who(caller, order.user))
+    return Asker(where, order.agent, caller.identity(where, "http", user=order.user))
 
 
 def _tooling(services: Services) -> LocalTooling:

@@ -15,7 +15,7 @@ from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.client.work import Answered
 from foliot.engine.approval.grants import new_grant_name
 from foliot.engine.approval.service import Decision
-from foliot.engine.ids import check_run_id
+from foliot.engine.ids import check_chosen_id
 from foliot.errors import InvalidInput, NotFound
 from foliot.server.access.guard import ROLE, new_router
 from foliot.server.access.identity import Caller
@@ -108,9 +108,10 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
     order = await form(request, RunOrder)
     if order.namespace != space(namespace):
         raise InvalidInput("the namespace of the order is not that of the request")
-    check_run_id(order.run_id)
+    check_chosen_id(order.run_id)
+    identity = caller.identity(order.namespace, "http", user=order.user)
     done = _act(services, caller, request, "begun", "Run", order.namespace, order.run_id)
-    info = await begin_run(services, order, done.record)
+    info = await begin_run(services, order, identity, done.record)
     done.tell()
     return Json(info)
 
@@ -142,11 +143,12 @@ async def fork(name: Name, request: Request, services: ServicesDep, caller: Call
     """Run again from a step on, with something changed, beside the original; driven here."""
     info = await _run(services, caller, request, name)
     order = await form(request, ForkOrder)
-    check_run_id(order.new_id)
+    check_chosen_id(order.new_id)
+    identity = caller.identity(info.namespace, "http", user=order.user)
     if order.at < 1:
         raise InvalidInput(f"there is no step {order.at}")
     done = _act(services, caller, request, "forked", "Run", info.namespace, order.new_id)
-    forked = await fork_run(services, info, order, done.record)
+    forked = await fork_run(services, info, order, identity, done.record)
     done.tell()
     return Json(forked)
 

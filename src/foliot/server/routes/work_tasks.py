@@ -21,6 +21,7 @@ from foliot.client.declared_work import is_work
 from foliot.client.local_work import LocalWork
 from foliot.errors import InvalidInput
 from foliot.resources.kinds import KINDS
+from foliot.resources.reserved import check_labels, check_spawner
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
 from foliot.server.access.identity import Caller
 from foliot.server.acts import AcceptedTasks, ActRecord
@@ -68,8 +69,8 @@ class Act(msgspec.Struct, frozen=True):
 
 
 def who(caller: Caller, given: str) -> str:
-    """The name in records: the caller's own word counts only where nobody is known, at the machine of the server."""
-    return given or caller.name if caller.known_by == "anonymous" else caller.name
+    """The name in records: that of the credential. What an older client says of itself (`given`) does not count."""
+    return caller.name
 
 
 def spaces(caller: Caller, namespace: str | None) -> list[str | None]:
@@ -114,7 +115,7 @@ async def accept_declared(
         taken = await services.client.opposed(documents)
     else:
         acts = AcceptedTasks(services.runtime, caller, "accepted", request.scope[REQUEST_ID])
-        taken = await services.client.accept(documents, by=who(caller, ""), recorded=acts)
+        taken = await services.client.accept(documents, identity=caller.acting_for_self("http"), recorded=acts)
         acts.tell()
     return Json([wire.taken_to_wire(each) for each in taken])
 
@@ -132,7 +133,10 @@ async def submit(
     if command.namespace != space(namespace):
         raise InvalidInput("the namespace of the command is not that of the request")
     key = idempotency_key or command.idempotency_key
-    command = msgspec.structs.replace(command, by=who(caller, command.by), idempotency_key=key)
+    check_labels(command.labels)
+    check_spawner(command.spawned_by)
+    identity = caller.identity(command.namespace, "http", user=command.user)
+    command = msgspec.structs.replace(command, by=caller.name, user="", identity=identity, idempotency_key=key)
     act = _act(services, caller, request, "accepted", command.namespace)
     accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task)
     act.tell()

@@ -10,9 +10,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.identity import Identity
 from foliot.resources.durations import seconds
 from foliot.resources.placeholders import fill
-from foliot.store.base import Document, Key
+from foliot.store.base import DeclaredBy, Document, Key
 from foliot.work.base import Command
 from foliot.work.triggers.catch_up import CatchUp, first_after
 from foliot.work.triggers.slots import Once, Timing, timing_of, zone_of
@@ -48,6 +49,12 @@ class Schedule(Struct, frozen=True):
     created: float
     updated: float
     generation: int
+    declarer: str = ""
+
+    @property
+    def via(self) -> str:
+        """The way in of its tasks."""
+        return f"schedule:{self.key.name}"
 
     @property
     def spawner(self) -> str:
@@ -91,6 +98,7 @@ def read_schedule(document: Document) -> Schedule:
         created=created,
         updated=datetime.fromisoformat(metadata.get("updatedAt") or metadata["createdAt"]).timestamp(),
         generation=metadata["generation"],
+        declarer=DeclaredBy.of(document).user,
     )
 
 
@@ -108,7 +116,9 @@ def manual_order(schedule: Schedule, slot: int, *, by: str, given: Mapping[str, 
     name = f"{_plain(schedule.key.name)}-manual-{stamp:%Y%m%d-%H%M%S}-{slot % 1000:03}"
     key = f"{schedule.spawner}:manual:{slot}"
     command = _command(schedule, slot / 1000, "manual", name, key, {**schedule.input, **given})
-    return Order(schedule.ref, msgspec.structs.replace(command, by=by or command.by))
+    if by:  # who asks for it acts: the declarer has a say in what the clock does, and not in this
+        command = msgspec.structs.replace(command, by=by, identity=Identity(by, via=schedule.via))
+    return Order(schedule.ref, command)
 
 
 def encode_order(order: Order) -> str:
@@ -141,6 +151,7 @@ def _command(schedule: Schedule, slot: float, trigger: str, name: str, key: str,
         labels=labels,
         spawned_by=schedule.spawner,
         by=f"schedule:{schedule.key.namespace}/{schedule.key.name}",
+        identity=Identity(schedule.declarer, via=schedule.via),
     )
 
 

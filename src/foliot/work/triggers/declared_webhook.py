@@ -10,11 +10,12 @@ from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
+from foliot.kernel.identity import Identity
 from foliot.resources.definitions.task_webhook import PROFILES
 from foliot.resources.durations import seconds
 from foliot.resources.json_paths import look_up
 from foliot.resources.placeholders import fill
-from foliot.store.base import Document, Key
+from foliot.store.base import DeclaredBy, Document, Key
 from foliot.work.base import Command
 from foliot.work.triggers.signatures import Headers, Scheme
 
@@ -61,6 +62,12 @@ class Webhook(Struct, frozen=True):
     rate: Rate | None
     keep: int
     generation: int
+    declarer: str = ""
+
+    @property
+    def via(self) -> str:
+        """The way in of its tasks."""
+        return f"webhook:{self.key.name}"
 
     @property
     def spawner(self) -> str:
@@ -122,6 +129,7 @@ def read_webhook(document: Document) -> Webhook:
         rate=_rate(rate) if rate is not None else None,
         keep=100 if keep is None else keep,
         generation=metadata["generation"],
+        declarer=DeclaredBy.of(document).user,
     )
 
 
@@ -213,6 +221,7 @@ def command_for(webhook: Webhook, parcel: Parcel, event_id: str, *, taken_at: in
         },
         spawned_by=webhook.spawner,
         by=f"webhook:{webhook.key.namespace}/{webhook.key.name}",
+        identity=Identity(webhook.declarer, via=webhook.via),
     )
 
 

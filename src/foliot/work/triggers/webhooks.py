@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.errors import Conflict, FoliotError, NotFound, SecretError
+from foliot.kernel.identity import Identity
 from foliot.resources.event_filters import FilterFailed, event_filter
 from foliot.store.base import Database, Key, ResourceStore
 from foliot.store.triggers import Taken, delivery_of, settle_event, take_event
@@ -161,7 +162,9 @@ class Webhooks:
         key = f"{webhook.spawner}:replay:{delivery_id}:{taken_at}"
         name = f"{task_name(webhook, event_id)}-r{taken_at:x}"
         command = command_for(webhook, parcel, event_id, taken_at=taken_at, key=key, name=name)
-        accepted = await self._tasks.accept_template(webhook.ref, replace(command, by=by or command.by))
+        if by:  # who asks for it acts, not whoever declared the webhook
+            command = replace(command, by=by, identity=Identity(by, via=webhook.via))
+        accepted = await self._tasks.accept_template(webhook.ref, command)
         event = Event(
             "accepted", "replayed", 202, f"replay of {delivery_id}", event_id, accepted.task.id, delivery.body
         )

@@ -1,0 +1,84 @@
+"""Names that Foliot keeps for itself: labels, annotations and status that decide something, and so cannot be chosen.
+
+What stands here is refused wherever somebody else writes it: in the metadata of resources, with runs and tasks, and in
+the status of kinds whose status steers. Foliot's own parts write them through the store, not through these checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+from foliot.errors import InvalidInput
+
+PREFIXES: Final = ("foliot.dev/", "openai.com/")
+OWN: Final = "foliot.dev/"
+
+# The names below `foliot.dev/` that people may set: none of them gives anybody anything.
+#   managed-by   on what `apply` made. It lets the resource be pruned, by somebody who may delete it anyway.
+#   loadtest     marks the tasks of a load test.
+OPEN: Final = frozenset({"foliot.dev/managed-by", "foliot.dev/loadtest"})
+
+# Kept for Foliot, and what each would let somebody do:
+#   user, by, caller, via, request, session    be shown, or gone on with, as somebody else
+#   task, run                                  have a run or an approval count as part of other work
+#   task-schedule*, task-webhook*, webhook-*   have a task count as made by a trigger
+#   mcp-server, mcp-generated, mcp-pin,
+#   mcp-quarantine                             take a tool out of quarantine, or past what was agreed to
+
+# Kinds whose status decides something, and what. It is written by Foliot alone; `PUT …/status` refuses it.
+STEERING: Final[Mapping[str, str]] = {
+    "McpServer": "which definitions of tools were agreed to",
+    "Task": "whether work is done",
+    "TaskSchedule": "which tasks are under way",
+    "TaskWebhook": "the address that deliveries are taken at",
+    "Tool": "whether a tool is kept from use",
+    "ToolApproval": "whether a call was approved",
+    "Worker": "who may be given work",
+}
+# What a task was spawned by, when a trigger made it.
+_SPAWNERS: Final = ("schedule:", "webhook:")
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a label or annotation of this name is Foliot's own."""
+    return name.startswith(PREFIXES) and name not in OPEN
+
+
+def check_labels(labels: Iterable[str], *, what: str = "label") -> None:
+    """Raises `InvalidInput` for a label of a run or task that its caller cannot choose."""
+    if taken := sorted(name for name in labels if is_reserved(name)):
+        raise InvalidInput(
+            f"the {what} {taken[0][:80]!r} cannot be given", hint=f"labels of {' and '.join(PREFIXES)} are Foliot's own"
+        )
+
+
+def check_spawner(word: str) -> None:
+    """Raises `InvalidInput` for work that pretends to be made by a trigger."""
+    if word.startswith(_SPAWNERS):
+        raise InvalidInput("spawned_by: only a schedule or a webhook can say so", hint="leave it out")
+
+
+def keep_reserved(given: dict[str, Any], stored: Mapping[str, Any] | None, which: str) -> dict[str, Any]:
+    """The metadata `given` with the reserved labels and annotations that are `stored`, whether or not it has them.
+
+    Raises `InvalidInput` for one that is not stored so. `which` names the resource in the error.
+    """
+    kept = dict(given)
+    for part in ("labels", "annotations"):
+        before = _texts(stored.get(part) if stored is not None else None)
+        after = _texts(given.get(part))
+        for name, value in after.items():
+            if name.startswith(OWN) and is_reserved(name) and before.get(name) != value:
+                raise InvalidInput(
+                    f"{which}: metadata.{part} cannot set {name[:80]!r}",
+                    hint=f"names of {OWN} are Foliot's own; leave it out",
+                )
+        own = {name: value for name, value in before.items() if name.startswith(OWN) and is_reserved(name)}
+        if own:
+            kept[part] = {**after, **own}
+    return kept
+
+
+def _texts(part: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", part) if isinstance(part, dict) else {}
