@@ -116,7 +116,7 @@ def entry_of(
         call.attempt,
         call_id,
         CallerEntry(
-            _texts(*caller.ancestors) or UNSET,
+            [*_texts(*caller.ancestors)] or UNSET,
             by or UNSET,
             caller.depth,
             model,
