@@ -119,6 +119,13 @@ def is_dry(given: str | None) -> bool:
             raise BadParameter(f"dryRun: {given!r} cannot be used", hint="true or false")
 
 
+def one_key(header: str | None, body: str) -> str:
+    """Return the idempotency key of a request. Raises `BadParameter` when header and body have different ones."""
+    if header and body and header != body:
+        raise BadParameter("Idempotency-Key is not the idempotency_key of the body", hint="give one of them")
+    return header or body
+
+
 def last_event(request: Request, position: str | None) -> str | None:
     """Where a stream goes on: what a client that reconnects says, else what the address says."""
     return request.headers.get("last-event-id") or position or None

@@ -124,8 +124,11 @@ class Tasks(Protocol):
     What `also` writes is stored together with what is done, or not at all; when nothing is done, it is not asked.
     """
 
-    async def accept(self, command: Command, *, also: Also | None = None) -> Accepted:
-        """Durable on return. Raises `InvalidInput`, `NotFound` (the target), `Conflict` (same key, other content)."""
+    async def accept(self, command: Command, *, also: Also | None = None, keyed_by: str = "") -> Accepted:
+        """Durable on return. Raises `InvalidInput`, `NotFound` (the target), `Conflict` (same key, other content).
+
+        `keyed_by` is whoever the idempotency key belongs to: the same key of somebody else is another key.
+        """
         ...
 
     async def accept_template(self, ref: str, command: Command) -> Accepted:

@@ -20,6 +20,8 @@ from foliot.work.inbox import first_words
 # A webhook may hand on a body of 1 MiB, and says a few words of its own.
 LARGEST = 2 * 1024 * 1024
 LONGEST_KEY = 255
+# How stored keys begin that have an owner.
+_OWNED = "by:"
 # What may differ between two requests that are the same: who asked, and how the task is called.
 _NOT_CONTENT = {
     **dict.fromkeys(("name", "by", "idempotency_key", "trace", "template"), ""),
@@ -30,6 +32,15 @@ _TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "
 # What a command after a template does not simply take from one of the two.
 _MERGED = frozenset({"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template"})
 _encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def owned_key(owner: str, key: str) -> str | None:
+    """Return a key as it is stored: that of one owner is never that of another. Keys without an owner stay plain."""
+    if not key:
+        return None
+    if not owner and not key.startswith(_OWNED):
+        return key
+    return _OWNED + sha256(f"{owner}\0{key}".encode()).hexdigest()
 
 
 def normalise(command: Command) -> Command:

@@ -30,7 +30,7 @@ from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.advancing import TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
 from foliot.work.base import PRIORITIES, Accepted, Also, Command, Definitions, TargetKind, TaskInfo, TaskRecord
 from foliot.work.bundle import Bundles
-from foliot.work.commands import command_of, content_digest, encode_command, from_template, normalise
+from foliot.work.commands import command_of, content_digest, encode_command, from_template, normalise, owned_key
 from foliot.work.inbox import first_words
 from foliot.work.listing import TaskList
 from foliot.work.pinning import Pinner
@@ -69,15 +69,16 @@ class TaskService(TaskList):
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
-    async def accept(self, command: Command, *, also: Also | None = None) -> Accepted:
+    async def accept(self, command: Command, *, also: Also | None = None, keyed_by: str = "") -> Accepted:
         """See `Tasks`."""
         command = normalise(command)
         content = content_digest(command)
+        stored_key = owned_key(keyed_by, command.idempotency_key)
         try:
             pinned, data = await self._pinner.pin(command)
         except FoliotError:
             # What it was pinned to when it was accepted may be gone by now.
-            if (known := await self._known(command, content)) is not None:
+            if (known := await self._known(command, content, stored_key)) is not None:
                 return known
             raise
         self._bundles.keep(pinned)
@@ -98,7 +99,7 @@ class TaskService(TaskList):
             name=name,
             target_kind=command.target_kind,
             target=command.target,
-            idempotency_key=command.idempotency_key or None,
+            idempotency_key=stored_key,
             digest=content,
             priority=PRIORITIES[command.priority],
             lane=command.lane,
@@ -127,7 +128,7 @@ class TaskService(TaskList):
 
         made = await self._db.write(body)
         if made is None:  # it was accepted before, or the key or the name is another task's
-            if (known := await self._known(command, content)) is not None:
+            if (known := await self._known(command, content, stored_key)) is not None:
                 return known
             raise Conflict(f"there is already a task {name!r}", hint="choose another name, or none")
         key, tickets = made
@@ -149,20 +150,20 @@ class TaskService(TaskList):
         """The task that a Task resource asks for; None for a template. Applying it again finds the same task."""
         if document.get("spec", {}).get("mode", "run") == "template":
             return None
-        return await self.accept(
-            msgspec.structs.replace(command_of(document), by=identity.actor, identity=identity), also=also
-        )
+        command = msgspec.structs.replace(command_of(document), by=identity.actor, identity=identity)
+        # A manifest is shared: whoever applies it again finds the task of the first.
+        return await self.accept(command, also=also, keyed_by="manifest")
 
-    async def _known(self, command: Command, content: str) -> Accepted | None:
+    async def _known(self, command: Command, content: str, stored_key: str | None) -> Accepted | None:
         """The task that was accepted for this key, or under this name. Raises `Conflict` when it is another one."""
         found: list[Row] = []
-        if command.idempotency_key:
+        if stored_key is not None:
             found = await self._db.read(
                 "task_by_command",
                 namespace=command.namespace,
                 target_kind=command.target_kind,
                 target=command.target,
-                idempotency_key=command.idempotency_key,
+                idempotency_key=stored_key,
             )
             if found and found[0]["digest"] != content:
                 raise Conflict(

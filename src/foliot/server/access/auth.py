@@ -166,7 +166,7 @@ class TokenAuth:
             return known[1]
         assert self.logins.oidc is not None, "asked only where there is a provider"
         claims, name, grants = await self.logins.oidc.bearer(text)
-        caller = Caller(name, "oidc", granted_each(grants))
+        caller = Caller(name, "oidc", granted_each(grants), str(claims.get("sub") or ""))
         if len(self._vouched) >= MOST_KNOWN:
             self._vouched.clear()
         self._vouched[text] = (float(claims["exp"]) + LEEWAY, caller)
@@ -180,7 +180,7 @@ class TokenAuth:
         session = await self.logins.sessions.find(text, now=now)
         if session is None:
             return None
-        return Holder(Caller(session.name, "session", granted_each(session.grants)), session)
+        return Holder(session_caller(session), session)
 
     def _is_due(self, key: str, now: float, every: float) -> bool:
         """Whether the last use of something was noted so long ago that it is worth a write."""
@@ -232,7 +232,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _caller(info: TokenInfo) -> Caller:
-    return Caller(info.name, "token", granted(info.namespaces, [role_named(role) for role in info.roles]))
+    return Caller(info.name, "token", granted(info.namespaces, [role_named(role) for role in info.roles]), info.id)
+
+
+def session_caller(session: LoginSession) -> Caller:
+    """Return whoever a session belongs to: an account, or somebody whom the identity provider vouched for."""
+    return Caller(session.name, "session", granted_each(session.grants), session.user_id or f"oidc {session.name}")
 
 
 def _bearer(scope: MutableMapping[str, Any]) -> str | None:

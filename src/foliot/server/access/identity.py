@@ -40,11 +40,21 @@ def role_named(word: str) -> Role:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`name` is what records of their acts say. `grants` are the roles by namespace, `*` being all of them."""
+    """`name` is what records of their acts say. `grants` are the roles by namespace, `*` being all of them.
+
+    `id` is that of the credential, or of the account behind it: names are chosen by people, and a token may be called
+    as an account is. Blank where the name is all there is.
+    """
 
     name: str
     known_by: HowKnown
     grants: Mapping[str, frozenset[Role]]
+    id: str = ""
+
+    @property
+    def principal(self) -> str:
+        """What idempotency keys, rates and sessions of this caller belong to, and of nobody else."""
+        return f"{self.known_by}:{self.id or self.name}"
 
     def may(self, role: Role, namespace: str) -> bool:
         """Whether they hold the role in this namespace; `*` asks for all namespaces."""

@@ -88,7 +88,7 @@ class Rates:
     def count_caller(self, caller: Caller) -> None:
         """One request of somebody who is known. Raises `TooMany`, which says when to come back."""
         if caller.known_by not in ("local", "anonymous"):
-            self.count(f"{caller.known_by}:{caller.name}")
+            self.count(caller.principal)
 
     def count(self, name: str) -> None:
         """One request under a name. Raises `TooMany`."""

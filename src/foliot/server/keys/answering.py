@@ -50,7 +50,7 @@ async def answer_once(path: str, app: App, scope: Scope, receive: Receive, send:
     body = await request.body()
     services: Services = scope["app"].state.services
     keys = SqlRequestKeys(services.database)
-    found = await _claimed(services, keys, _who(scope), key, _digest(key, scope, body))
+    found = await _claimed(services, keys, scope[CALLER].principal, key, _digest(key, scope, body))
     if isinstance(found, Kept):
         await _send(found, send, REPEATED)
     elif found.broken and path not in AGAIN:
@@ -79,11 +79,6 @@ def id_by_key(scope: Scope) -> str | None:
     """An id for what this request makes: the same whenever it is sent under its key, None when it has no key."""
     claimed: Claimed | None = scope.get(CLAIM)
     return None if claimed is None else f"key-{claimed.id[:32]}"
-
-
-def _who(scope: Scope) -> str:
-    caller = scope[CALLER]
-    return f"{caller.known_by}:{caller.name}"
 
 
 def _digest(key: str, scope: Scope, body: bytes) -> str:

@@ -140,7 +140,7 @@ class Calls:
         id = self._runtime.new_run_id()
         digest = derived_id(target.kind, target.name, message)
         if key:
-            id = f"i-{derived_id(who.namespace, who.caller.name, target.name, key)}"
+            id = f"i-{derived_id(who.namespace, who.caller.principal, target.name, key)}"
         kind = str(target.document["kind"])
         act = ActRecord(self._runtime, who.caller, "started", kind, who.namespace, target.name, run_id=id)
         turn = Turn(

@@ -179,4 +179,4 @@ def _owner(caller: Caller) -> Any:
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
     from mcp.server.auth.provider import AccessToken
 
-    return AuthenticatedUser(AccessToken(token="", client_id=f"{caller.known_by}:{caller.name}", scopes=[]))
+    return AuthenticatedUser(AccessToken(token="", client_id=caller.principal, scopes=[]))

@@ -129,7 +129,7 @@ def _turn(
 
 def _id(runtime: Runtime, asker: Asker, target: Target) -> str:
     if asker.key:
-        return f"i-{derived_id(target.namespace, asker.caller.name, asker.key)}"
+        return f"i-{derived_id(target.namespace, asker.caller.principal, asker.key)}"
     return runtime.new_run_id()
 
 

@@ -34,6 +34,7 @@ from foliot.server.naming import (
     Namespace,
     conditions,
     last_event,
+    one_key,
     parameters,
     space,
     unquoted,
@@ -126,11 +127,12 @@ async def accept(
         return resource(written.document, 201 if written.action == "created" else 200)
     command = msgspec.structs.replace(command_of(document), by=caller.name, identity=caller.acting_for_self("http"))
     if idempotency_key:
-        command = msgspec.structs.replace(command, idempotency_key=idempotency_key)
+        key = one_key(idempotency_key, command.idempotency_key)
+        command = msgspec.structs.replace(command, idempotency_key=key)
     if conditions(None, None, dryRun).dry:
         return resource(document, 201)
     act = _act(services, caller, request, "task_accepted", where)
-    accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task)
+    accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task, keyed_by=caller.principal)
     act.tell()
     return resource(await _shown(services, where, accepted.task.name), 200 if accepted.duplicate else 201)
 

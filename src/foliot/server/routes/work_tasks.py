@@ -41,6 +41,7 @@ from foliot.server.naming import (
     Namespace,
     is_dry,
     last_event,
+    one_key,
     space,
     wanted,
 )
@@ -132,13 +133,13 @@ async def submit(
     command = await form(request, Command)
     if command.namespace != space(namespace):
         raise InvalidInput("the namespace of the command is not that of the request")
-    key = idempotency_key or command.idempotency_key
+    key = one_key(idempotency_key, command.idempotency_key)
     check_labels(command.labels)
     check_spawner(command.spawned_by)
     identity = caller.identity(command.namespace, "http", user=command.user)
     command = msgspec.structs.replace(command, by=caller.name, user="", identity=identity, idempotency_key=key)
     act = _act(services, caller, request, "accepted", command.namespace)
-    accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task)
+    accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task, keyed_by=caller.principal)
     act.tell()
     return Json(accepted, 200 if accepted.duplicate else 201)
 
