@@ -309,6 +309,7 @@ class TestShowing:
             ("nats_stream", "FOLIOT_AGENT_MESSAGES", "default"),
             ("nats_prefix", "foliot.agentmsg", "default"),
             ("outbound_allow", "", "default"),
+            ("tool_modules", "", "default"),
             ("mcp_commands", "", "default"),
             ("workspace", "", "default"),
             ("default_tool_access", "allow", "default"),

@@ -22,6 +22,7 @@ from foliot.engine.governance import governed
 from foliot.engine.limiting.opening import Limiting, open_limiting
 from foliot.engine.live import Hub
 from foliot.engine.policies import ModelGate
+from foliot.engine.powers import Grants
 from foliot.engine.records.opening import open_audit
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.runs import Runs
@@ -174,8 +175,7 @@ def _assembled(
     backends = Backends(
         secrets,
         resources,
-        outbound_allow=settings.outbound_allow if settings else (),
-        mcp_commands=settings.mcp_commands if settings else (),
+        grants=Grants.of(settings),
         nats=settings.nats if settings else None,
         public_url=settings.public_url if settings else None,
         environ=os.environ,

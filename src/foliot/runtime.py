@@ -29,6 +29,7 @@ from foliot.engine.fork import branch
 from foliot.engine.ids import new_run_id
 from foliot.engine.intake import system_of
 from foliot.engine.live import Hub, Live, Reader
+from foliot.engine.powers import Grants
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.replay import Replay, replay
 from foliot.engine.runs import Runs, user_message
@@ -134,6 +135,11 @@ class Runtime:
     def callbacks(self) -> Callbacks:
         """The results that tools push to this process."""
         return self._assembly.backends.web.callbacks
+
+    @property
+    def grants(self) -> Grants:
+        """What the operator allows resources of others to bring about."""
+        return self._assembly.backends.grants
 
     @property
     def approvals(self) -> ApprovalService:

@@ -191,12 +191,22 @@ def as_hosts(given: Given) -> tuple[str, ...]:
     return entries
 
 
-def as_commands(given: Given) -> tuple[str, ...]:
-    """Names of programs and absolute paths, separated by commas: `npx, /opt/tools/search-server`."""
+def as_modules(given: Given) -> tuple[str, ...]:
+    """Python modules separated by commas: `desk`, or `acme.tools.*` for a package and everything in it."""
     entries = tuple(part.strip() for part in given.text.split(",") if part.strip())
     for entry in entries:
-        if not entry.isprintable() or ("/" in entry and not os.path.isabs(entry)):
-            raise refused(given, "names of programs on PATH, or absolute paths, separated by commas")
+        if not all(word.isidentifier() for word in entry.removesuffix(".*").split(".")):
+            raise refused(given, "names of Python modules such as desk or acme.tools.*, separated by commas")
+    return entries
+
+
+def as_commands(given: Given) -> tuple[str, ...]:
+    """Command lines separated by commas: `npx, /opt/tools/search-server`, `GITHUB_TOKEN=* npx -y @acme/github`."""
+    entries = tuple(part.strip() for part in given.text.split(",") if part.strip())
+    for entry in entries:
+        program = next((word for word in entry.split() if not word.endswith("=*")), "")
+        if not program or not entry.isprintable() or ("/" in program and not os.path.isabs(program)):
+            raise refused(given, "programs on PATH or absolute paths, with their arguments, separated by commas")
     return entries
 
 

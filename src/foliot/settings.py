@@ -32,6 +32,7 @@ from foliot.setting_values import (
     as_level,
     as_listen,
     as_log_format,
+    as_modules,
     as_names,
     as_namespace,
     as_nats,
@@ -87,7 +88,10 @@ class Settings:
     nats_prefix: str = field(metadata=rule(as_subject, "foliot.agentmsg"))
     # Hosts inside this network that tools may reach; without it they reach only the public internet.
     outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))
-    # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares.
+    # Python modules whose functions a Tool may name that somebody else than the operator declares.
+    tool_modules: tuple[str, ...] = field(metadata=rule(as_modules, ""))
+    # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares. One that somebody
+    # else than the operator declares needs its whole command line here, and the variables that it sets.
     mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))
     # The folder that file tools of agents in the namespace above may use; without it they have none.
     workspace: Path | None = field(metadata=rule(as_path, None))

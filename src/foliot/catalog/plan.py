@@ -105,7 +105,7 @@ async def _step(store: ResourceStore, document: Document, before: Document | Non
     shown, secret_changed = await _shown(store, wanted, before)
     if before is None:
         return Step("created", shown, None, Put(wanted, expect="absent"))
-    if same(before, shown) and not secret_changed:
+    if same(before, shown) and not secret_changed and before["metadata"].get("declaredBy"):
         return Step("unchanged", before, before, None)
     return Step("updated", shown, before, Put(wanted, expect=version_of(before)))
 

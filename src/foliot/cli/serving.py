@@ -20,6 +20,7 @@ from foliot.cli.terminal import out
 from foliot.engine.backends import Backends
 from foliot.engine.endpoints import stored_secrets
 from foliot.engine.governance import governed
+from foliot.engine.powers import Grants
 from foliot.engine.records.opening import open_audit
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.story.amounts import counted
@@ -150,8 +151,7 @@ async def _backends(store: ResourceStore) -> AsyncGenerator[tuple[Backends, Secr
     backends = Backends(
         secrets,
         store,
-        outbound_allow=settings.outbound_allow,
-        mcp_commands=settings.mcp_commands,
+        grants=Grants.of(settings),
         environ=os.environ,
     )
     try:

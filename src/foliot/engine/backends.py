@@ -6,12 +6,13 @@ masker that hides every secret that was ever looked up. Nothing is opened for a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foliot.engine.definition import tool_definition
 from foliot.engine.functions import function_tool
+from foliot.engine.powers import NOTHING_GRANTED, Grants
 from foliot.errors import UsageError
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUnsupported
@@ -30,7 +31,7 @@ OVER_HTTP = ("http", "external", "webhook-callback")
 
 
 class Backends:
-    """`outbound_allow` are hosts inside that tools may reach; `mcp_commands` the MCP servers that may be started.
+    """`grants` are what the operator allows: modules of tools, MCP servers that may be started, hosts inside.
 
     Built-in tools read `journal`, and files of `workspace`, which belongs to one `namespace`.
     """
@@ -40,8 +41,7 @@ class Backends:
         secrets: Secrets,
         store: ResourceStore | None,
         *,
-        outbound_allow: Collection[str] = (),
-        mcp_commands: Collection[str] = (),
+        grants: Grants = NOTHING_GRANTED,
         nats: str | None = None,
         public_url: str | None = None,
         environ: Mapping[str, str],
@@ -51,8 +51,7 @@ class Backends:
     ) -> None:
         self._secrets = secrets
         self._store = store
-        self._outbound_allow = outbound_allow
-        self._mcp_commands = mcp_commands
+        self.grants = grants
         self._nats_url = nats
         self._public_url = public_url
         self._environ = environ
@@ -123,13 +122,13 @@ class Backends:
 
             self._web = Web(
                 self._secrets,
-                Outbound(allow_hosts=tuple(self._outbound_allow)),
+                Outbound(allow_hosts=self.grants.outbound_allow),
                 callbacks=Callbacks(self._public_url or ""),
             )
         return self._web
 
     def _function(self, document: Document, definition: ToolDefinition) -> Tool:
-        return function_tool(document)
+        return function_tool(document, self.grants)
 
     def _http_tool(self, document: Document, definition: ToolDefinition) -> Tool:
         from foliot.tools.backends.web import http_backends
@@ -164,7 +163,7 @@ class Backends:
 
         if self._mcp is None:
             self._mcp = McpConnections(
-                allowed_commands=self._mcp_commands,
+                allowed_commands=self.grants.mcp_commands,
                 resolve_secret=secret_values(self._secrets),
                 authorize=auth_headers(self.web.auth),
                 guard=self.web.guard.addresses,

@@ -8,15 +8,28 @@ from importlib import import_module
 from typing import Any
 
 from foliot.engine.definition import tool_definition
-from foliot.errors import InvalidInput
+from foliot.engine.powers import Grants
+from foliot.errors import Denied, InvalidInput
 from foliot.store.base import Document
+from foliot.tools.base import ToolDenied
 from foliot.tools.function import FunctionTool, tool
 
 
-def function_tool(document: Document) -> FunctionTool:
-    """The function of a Tool resource; what that leaves open comes from the signature. Raises `InvalidInput`."""
-    name = document["metadata"]["name"]
-    declared, made = tool_definition(document), tool(name=name)(_imported(document["spec"]["function"], name))
+def function_tool(document: Document, grants: Grants) -> FunctionTool:
+    """The function of a Tool resource; what that leaves open comes from the signature.
+
+    Raises `InvalidInput`, and `ToolDenied` for a function that was not granted to whoever declared the tool.
+    """
+    name, path = document["metadata"]["name"], document["spec"]["function"]
+    try:
+        # Before anything is imported: to import a module is to run it.
+        grants.check_module(document, path.partition(":")[0])
+        function = _imported(path, name)
+        # And where it was written: `desk:os.system` is a function that the module desk only knows.
+        grants.check_module(document, str(getattr(function, "__module__", None)))
+    except Denied as denied:
+        raise ToolDenied(denied.message, hint=denied.hint, layer="deployment", tool=name) from None
+    declared, made = tool_definition(document), tool(name=name)(function)
     # Everything that is declared holds, above all what rules go by: operation classes, capabilities, limits.
     whole = replace(
         declared,

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from foliot.errors import FoliotError, InvalidInput, Unavailable
+from foliot.catalog.declared import key_of, version_of
+from foliot.catalog.plan import find
+from foliot.errors import Denied, FoliotError, InvalidInput, Unavailable
+from foliot.resources.powers import RULE_KINDS, needs, value_at
 from foliot.runtime import Runtime
-from foliot.server.access.identity import EVERYWHERE, Caller
+from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller, role_named
 from foliot.store.audit import AuditRecord, append_records
 from foliot.store.base import (
     Also,
@@ -32,6 +36,7 @@ from foliot.store.base import (
     Written,
 )
 from foliot.store.transaction import Tx
+from foliot.tools.secrets import SecretRef
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +145,40 @@ async def record(
         log.error("an act is not in the audit log: %s %s/%s by %s: %s", verb, kind, name, caller.name, error.message)
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A write that the caller may do. `lifted` are the fields by which it may lift a rule: what was, and what will be.
+
+    `pinned` is the write on the condition that what was judged is still there.
+    """
+
+    change: Put | Delete
+    before: Document | None = None
+    after: Document | None = None
+    lifted: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def same(self) -> bool:
+        return self.before is not None and self.after is not None and self.before["spec"] == self.after["spec"]
+
+    @property
+    def pinned(self) -> Put | Delete:
+        change = self.change
+        if isinstance(change, Delete) or self.after is None or change.expect not in ("any", "present"):
+            return change
+        if self.before is None:
+            return replace(change, expect="absent") if change.expect == "any" else change
+        return replace(change, expect=version_of(self.before))
+
+
 class RecordedStore:
-    """The `ResourceStore` of one caller in one request: each write is in the audit log, or has not happened."""
+    """The `ResourceStore` of one caller in one request: each write is in the audit log, or has not happened.
+
+    Every way to declare something over HTTP writes through it, so it is also where `judge` decides who may.
+    """
 
     def __init__(self, runtime: Runtime, caller: Caller, request: str) -> None:
+        self._runtime = runtime
         self._store: ResourceStore = runtime.resources
         self._audit = runtime.audit
         self._caller = caller
@@ -154,11 +189,13 @@ class RecordedStore:
     ) -> list[Written]:
         """See `ResourceStore`. The declarer is the caller, except where the server hands on what `by` declared."""
         kept: list[AuditRecord] = []
+        judged = await self.judge(changes)
+        changes = [each.pinned for each in judged]
 
         def recorded(written: Sequence[Written]) -> Tx[None]:
             if also is not None:
                 yield from also(written)
-            done = [pair for pair in zip(changes, written, strict=True) if pair[1].action != "unchanged"]
+            done = [pair for pair in zip(judged, written, strict=True) if pair[1].action != "unchanged"]
             if not done:
                 return
             # Whoever runs this again begins anew: only the records of the run that was stored are told.
@@ -170,7 +207,55 @@ class RecordedStore:
             self._audit.appended(kept)
         return written
 
-    def _entry(self, change: Put | Delete, written: Written) -> dict[str, Any]:
+    async def judge(self, changes: Sequence[Put | Delete]) -> list[Judged]:
+        """What each write is, once the caller may do all of them: by `resources/powers.py`, whatever the route was.
+
+        Raises `NotFound` and `Denied` as `Caller.require`, and `Denied` for what the operator has not granted.
+        """
+        judged = [await self._judged(change) for change in changes]
+        brought = {key_of(each.after): each.after for each in judged if each.after is not None}
+
+        async def secret_hosts(reference: str, namespace: str) -> Sequence[str] | None:
+            ref = SecretRef.parse(reference, namespace)
+            key = Key("Secret", ref.namespace, ref.name)
+            secret = brought.get(key) or await find(self._store, key)
+            return None if secret is None else secret["spec"].get("hosts", ())
+
+        for each in judged:
+            # What stays as it is stays declared by whoever declared it.
+            if each.after is not None and not each.same and not self._caller.may("admin", EVERYWHERE):
+                by = {"declaredBy": {"user": self._caller.name, "operator": False}}
+                document = {**each.after, "metadata": {**each.after["metadata"], **by}}
+                await self._runtime.grants.check(document, secret_hosts)
+        return judged
+
+    async def _judged(self, change: Put | Delete) -> Judged:
+        if isinstance(change, Put) and change.only == "status":
+            return Judged(change)
+        key = change.key if isinstance(change, Delete) else key_of(change.document)
+        before = await find(self._store, key)
+        after = change.document if isinstance(change, Put) else None
+        if before is None and after is None:
+            return Judged(change)  # the store says that there is nothing
+        needed = [*needs(before, after)]
+        for need in needed:
+            try:
+                self._caller.require(role_named(need.role), key.namespace, missing=HIDDEN)
+            except Denied as denied:
+                where = f"{need.field} of {key.kind}/{key.name}: " if need.field else ""
+                why = f" when {need.when}" if need.when else ""
+                raise Denied(f"{where}{denied.message}{why}", hint=denied.hint, **denied.details) from None
+        lifted = {
+            need.field: [value_at(before, path), value_at(after, path)]
+            for need in needed
+            if (path := need.field.removeprefix("spec.")) and after is not None
+        }
+        if before is not None and key.kind in RULE_KINDS:
+            lifted = {"spec": [before["spec"], None if after is None else after["spec"]]}
+        return Judged(change, before, after, lifted)
+
+    def _entry(self, judged: Judged, written: Written) -> dict[str, Any]:
+        change = judged.change
         verb = "status_written" if isinstance(change, Put) and change.only == "status" else written.action
         metadata = written.document["metadata"]
         return entry_of(
@@ -181,6 +266,7 @@ class RecordedStore:
             metadata["name"],
             request=self._request,
             version=str(metadata.get("resourceVersion", "")),
+            **({"lifted": judged.lifted} if judged.lifted else {}),
         )
 
     # --- what changes nothing, or is not a caller's ------------------------------------------------------------------

@@ -16,7 +16,8 @@ from foliot.server.acts import ActRecord, RecordedStore
 from foliot.server.bodies import FILE
 from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
-from foliot.store.base import Document, Key, Put
+from foliot.store.base import Delete, Document, Key, Put
+from foliot.store.base import Written as StoreWritten
 from foliot.store.secrets import masked
 
 ATTEMPTS: Final = 6
@@ -114,6 +115,7 @@ class Declaring:
     async def delete(self, key: Key, conditions: Conditions) -> Document:
         """Raises `NotFound`, `PreconditionFailed`."""
         if conditions.dry:
+            await self._store.judge([Delete(key)])
             return await self._store.get(key)
         version = conditions.match if conditions.match != "*" else None
         runtime, where = self._services.runtime, (key.kind, key.namespace, key.name)
@@ -133,13 +135,25 @@ class Declaring:
     async def _write(self, document: Document, expect: str, dry: bool) -> Written:
         warnings = tuple(await check_against_store(self._store, [document]))
         key = key_of(document)
-        if dry:
-            return Written(await self._foreseen(key, expect), _shown(document), warnings)
         stored = {name: value for name, value in document.items() if name != "status"}
-        (written,) = await self._store.write([Put(stored, expect=expect)])
+        put = Put(stored, expect=expect)
+        if dry:
+            await self._store.judge([put])
+            return Written(await self._foreseen(key, expect), _shown(document), warnings)
+        (written,) = await self._written(put)
         if written.action != "unchanged":
             await self._services.client.written(written.document)
         return Written(written.action, written.document, warnings)
+
+    async def _written(self, put: Put) -> list[StoreWritten]:
+        """Write; again when somebody was faster and no version was asked for: what may be done depends on what was."""
+        for _ in range(1, ATTEMPTS):
+            try:
+                return await self._store.write([put])
+            except Conflict:
+                if put.expect not in ("any", "present"):
+                    raise
+        return await self._store.write([put])
 
     async def _foreseen(self, key: Key, expect: str) -> Action:
         """Raises `Conflict` as the write would."""

@@ -129,9 +129,11 @@ class _Batch:
             system = {"uid": uid, "generation": 1, "createdAt": self.now, "declaredBy": self._declarer()}
             return self._keep(each, "created", 0, document, system)
         new_spec = not same(document["spec"], stored.document["spec"])
-        if not new_spec and same(_declared(document), _declared(stored.document)):
+        # What was stored before declarers were kept gets one when it is applied again, changed or not.
+        unknown = "declaredBy" not in stored.document["metadata"]
+        if not new_spec and not unknown and same(_declared(document), _declared(stored.document)):
             return Written("unchanged", masked(stored.document))
-        return self._replace(each, stored, document, new_generation=new_spec)
+        return self._replace(each, stored, document, new_generation=new_spec, declared=new_spec or unknown)
 
     def _incoming(self, key: Key, given: Document, stored: Stored | None) -> Document:
         """What the caller declares, with the stored status; a status of his own is not taken."""
@@ -151,11 +153,14 @@ class _Batch:
             **extra,
         }
 
-    def _replace(self, each: Keyed, stored: Stored, document: Document, *, new_generation: bool) -> Written:
+    def _replace(
+        self, each: Keyed, stored: Stored, document: Document, *, new_generation: bool, declared: bool = False
+    ) -> Written:
         kept = stored.document["metadata"]
         system = {name: kept[name] for name in ("uid", "generation", "createdAt", "declaredBy") if name in kept}
         if new_generation:
             system["generation"] += 1
+        if declared:
             system["declaredBy"] = self._declarer()
         return self._keep(each, "updated", stored.version, document, system)
 

@@ -6,19 +6,36 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Annotated, Final, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from foliot.resources.base import Model, Resource, Status, problem
-from foliot.resources.fields import RawText, as_text
+from foliot.resources.fields import RawText, as_text, distinct_lowered, one_is_a_list, refusal
 from foliot.resources.problems import Problem
+from foliot.setting_values import HOST
 
 MASK: Final = "***"
 """What a reading of a secret shows in place of a value; written back, it means: keep what is stored."""
 
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
+
+def _hosts(values: list[str]) -> list[str]:
+    """In lower case, each once. Ports are not told apart: who listens on a host can listen on all of its ports."""
+    hosts = distinct_lowered(value.strip().rstrip(".") for value in values)
+    for index, host in enumerate(hosts):
+        try:
+            ip_network(host)
+        except ValueError:
+            if not HOST.fullmatch(host):
+                expected = "hosts such as api.example, *.example, 10.0.0.1 or 10.0.0.0/8"
+                raise refusal("{field} holds something that is no host", expected=expected, path=(index,)) from None
+    return hosts
+
+
+Hosts: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(_hosts)]
 Values: TypeAlias = dict[str, RawText]
 TextValues: TypeAlias = dict[str, Annotated[RawText, BeforeValidator(as_text)]]
 
@@ -36,6 +53,12 @@ class SecretSpec(Model):
         repr=False,
         serialization_alias="stringData",
         description="Values as plain text; moved into data when applied, where they win over the same key.",
+    )
+
+    hosts: Hosts = Field(
+        default_factory=list[str],
+        description="Where the values may be sent: api.example, *.example, 10.0.0.0/8. Without it, only the operator "
+        "declares what sends them to an address that is not the provider's own.",
     )
 
     def problems(self) -> Iterator[Problem]:

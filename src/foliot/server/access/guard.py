@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from foliot.errors import Denied, FoliotError
-from foliot.server.access.identity import EVERYWHERE, Caller
+from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller
 from foliot.server.access.permissions import RULES, Rule
 from foliot.server.context import CALLER, Services
 from foliot.server.edge.query import NAMESPACE, check_names, query_of
@@ -26,8 +26,6 @@ from foliot.server.late import LateRoute
 DEFAULT: Final = "default"
 # Where a route that knows the namespace only later finds the role that it must ask for.
 ROLE: Final = "foliot.role"
-# Said whether or not there is something: what is told depends only on who asks.
-HIDDEN: Final = "there is nothing of this name, or it is not yours to see"
 
 
 class GuardedRoute(LateRoute):

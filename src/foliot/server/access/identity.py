@@ -26,6 +26,8 @@ ROLES: Final[Mapping[Role, str]] = {
 # Held by being named, never as a part of another role: whoever pays, and whose rules hold, would be a matter of choice.
 NAMED_ONLY: Final[frozenset[Role]] = frozenset({"impersonator"})
 EVERYWHERE: Final = "*"
+# Said whether or not there is something: what is told depends only on who asks.
+HIDDEN: Final = "there is nothing of this name, or it is not yours to see"
 # By a token of this server, a session of a browser, a token of the identity provider, the local key, or not at all.
 HowKnown: TypeAlias = Literal["token", "session", "oidc", "local", "anonymous"]
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from foliot.resources.kinds import KINDS
-from foliot.server.access.identity import Role
+from foliot.resources.powers import KIND_POWERS
+from foliot.server.access.identity import Role, role_named
 
 Where: TypeAlias = Literal["public", "anywhere", "everywhere", "named", "listed", "inside"]
 
@@ -48,20 +49,15 @@ OPERATE: Final = Rule("named", "operator")
 STEER: Final = Rule("inside", "operator")
 CONSENT: Final = Rule("named", "approver")
 
-# Who declares resources of a kind, where it is not an author: what starts programs, what has work done, what consents.
+# The first of the roles that declare resources of a kind, where it is not author. All of them, and those of single
+# fields, are asked for when the resource is known: see resources/powers.py and server/acts.py.
 _AUTHORS: Final[Mapping[str, Role]] = {
-    "mcp-servers": "admin",
-    "tasks": "operator",
-    "workers": "admin",
-    "tool-approvals": "approver",
+    KINDS[kind].plural: role_named(powers.roles[0])
+    for kind, powers in KIND_POWERS.items()
+    if powers.roles[0] != "author"
 }
 DECLARE: Final = Rule("inside", "author", _AUTHORS)
 WRITE: Final = Rule("named", "author", _AUTHORS)
-
-
-def author_of(kind: str) -> Role:
-    """The role that declares resources of a kind."""
-    return _AUTHORS.get(KINDS[kind].plural, "author")
 
 
 RULES: Final[Mapping[tuple[str, str], Rule]] = {

@@ -8,15 +8,16 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.catalog.declared import key_of
 from foliot.errors import UsageError
 from foliot.server.access.guard import HIDDEN, new_router
-from foliot.server.access.permissions import author_of
 from foliot.server.acts import AcceptedTasks, RecordedStore
 from foliot.server.bodies import manifests
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import DryRun, Namespace, is_dry, parameters, space
 from foliot.server.responses import Json
+from foliot.store.base import Delete, Put
 from foliot.store.selectors import parse_labels
 
 router = new_router("resources")
@@ -43,8 +44,8 @@ async def apply(
     """
     documents = (await manifests(request, namespace)).documents
     dry = is_dry(dryRun)
-    for document in documents:
-        caller.require(author_of(document["kind"]), document["metadata"]["namespace"], missing=HIDDEN)
+    store = RecordedStore(services.runtime, caller, request.scope[REQUEST_ID])
+    await store.judge([Put(document) for document in documents])  # before anything is told of what is stored
     where = space(namespace)
     with parameters():
         selector = parse_labels(prune) if prune is not None else None
@@ -52,8 +53,10 @@ async def apply(
         if not selector:
             raise UsageError("prune needs a label selector", hint="such as prune=app=report")
         caller.require("admin", where, missing=HIDDEN)
-    client = services.client.on(RecordedStore(services.runtime, caller, request.scope[REQUEST_ID]))
+    client = services.client.on(store)
     applied = await client.apply(documents, dry_run=dry, prune=selector, prune_namespace=where)
+    if dry:
+        await store.judge([Delete(key_of(each.document)) for each in applied.outcomes if each.action == "deleted"])
     taken: list[dict[str, Any]] = []
     if run and not dry:
         acts = AcceptedTasks(services.runtime, caller, "task_accepted", request.scope[REQUEST_ID])

@@ -192,7 +192,7 @@ class McpConnections:
 
     def _slot(self, server: ServerSpec) -> _Slot:
         slot = self._slots.get(server.key)
-        if slot is not None and slot.server.digest == server.digest:
+        if slot is not None and (slot.server.digest, slot.server.operator) == (server.digest, server.operator):
             return slot
         if slot is not None:
             self._chore(self._drain(slot))

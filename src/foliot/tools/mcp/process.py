@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -16,6 +17,7 @@ ResolveSecret: TypeAlias = Callable[[str, str], Awaitable[str]]
 """`(reference, namespace)` to the clear value; raises `ToolSecretMissing` or another `FoliotError`."""
 
 # What a program needs to find its way, and nothing that could be somebody's credential.
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\*")
 INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
 
 
@@ -42,7 +44,15 @@ async def prepare(
     what `resolve_secret` raises.
     """
     words = _words(server.command)
-    program = resolve_command(server, words[0], allowed=allowed, environ=environ)
+    program = resolve_command(server, words[0], allowed=_programs(allowed), environ=environ)
+    if not server.operator and not command_granted(server, allowed):
+        raise ToolDenied(
+            f"{server}: this command line, with these variables, may not be started here",
+            hint="the operator can add all of it to the setting mcp_commands (FOLIOT_MCP_COMMANDS), "
+            "or declare the server",
+            layer="deployment",
+            server=server.name,
+        )
     environment = {name: environ[name] for name in INHERITED if name in environ}
     secrets: list[str] = []
     for variable in server.env:
@@ -80,6 +90,30 @@ def resolve_command(server: ServerSpec, word: str, *, allowed: Collection[str], 
             server=server.name,
         )
     return os.path.abspath(found)
+
+
+def command_granted(server: ServerSpec, allowed: Collection[str]) -> bool:
+    """Whether an entry holds the whole command line of a server, and every variable that it sets.
+
+    An entry is a command line, with `NAME=*` in front for each variable; a `*` at its end stands for any arguments. A
+    program alone is not enough: `npx` and `python` run whatever their arguments and variables name.
+    """
+    line = [*_words(server.command), *server.args]
+    variables = {variable.name for variable in server.env}
+    for entry in allowed:
+        words = _words(entry)
+        named = {word.removesuffix("=*") for word in words if _VARIABLE.fullmatch(word)}
+        words = [word for word in words if not _VARIABLE.fullmatch(word)]
+        fits = line[: len(words) - 1] == words[:-1] if words[-1:] == ["*"] else line == words
+        if fits and words and variables <= named:
+            return True
+    return False
+
+
+def _programs(allowed: Collection[str]) -> frozenset[str]:
+    """The programs of the entries; what they may be started with is for `command_granted` to say."""
+    lines = ([word for word in _words(entry) if not _VARIABLE.fullmatch(word)] for entry in allowed)
+    return frozenset(words[0] for words in lines if words)
 
 
 def _words(command: str) -> list[str]:

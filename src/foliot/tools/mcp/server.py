@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from foliot.resources.digest import definition_digest
 from foliot.resources.durations import seconds
+from foliot.resources.powers import declared_by_operator
 from foliot.tools.base import AuthSpec
 
 
@@ -36,6 +37,7 @@ class ServerSpec:
     include: tuple[str, ...] = ()
     max_attempts: int = 3
     backoff: float = 2.0
+    operator: bool = True  # whether the operator of the installation declared it
 
     @property
     def key(self) -> tuple[str, str]:
@@ -62,6 +64,7 @@ def server_spec(document: Mapping[str, Any]) -> ServerSpec:
         include=tuple(spec.get("tool_filter", {}).get("include", ())),
         max_attempts=reconnect.get("max_attempts", 3),
         backoff=seconds(reconnect.get("backoff", "2s")),
+        operator=declared_by_operator(document),
     )
 
 

@@ -72,6 +72,13 @@ class Hosts:
     def hold(self, address: Address) -> bool:
         return any(address.version == network.version and address in network for network in self._networks)
 
+    def hold_host(self, host: str) -> bool:
+        """Whether a host is listed, by the name or the address that it is written as."""
+        try:
+            return self.hold(plain(ipaddress.ip_address(host.strip("[]"))))
+        except ValueError:
+            return self.named(host.lower().rstrip("."))
+
     def single_out(self, address: Address) -> bool:
         """Whether this very address was listed, and not just a network around it."""
         return any(network.num_addresses == 1 and address == network[0] for network in self._networks)

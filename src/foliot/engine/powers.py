@@ -1,0 +1,206 @@
+"""What the operator of the installation grants: modules, command lines, hosts inside, Secrets to hosts.
+
+A resource that the operator declared needs no grant (`metadata.declaredBy.operator`). Any other is held against the
+settings twice: when it is declared over HTTP, so that its author is told what to ask the operator for, and when it is
+used, because settings, Secrets and resources change, and not everything in a store came through this server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+from foliot.errors import Denied, InvalidInput
+from foliot.models.registry import Provider, default_registry
+from foliot.resources.powers import Document, declared_by_operator
+from foliot.settings import Settings
+from foliot.tools.mcp.process import command_granted
+from foliot.tools.mcp.server import server_spec
+from foliot.tools.outbound.guard import Guard, Hosts, Outbound, OutboundRefused, ToolUnreachable
+
+SecretHosts: TypeAlias = Callable[[str, str], Awaitable[Sequence[str] | None]]
+"""`(reference, namespace)` to the hosts that a Secret is bound to; None for a Secret that is not declared."""
+
+_OURS: Final = "foliot.models."
+_ASK: Final = "ask the operator of this installation (admin of all namespaces) to {}, or to declare this resource"
+
+
+@dataclass(frozen=True)
+class Grants:
+    """What this process was started with: see the settings of the same names."""
+
+    tool_modules: tuple[str, ...] = ()
+    mcp_commands: tuple[str, ...] = ()
+    outbound_allow: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings | None) -> Grants:
+        if settings is None:
+            return cls()
+        return cls(settings.tool_modules, settings.mcp_commands, settings.outbound_allow)
+
+    # --- code ----------------------------------------------------------------------------------------------------
+
+    def check_module(self, document: Document, module: str) -> None:
+        """Raises `Denied` unless functions of this module may be tools of whoever declared the document."""
+        if declared_by_operator(document) or module_granted(module, self.tool_modules):
+            return
+        name = document["metadata"]["name"]
+        raise Denied(
+            f"Tool/{name}: functions of the Python module {module!r} may not be tools here",
+            hint=_ASK.format(f"add {module} to the setting tool_modules (FOLIOT_TOOL_MODULES)"),
+            field="spec.function",
+        )
+
+    def check_provider(self, document: Document) -> None:
+        """Raises `Denied` for a provider whose code chooses by itself where to connect and with which key."""
+        provider = provider_of(document)
+        if provider is None or declared_by_operator(document) or guarded(provider):
+            return
+        raise Denied(
+            f"ModelEndpoint/{document['metadata']['name']}: the provider {provider.name!r} finds addresses and keys in "
+            "the environment of this server",
+            hint="ask the operator of this installation (admin of all namespaces) to declare this resource",
+            field="spec.provider",
+        )
+
+    # --- when it is declared ------------------------------------------------------------------------------------
+
+    async def check(self, document: Document, secret_hosts: SecretHosts) -> None:
+        """Hold a document that somebody else than the operator declares against everything here. Raises `Denied`."""
+        kind, spec = document["kind"], document["spec"]
+        if kind == "Tool" and spec.get("function"):
+            self.check_module(document, spec["function"].partition(":")[0])
+        if kind == "ModelEndpoint":
+            self.check_provider(document)
+        if kind == "McpServer" and spec["transport"] == "stdio":
+            self._check_command(document)
+        for field, url in addresses(document):
+            await self._check_address(document, field, url)
+        ref = spec.get("auth", {}).get("secretRef")
+        if ref and kind in ("ModelEndpoint", "Tool", "McpServer", "Memory"):
+            await check_secret(document, ref, secret_hosts)
+
+    def _check_command(self, document: Document) -> None:
+        server = server_spec(document)
+        if command_granted(server, self.mcp_commands):
+            return
+        line = " ".join((server.command, *server.args))
+        raise Denied(
+            f"{document['kind']}/{server.name}: this command line, with these variables, may not be started here",
+            hint=_ASK.format(f"add `{line[:200]}` to the setting mcp_commands (FOLIOT_MCP_COMMANDS)"),
+            field="spec.command",
+        )
+
+    async def _check_address(self, document: Document, field: str, url: str) -> None:
+        try:
+            await self._guard.check_url(url)
+        except ToolUnreachable:
+            return  # a name: what it leads to is checked whenever it is used
+        except OutboundRefused as refused:
+            raise Denied(
+                f"{document['kind']}/{document['metadata']['name']}: {refused.message}",
+                hint=_ASK.format("add the host to the setting outbound_allow (FOLIOT_OUTBOUND_ALLOW)"),
+                field=field,
+            ) from None
+
+    @cached_property
+    def _guard(self) -> Guard:
+        return Guard(Outbound(allow_hosts=self.outbound_allow), lookup=_only_this_machine)
+
+
+NOTHING_GRANTED: Final = Grants()
+
+
+def module_granted(module: str, patterns: Collection[str]) -> bool:
+    """Whether a module is listed: by its name, or below a package as `package.*`, which holds the package too."""
+    return any(
+        module == pattern or (pattern.endswith(".*") and f"{module}.".startswith(pattern[:-1])) for pattern in patterns
+    )
+
+
+def provider_of(document: Document) -> Provider | None:
+    """The provider of a ModelEndpoint; None when it is not known here."""
+    try:
+        return default_registry().find(document["spec"]["provider"])
+    except InvalidInput:
+        return None
+
+
+def guarded(provider: Provider) -> bool:
+    """Whether its gateway is one of ours, which connect only where they are told."""
+    return isinstance(provider.factory, str) and provider.factory.startswith(_OURS) and not provider.takes_model
+
+
+def chosen_address(document: Document) -> str:
+    """The base URL of a ModelEndpoint that whoever declared it chose; "" when it is the provider's own, in public."""
+    spec = document["spec"]
+    base_url = str(spec.get("base_url", ""))
+    provider = provider_of(document)
+    own = provider.base_url if provider is not None else ""
+    if base_url.rstrip("/") in ("", own.rstrip("/")) and own.startswith("https:"):
+        return ""
+    return base_url or own
+
+
+def addresses(document: Document) -> list[tuple[str, str]]:
+    """Where a resource has Foliot connect to, as URLs, each with its field."""
+    kind, spec = document["kind"], document["spec"]
+    found: list[tuple[str, str]] = []
+    if kind == "ModelEndpoint":
+        found.append(("spec.base_url", chosen_address(document)))
+    elif kind == "Tool" and spec["type"] in ("http", "external", "webhook-callback"):
+        found.append(
+            ("spec.endpoint", str(spec.get("endpoint", "")).partition("?")[0].replace("{", "").replace("}", ""))
+        )
+    elif kind == "Tool" and spec["type"] == "grpc":
+        target = str(spec.get("endpoint", "")).removeprefix("grpc://").removeprefix("grpcs://")
+        found.append(("spec.endpoint", f"http://{target}" if target else ""))
+    elif kind == "McpServer" and spec["transport"] == "http":
+        found.append(("spec.endpoint", spec["endpoint"]))
+    elif kind == "Memory" and spec["provider"] != "in-memory":
+        found.append(("spec.endpoint", str(spec.get("endpoint", ""))))
+    if kind in ("Tool", "McpServer"):
+        found.append(("spec.auth.tokenURL", spec.get("auth", {}).get("tokenURL", "")))
+    return [(field, url) for field, url in found if url]
+
+
+def secret_targets(document: Document) -> tuple[str, ...]:
+    """The hosts that the secret of a resource goes to; none when they are the provider's own."""
+    return tuple(dict.fromkeys(_host(url) for _, url in addresses(document)))
+
+
+async def check_secret(document: Document, ref: str, secret_hosts: SecretHosts) -> None:
+    """Raises `Denied` when whoever declared a resource chose an address that its Secret is not bound to."""
+    targets = secret_targets(document)
+    if declared_by_operator(document) or not targets:
+        return
+    hosts = await secret_hosts(ref, document["metadata"].get("namespace", "default"))
+    if hosts is not None:
+        check_bound(f"{document['kind']}/{document['metadata']['name']}", ref, targets, hosts)
+
+
+def check_bound(whose: str, ref: str, targets: Sequence[str], hosts: Sequence[str]) -> None:
+    """Raises `Denied` for the first target that is not among the hosts a Secret is bound to."""
+    bound = Hosts(hosts)
+    for host in targets:
+        if not bound.hold_host(host):
+            raise Denied(
+                f"{whose}: the Secret {ref!r} is not bound to the host {host!r}, and is not sent there",
+                hint=f"an admin of the namespace, or whoever gives new values, adds {host} to spec.hosts of the Secret",
+                host=host,
+            )
+
+
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").rstrip(".")
+
+
+async def _only_this_machine(host: str, port: int) -> Sequence[str]:
+    """Names are not resolved for whoever declares: only the ones that mean this machine by definition."""
+    if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
+        return ["127.0.0.1"]
+    raise OSError("not looked up")

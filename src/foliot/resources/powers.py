@@ -1,0 +1,352 @@
+"""What declaring a resource can bring about: every field of every kind, who may declare it, what the operator grants.
+
+One table with many readers: the server asks `needs` before each write (whatever the method or the route), the engine
+reads `Grant` names, `docs/powers.md` is printed from it, and the adversary tests walk through it row by row. A field
+that is not in the table fails the tests.
+
+Two things decide a write. A *role* is held in the namespace of the resource: the roles of the kind, and for some fields
+a further one, when the change lifts what binds others. A *grant* is given by the operator of the installation (admin of
+all namespaces, or whoever owns the process and its store): settings that list modules, commands and hosts, or the
+operator declaring the resource himself. Declaring is not granting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, cast
+
+Document: TypeAlias = Mapping[str, Any]
+Power: TypeAlias = Literal[
+    "own", "names", "reaches", "code", "program", "sends", "keeps", "binds", "works", "rule", "judged", "consents"
+]
+Grant: TypeAlias = Literal["", "tool_modules", "mcp_commands", "outbound_allow", "Secret.spec.hosts", "operator"]
+Lifts: TypeAlias = Callable[[Document | None, Document, str], bool]
+
+POWERS: Final[Mapping[Power, str]] = {
+    "own": "describes the resource itself",
+    "names": "uses another resource; one of another namespace only with a ReferenceGrant there",
+    "reaches": "Foliot connects to this address",
+    "code": "Python code runs in the process of Foliot",
+    "program": "a program is started on the machine of Foliot",
+    "sends": "the value of a Secret is sent to the address beside it",
+    "keeps": "a secret value is stored, and never shown again",
+    "binds": "says where the values of a Secret may be sent",
+    "works": "work is done for whoever declared it",
+    "rule": "limits what others may do",
+    "judged": "rules go by it",
+    "consents": "a call that waits is allowed",
+}
+GRANTS: Final[Mapping[Grant, str]] = {
+    "": "",
+    "tool_modules": "the module is in `tool_modules`, or the operator declares it",
+    "mcp_commands": "the command line is in `mcp_commands`",
+    "outbound_allow": "a host inside is in `outbound_allow`, or the operator declares the ModelEndpoint",
+    "Secret.spec.hosts": "the host is in `spec.hosts` of the Secret, or the operator declares it",
+    "operator": "the operator declares it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a kind: `path` below `spec`, with lists and maps left out (`env.secretRef`, `graph.edges.to`).
+
+    `role` is needed besides those of the kind for a change of which `lifts` says that it lifts a rule; `when` says
+    the same to people. `grant` is what the operator gives.
+    """
+
+    path: str
+    power: Power
+    role: str = ""
+    when: str = ""
+    lifts: Lifts | None = None
+    grant: Grant = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KindPowers:
+    """A kind: the roles that declare, change and delete it, all of them, and its fields."""
+
+    roles: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A role that a write needs in the namespace of the resource, and the field that needs it, if one does."""
+
+    role: str
+    field: str = ""
+    when: str = ""
+
+
+def value_at(document: Document | None, path: str) -> Any:
+    """What stands at a path below `spec`; None when there is nothing. Lists on the way are not entered."""
+    value: Any = (document or {}).get("spec") or {}
+    for step in path.split("."):
+        value = cast("Mapping[str, Any]", value).get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _differs(before: Document | None, after: Document, path: str) -> bool:
+    return (value_at(before, path) or None) != (value_at(after, path) or None)
+
+
+def _adds(before: Document | None, after: Document, path: str) -> bool:
+    return not set(value_at(after, path) or ()) <= set(value_at(before, path) or ())
+
+
+def _drops(before: Document | None, after: Document, path: str) -> bool:
+    return before is not None and not set(value_at(before, path) or ()) <= set(value_at(after, path) or ())
+
+
+def _changes(before: Document | None, after: Document, path: str) -> bool:
+    return before is not None and _differs(before, after, path)
+
+
+def _lowers(*order: str) -> Lifts:
+    """Whether the word that is given comes earlier in this order than the one before; not given is the first."""
+
+    def lowers(before: Document | None, after: Document, path: str) -> bool:
+        def place(document: Document) -> int:
+            word = value_at(document, path)
+            return order.index(word) if word in order else 0
+
+        return before is not None and place(after) < place(before)
+
+    return lowers
+
+
+def _cheapens(before: Document | None, after: Document, path: str) -> bool:
+    return before is not None and float(value_at(after, path) or 0) < float(value_at(before, path) or 0)
+
+
+def _rebinds(before: Document | None, after: Document, path: str) -> bool:
+    """Other hosts for values that are kept: whoever does not know a value must not choose where it goes."""
+    kept = any(value == "***" for value in (value_at(after, "data") or {}).values())
+    return kept and _differs(before, after, path)
+
+
+def _is_template(before: Document | None, after: Document, path: str) -> bool:
+    return value_at(after, path) == "template"
+
+
+def _all(power: Power, paths: str, grant: Grant = "") -> tuple[Field, ...]:
+    return tuple(Field(path, power, grant=grant) for path in paths.split())
+
+
+_AUTH: Final = (
+    *_all("own", "auth.profile auth.headerName auth.scopes"),
+    *_all("sends", "auth.secretRef", "Secret.spec.hosts"),
+    *_all("reaches", "auth.tokenURL", "outbound_allow"),
+)
+_RATE: Final = "rate_limit.requests rate_limit.per rate_limit.burst rate_limit.concurrency"
+
+KIND_POWERS: Final[Mapping[str, KindPowers]] = {
+    "Agent": KindPowers(
+        ("author",),
+        (
+            *_all("names", "model_ref fallbacks tools memory.ref execution.tool_sequence"),
+            Field("allowed_tools", "rule", "admin", "a tool is added", _adds),
+            Field("roles", "rule", "admin", "it changes", _differs),
+            *_all(
+                "own",
+                "model_name model_settings.max_output_tokens model_settings.temperature model_settings.top_p "
+                "model_settings.stop model_settings.seed model_settings.reasoning_effort model_settings.tool_choice "
+                "model_settings.extra description prompt memory.allow memory.type memory.provider execution.profile "
+                "execution.required_output_markers execution.duplicate_tool_call_policy "
+                "execution.on_contract_violation execution.tool_use_behavior execution.on_denied limits.max_steps "
+                "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
+                "output_schema",
+            ),
+        ),
+    ),
+    "AgentSystem": KindPowers(
+        ("author",),
+        (
+            *_all("names", "agents graph.next graph.edges.to"),
+            *_all(
+                "own",
+                "description graph.edges.when graph.edges.on_failure graph.edges.labels graph.edges.policy "
+                "graph.join.mode graph.join.quorum_count graph.join.quorum_percent graph.join.on_failure "
+                "graph.join.timeout max_turns",
+            ),
+        ),
+    ),
+    "ModelEndpoint": KindPowers(
+        ("author",),
+        (
+            *_all("code", "provider", "operator"),
+            *_all("reaches", "base_url", "outbound_allow"),
+            *_all("sends", "auth.secretRef", "Secret.spec.hosts"),
+            *_all("names", "fallbacks"),
+            *(
+                Field(f"pricing.{each}", "judged", "admin", "it changes", _differs)
+                for each in ("input", "output", "cache_read", "cache_write", "request")
+            ),
+            *_all(
+                "own",
+                f"default_model options script {_RATE} rate_limit.tokens timeouts.connect timeouts.idle timeouts.total",
+            ),
+        ),
+    ),
+    "Tool": KindPowers(
+        ("author",),
+        (
+            *_all("code", "function", "tool_modules"),
+            *_all("reaches", "endpoint", "outbound_allow"),
+            *_AUTH,
+            *_all("names", "mcp_server_ref requires requires_prior after replaced_by"),
+            Field("category", "judged", "admin", "it changes on a tool that exists", _changes),
+            Field("capabilities", "judged", "admin", "one is taken away", _drops),
+            Field("operation_classes", "judged", "admin", "one is taken away", _drops),
+            Field("risk_level", "judged", "admin", "it is lowered", _lowers("low", "medium", "high", "critical")),
+            Field("effect", "judged", "admin", "it is lowered", _lowers("read", "idempotent", "once")),
+            Field("on_unknown", "judged", "admin", "it becomes `retry`", _lowers("retry", "fail", "ask")),
+            Field("record", "judged", "admin", "it is no longer `required`", _lowers("best_effort", "required")),
+            Field("price_usd", "judged", "admin", "it is lowered", _cheapens),
+            Field(
+                "runtime.isolation_mode",
+                "judged",
+                "admin",
+                "it is weakened",
+                _lowers("none", "sandboxed", "container", "wasm"),
+            ),
+            *_all(
+                "own",
+                "type version description http.method http.headers http.query http.body grpc.plaintext input_schema "
+                f"mcp_tool_name resource_keys on_dependency_failure deprecated_since {_RATE} runtime.timeout "
+                "runtime.timeouts.attempt runtime.timeouts.total runtime.timeouts.idle runtime.retry.max_attempts "
+                "runtime.retry.backoff runtime.retry.max_backoff runtime.retry.jitter",
+            ),
+        ),
+    ),
+    "Secret": KindPowers(
+        ("author",),
+        (
+            *_all("keeps", "data stringData"),
+            Field("hosts", "binds", "admin", "it changes while a stored value is kept", _rebinds),
+        ),
+    ),
+    "Memory": KindPowers(
+        ("author",),
+        (
+            *_all("reaches", "endpoint", "outbound_allow"),
+            *_all("sends", "auth.secretRef", "Secret.spec.hosts"),
+            *_all("names", "embedding_model"),
+            *_all("own", "type provider"),
+        ),
+    ),
+    "McpServer": KindPowers(
+        ("admin",),
+        (
+            *_all("program", "command args env.name env.value", "mcp_commands"),
+            *_all("sends", "env.secretRef", "mcp_commands"),
+            *_all("reaches", "endpoint", "outbound_allow"),
+            *_AUTH,
+            *_all("own", "transport tool_filter.include reconnect.max_attempts reconnect.backoff sync_interval"),
+        ),
+    ),
+    "AgentPolicy": KindPowers(
+        ("admin",),
+        _all(
+            "rule",
+            "max_tokens_per_run allowed_models blocked_tools allowed_tools allowed_categories read_only ask apply_mode "
+            "target_systems target_tasks",
+        ),
+    ),
+    "AgentRole": KindPowers(("admin",), _all("rule", "description permissions")),
+    "ToolPermission": KindPowers(
+        ("admin",),
+        _all(
+            "rule",
+            "tool_ref action required_permissions match_mode apply_mode target_agents operation_rules.operation_class "
+            "operation_rules.verdict conditions.when conditions.verdict conditions.reason approvers approval_ttl",
+        ),
+    ),
+    "ToolApproval": KindPowers(
+        ("approver",),
+        _all(
+            "consents",
+            "task_ref run call_id tool operation_class agent input arguments arguments_digest reason approvers ttl "
+            "standing when max_uses",
+        ),
+    ),
+    "Budget": KindPowers(
+        ("admin",),
+        _all(
+            "rule",
+            "scope.agent scope.user scope.labels window time_zone limit.amount limit.currency limit.tokens warn "
+            "on_exceeded unpriced",
+        ),
+    ),
+    "Task": KindPowers(
+        ("operator",),
+        (
+            *_all("works", "system agent input"),
+            Field("mode", "works", "author", "it is `template`", _is_template),
+            *_all(
+                "own",
+                "priority lane timeout max_turns idempotency_key retry.max_attempts retry.backoff "
+                "message_retry.max_attempts message_retry.backoff message_retry.max_backoff message_retry.jitter "
+                "message_retry.non_retryable requirements.region requirements.gpu requirements.model",
+            ),
+        ),
+    ),
+    "TaskSchedule": KindPowers(
+        ("author", "operator"),
+        (
+            *_all("works", "task_ref schedule at input suspend missed catch_up_limit concurrency_policy"),
+            *_all("own", "time_zone starting_deadline_seconds jitter successful_history_limit failed_history_limit"),
+        ),
+    ),
+    "TaskWebhook": KindPowers(
+        ("author", "operator"),
+        (
+            *_all("works", "task_ref suspend auth.profile filter payload.mode payload.input_key payload.inputs"),
+            *_all("names", "auth.secret_ref auth.secret_refs"),
+            *_all(
+                "own",
+                "auth.signature_header auth.signature_prefix auth.encoding auth.timestamp_header "
+                "auth.max_skew_seconds idempotency.event_id_header idempotency.event_id_path "
+                "idempotency.dedupe_window_seconds idempotency.same_signature rate_limit.requests rate_limit.per "
+                "rate_limit.burst delivery_history_limit",
+            ),
+        ),
+    ),
+    "Worker": KindPowers(
+        ("admin",),
+        _all("own", "region capabilities.gpu capabilities.supported_models max_concurrent_tasks"),
+    ),
+}
+
+
+# Kinds that limit what others may do: what they said before and after is in the record of a change.
+RULE_KINDS: Final = frozenset(
+    kind for kind, powers in KIND_POWERS.items() if all(field.power == "rule" for field in powers.fields)
+)
+
+
+def needs(before: Document | None, after: Document | None) -> Iterator[Need]:
+    """The roles that a write needs: of `after` over `before`, where None is what was not there or will not be."""
+    document = after or before
+    assert document is not None, "a write is about something"
+    powers = KIND_POWERS[document["kind"]]
+    for role in powers.roles:
+        yield Need(role)
+    if after is None:
+        return
+    for field in powers.fields:
+        if field.lifts is not None and field.lifts(before, after, field.path):
+            yield Need(field.role, f"spec.{field.path}", field.when)
+
+
+def declared_by_operator(document: Document) -> bool:
+    """Whether the operator of the installation declared what the resource says now (`metadata.declaredBy`).
+
+    Of what was stored before that was kept nobody is known, and it counts as anybody's until it is applied again. What
+    never was in a store comes from this process itself: a file that it was given, a document made in Python.
+    """
+    metadata: Mapping[str, Any] = document["metadata"]
+    by: Mapping[str, Any] | None = metadata.get("declaredBy")
+    return not metadata.get("uid") if not by else by.get("operator") is True
