@@ -80,13 +80,17 @@ async def test_a_reader_may_read_and_nothing_else(http: httpx.AsyncClient, runti
         assert (answer.status_code, answer.json()["code"]) == (403, "denied")
 
 
-async def test_only_an_admin_declares_what_starts_programs(http: httpx.AsyncClient, runtime: Runtime) -> None:
+async def test_only_the_operator_of_the_installation_declares_what_starts_programs(
+    http: httpx.AsyncClient, runtime: Runtime
+) -> None:
     author = await token(runtime, "author", spaces=("a",))
     admin = await token(runtime, "admin", spaces=("a",))
     server = {"metadata": {"name": "m", "namespace": "a"}, "spec": {"transport": "stdio", "command": "x"}}
 
     assert (await http.post("/v1/mcp-servers", headers=author, json=server)).status_code == 403
-    assert (await http.post("/v1/mcp-servers", headers=admin, json=server)).status_code == 201
+    assert (await http.post("/v1/mcp-servers", headers=admin, json=server)).status_code == 403  # not granted
+    root = await token(runtime, "admin", spaces=("*",))
+    assert (await http.post("/v1/mcp-servers", headers=root, json=server)).status_code == 201
     bundle = {"kind": "McpServer", **server}
     assert (await http.post("/v1/apply", headers=author, json=bundle)).status_code == 403
 

@@ -350,3 +350,17 @@ def declared_by_operator(document: Document) -> bool:
     metadata: Mapping[str, Any] = document["metadata"]
     by: Mapping[str, Any] | None = metadata.get("declaredBy")
     return not metadata.get("uid") if not by else by.get("operator") is True
+
+
+def table() -> str:
+    """The table in Markdown, as `docs/powers.md` shows it: fields that bring about the same share a row."""
+    lines = ["| kind | field | brings about | role | besides, granted by the operator |", "|---|---|---|---|---|"]
+    for kind, powers in KIND_POWERS.items():
+        rows: dict[tuple[Power, str, str, Grant], list[str]] = {}
+        for field in powers.fields:
+            rows.setdefault((field.power, field.role, field.when, field.grant), []).append(field.path)
+        for (power, role, when, grant), paths in rows.items():
+            shown = ", ".join(f"`{path}`" for path in paths)
+            who = " and ".join(powers.roles) + (f"; {role} when {when}" if role else "")
+            lines.append(f"| {kind} | {shown} | {POWERS[power]} | {who} | {GRANTS[grant]} |")
+    return "\n".join(lines)

@@ -1,0 +1,501 @@
+"""The table of powers, row by row, through HTTP: who may declare what, by every way there is to declare it.
+
+The table is `foliot/resources/powers.py`. Every kind is declared, changed, patched, applied and deleted, for real and
+as a dry run, with every role; every field that lifts a rule is lifted by somebody whom the rule binds; everything
+that the operator grants is asked for by somebody who has no grant.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from foliot.resources.base import Model, emitted_key
+from foliot.resources.kinds import KINDS
+from foliot.resources.powers import KIND_POWERS, Field, table
+from foliot.runtime import Runtime
+from foliot.server.access.auth import TokenAuth
+from foliot.server.app import create_app
+from foliot.settings import load_settings
+from foliot.store.access.tokens import SqlTokens
+from foliot.store.base import DeclaredBy, Key, Put
+
+SPACE = "team"
+SAMPLES: dict[str, dict[str, Any]] = {
+    "Agent": {"model_ref": "talker"},
+    "AgentSystem": {"agents": ["greeter"]},
+    "ModelEndpoint": {"provider": "mock"},
+    "Tool": {"type": "http", "endpoint": "https://api.example/x"},
+    "Secret": {"stringData": {"value": "sesame"}},
+    "Memory": {},
+    "McpServer": {"transport": "http", "endpoint": "https://mcp.example/mcp"},
+    "AgentPolicy": {"blocked_tools": ["x"]},
+    "AgentRole": {"permissions": ["tool:x:invoke"]},
+    "ToolPermission": {"tool_ref": "x"},
+    "ToolApproval": {"tool": "x", "task_ref": "t"},
+    "Budget": {"limit": {"amount": "5"}, "window": "day"},
+    "Task": {"agent": "greeter", "mode": "template"},
+    "TaskSchedule": {"task_ref": "t", "schedule": "@daily"},
+    "TaskWebhook": {"task_ref": "t", "auth": {"profile": "generic", "secret_ref": "s"}},
+    "Worker": {},
+}
+CALLERS: dict[str, tuple[str, ...]] = {
+    "reader": ("reader",),
+    "operator": ("operator",),
+    "approver": ("approver",),
+    "author": ("author",),
+    "author and operator": ("author", "operator"),
+    "admin": ("admin",),
+}
+UNEDITED = {"ToolApproval"}
+
+
+class Site:
+    """A server, and tokens for callers of every kind."""
+
+    def __init__(self, http: httpx.AsyncClient, runtime: Runtime) -> None:
+        self.http = http
+        self.runtime = runtime
+        self.tokens: dict[str, dict[str, str]] = {}
+
+    async def call(self, who: str, method: str, path: str, **more: Any) -> httpx.Response:
+        headers = {**self.tokens[who], **more.pop("headers", {})}
+        return await self.http.request(method, path, headers=headers, params=more.pop("params", {}), **more)
+
+    async def exists(self, kind: str, name: str) -> bool:
+        answer = await self.call("root", "GET", f"/v1/{KINDS[kind].plural}/{name}", params={"namespace": SPACE})
+        return answer.status_code == 200
+
+    async def stored(self, kind: str, name: str, spec: dict[str, Any], *, by: str = "root") -> None:
+        answer = await self.call(by, "POST", f"/v1/{KINDS[kind].plural}", json=document(kind, name, spec))
+        assert answer.status_code in (200, 201), answer.text
+
+
+def document(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "foliot.dev/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": SPACE, **metadata},
+        "spec": spec,
+    }
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    granted = {
+        "FOLIOT_TOOL_MODULES": "desk, acme.tools.*",
+        "FOLIOT_MCP_COMMANDS": "python, LANG=* npx -y @acme/search --root /srv, uvx acme-time *",
+        "FOLIOT_OUTBOUND_ALLOW": "10.1.0.0/16, intranet.example",
+    }
+    settings = load_settings({"home": str(tmp_path)}, granted)
+    async with Runtime(settings=settings) as runtime:
+        auth = TokenAuth(runtime.tasking.database, local=True)
+        app = create_app(runtime, settings=settings, auth=auth)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            made = Site(http, runtime)
+            tokens = SqlTokens(runtime.tasking.database)
+            for name, roles in [*CALLERS.items(), ("root", ("admin",))]:
+                spaces = ("*",) if name == "root" else (SPACE,)
+                _, text = await tokens.create(name.replace(" ", "-"), namespaces=spaces, roles=roles, now=0.0)
+                made.tokens[name] = {"Authorization": f"Bearer {text}"}
+            yield made
+        await auth.close()
+
+
+def ways(
+    kind: str, name: str, spec: dict[str, Any], *, patch: dict[str, Any] | None = None
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every request that would declare this, for real and dry. What replaces or patches needs something to change."""
+    path = f"/v1/{KINDS[kind].plural}"
+    one = document(kind, name, spec)
+    for dry in ({"dryRun": "All"}, {}):
+        yield "POST", path, {"json": one, "params": dict(dry)}
+        yield "POST", "/v1/apply", {"json": one, "params": dict(dry)}
+        if kind not in UNEDITED:
+            there = {"params": {"namespace": SPACE, **dry}, "headers": {"If-Match": "*"}}
+            yield "PUT", f"{path}/{name}", {"json": one, **there}
+            yield "PATCH", f"{path}/{name}", {"json": {"spec": patch or spec}, **there}
+
+
+# --- the kinds -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", sorted(KIND_POWERS))
+async def test_a_kind_is_declared_by_its_roles_and_by_nobody_else(site: Site, kind: str) -> None:
+    path, spec = f"/v1/{KINDS[kind].plural}", SAMPLES[kind]
+    needed = {*KIND_POWERS[kind].roles, *(("author",) if kind == "Task" else ())}
+    await site.stored(kind, "there", spec)
+    for who, roles in CALLERS.items():
+        may = "admin" in roles or needed <= set(roles)
+        name = f"new-{who.replace(' ', '-')}"
+        for method, where, more in [*ways(kind, name, spec), *ways(kind, "there", spec)]:
+            new = method in ("PUT", "PATCH") and where.endswith(name)
+            if new and may:
+                continue
+            answer = await site.call(who, method, where, **more)
+            if may:
+                assert answer.status_code in (200, 201), (who, method, where, answer.text)
+            else:
+                assert answer.status_code in ((403, 404) if new else (403,)), (who, method, where, answer.text)
+        assert await site.exists(kind, name) == may, who
+        if not may and not {*KIND_POWERS[kind].roles} <= set(roles):
+            for dry in ({"dryRun": "All"}, {}):
+                gone = await site.call(who, "DELETE", f"{path}/there", params={"namespace": SPACE, **dry})
+                assert gone.status_code == 403, (who, gone.text)
+    assert await site.exists(kind, "there")
+
+
+async def test_prune_takes_the_roles_of_what_it_deletes(site: Site) -> None:
+    labelled = document("AgentPolicy", "rule", {"blocked_tools": ["x"]}, labels={"app": "desk"})
+    assert (await site.call("root", "POST", "/v1/apply", json=labelled)).status_code == 200
+    agent = document("Agent", "a", {"model_ref": "m"}, labels={"app": "desk"})
+    query = {"prune": "app=desk", "namespace": SPACE}
+    refused = await site.call("author", "POST", "/v1/apply", json=agent, params=query)
+    assert refused.status_code == 403, refused.text
+    assert await site.exists("AgentPolicy", "rule")
+    assert not await site.exists("Agent", "a")
+
+
+async def test_work_is_not_had_by_declaring_it(site: Site) -> None:
+    """Neither a schedule, nor a webhook, nor a Task in a bundle does work for somebody who may not have it done."""
+    task = document("Task", "t", {"agent": "greeter", "input": {"topic": "x"}})
+    for path in ("/v1/tasks", "/v1/work/declared", "/v1/apply"):
+        answer = await site.call("author", "POST", path, json=task, params={"run": "true"} if "apply" in path else {})
+        assert answer.status_code == 403, (path, answer.text)
+
+
+# --- fields that lift a rule -----------------------------------------------------------------------------------------
+
+LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[str, Any]]] = {
+    # (kind, field): what is there, what lifts, what does not
+    ("Agent", "allowed_tools"): (None, {"model_ref": "m", "allowed_tools": ["pay"]}, {"model_ref": "m"}),
+    ("Agent", "roles"): (
+        {"model_ref": "m", "roles": ["careful"]},
+        {"model_ref": "m"},
+        {"model_ref": "other", "roles": ["careful"]},
+    ),
+    ("Secret", "hosts"): (
+        {"stringData": {"value": "sesame"}, "hosts": ["api.example"]},
+        {"data": {"value": "***"}, "hosts": ["evil.example"]},
+        {"stringData": {"value": "mine"}, "hosts": ["mine.example"]},
+    ),
+    **{
+        ("ModelEndpoint", f"pricing.{each}"): (
+            None,
+            {"provider": "mock", "pricing": {"input": 1, "output": 1, each: 2}},
+            {"provider": "mock", "default_model": "m"},
+        )
+        for each in ("input", "output", "cache_read", "cache_write", "request")
+    },
+    ("Task", "mode"): (None, {"agent": "a", "mode": "template"}, {"agent": "a", "mode": "run"}),
+    **{
+        ("Tool", field): ({**SAMPLES["Tool"], **before}, {**SAMPLES["Tool"], **after}, {**SAMPLES["Tool"], **before})
+        for field, before, after in (
+            ("category", {"category": "money"}, {"category": "harmless"}),
+            ("capabilities", {"capabilities": ["pay"]}, {}),
+            ("operation_classes", {"operation_classes": ["delete", "read"]}, {"operation_classes": ["read"]}),
+            (
+                "risk_level",
+                {"risk_level": "high", "operation_classes": ["write"], "runtime": {"isolation_mode": "sandboxed"}},
+                {"risk_level": "low", "operation_classes": ["write"], "runtime": {"isolation_mode": "sandboxed"}},
+            ),
+            ("effect", {"effect": "once"}, {"effect": "read"}),
+            ("on_unknown", {"on_unknown": "ask"}, {"on_unknown": "retry"}),
+            ("record", {"record": "required"}, {"record": "best_effort"}),
+            ("price_usd", {"price_usd": "2"}, {"price_usd": "0.01"}),
+            (
+                "runtime.isolation_mode",
+                {"runtime": {"isolation_mode": "sandboxed"}},
+                {"runtime": {"isolation_mode": "none"}},
+            ),
+        )
+    },
+}
+
+
+def lifting() -> list[tuple[str, Field]]:
+    return [(kind, field) for kind, powers in KIND_POWERS.items() for field in powers.fields if field.lifts]
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in lifting()}))
+async def test_who_is_bound_by_a_rule_does_not_lift_it(site: Site, kind: str) -> None:
+    bound = "operator" if kind == "Task" else "author"
+    for number, path in enumerate(field.path for of, field in lifting() if of == kind):
+        before, lifts, harmless = LIFTED[kind, path]
+        name, patch = f"x-{number}", lifts
+        if before is not None:
+            await site.stored(kind, name, before)
+            stored = await site.runtime.resources.get(Key(kind, SPACE, name))
+            patch = {**dict.fromkeys(stored["spec"]), **lifts}
+        for method, where, more in ways(kind, name, lifts, patch=patch):
+            if before is None and method in ("PUT", "PATCH"):
+                continue
+            answer = await site.call(bound, method, where, **more)
+            assert answer.status_code == 403, (method, where, answer.text)
+            named = "author" if kind == "Task" else f"spec.{path.partition('.')[0]}"
+            assert named in answer.json()["detail"], answer.text
+        if kind == "Task":
+            continue
+        await site.stored(kind, name, harmless, by=bound)
+        await site.stored(kind, name, lifts, by="admin")
+        query = {"namespace": SPACE, "limit": "200"}
+        records = (await site.call("root", "GET", "/v1/audit", params=query)).json()["records"]
+        of_it = [each["body"]["resource"] for each in records if each["body"].get("resource", {}).get("name") == name]
+        assert any(f"spec.{path}" in each.get("lifted", {}) for each in of_it), (path, of_it)
+
+
+async def test_a_rule_that_is_changed_or_deleted_is_recorded_with_what_it_said(site: Site) -> None:
+    await site.stored("AgentPolicy", "p", {"blocked_tools": ["pay"]})
+    await site.stored("AgentPolicy", "p", {"blocked_tools": ["other"]}, by="admin")
+    gone = await site.call("admin", "DELETE", "/v1/agent-policies/p", params={"namespace": SPACE})
+    assert gone.status_code == 204
+    records = (await site.call("root", "GET", "/v1/audit", params={"namespace": SPACE})).json()["records"]
+    acts = [each["body"].get("resource", {}) for each in records]
+    told = [each["lifted"]["spec"] for each in acts if each.get("lifted")]
+    assert sorted((old["blocked_tools"], new and new["blocked_tools"]) for old, new in told) == [
+        (["other"], None),
+        (["pay"], ["other"]),
+    ]
+
+
+# --- what the operator grants ----------------------------------------------------------------------------------------
+
+MCP = {"transport": "stdio"}
+OPENAI = {"provider": "openai", "default_model": "m"}
+# What is not granted, and beside it what is.
+GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "Tool",
+        "function",
+        {"type": "function", "function": "subprocess:getoutput"},
+        {"type": "function", "function": "desk:find"},
+    ),
+    (
+        "Tool",
+        "function",
+        {"type": "function", "function": "acme.toolsmith:x"},
+        {"type": "function", "function": "acme.tools.io:x"},
+    ),
+    ("Tool", "endpoint", {"endpoint": "http://127.0.0.1:1/"}, {"endpoint": "http://10.1.2.3/"}),
+    ("Tool", "endpoint", {"endpoint": "http://localhost:1/"}, {"endpoint": "http://intranet.example/"}),
+    ("Tool", "endpoint", {"endpoint": "http://169.254.169.254/latest"}, {"endpoint": "https://api.example/{id}"}),
+    ("Tool", "endpoint", {"endpoint": "http://[::ffff:127.0.0.1]/"}, {"endpoint": "https://8.8.8.8/"}),
+    ("Tool", "endpoint", {"endpoint": "http://2130706433/"}, {"endpoint": "https://api.example/"}),
+    ("Tool", "endpoint", {"endpoint": "http://0.0.0.0:1/"}, {"endpoint": "https://api.example/"}),
+    ("Tool", "endpoint", {"endpoint": "http://u:p@api.example/"}, {"endpoint": "https://api.example/"}),
+    (
+        "Tool",
+        "endpoint",
+        {"type": "grpc", "endpoint": "127.0.0.1:50051"},
+        {"type": "grpc", "endpoint": "grpc.example:443"},
+    ),
+    (
+        "Tool",
+        "auth.tokenURL",
+        {
+            "endpoint": "https://api.example/",
+            "auth": {"profile": "oauth2_client_credentials", "secretRef": "s", "tokenURL": "http://127.0.0.1:1/t"},
+        },
+        {
+            "endpoint": "https://api.example/",
+            "auth": {"profile": "oauth2_client_credentials", "secretRef": "s", "tokenURL": "https://api.example/t"},
+        },
+    ),
+    (
+        "Tool",
+        "auth.secretRef",
+        {"endpoint": "https://evil.example/", "auth": {"profile": "bearer", "secretRef": "s"}},
+        {"endpoint": "https://api.example/", "auth": {"profile": "bearer", "secretRef": "s"}},
+    ),
+    (
+        "ModelEndpoint",
+        "base_url",
+        {**OPENAI, "base_url": "http://127.0.0.1:1/v1"},
+        {**OPENAI, "base_url": "http://10.1.0.9/v1"},
+    ),
+    (
+        "ModelEndpoint",
+        "base_url",
+        {"provider": "ollama", "default_model": "m"},
+        {"provider": "openai", "default_model": "m"},
+    ),
+    (
+        "ModelEndpoint",
+        "auth.secretRef",
+        {**OPENAI, "base_url": "https://evil.example/v1", "auth": {"secretRef": "s"}},
+        {**OPENAI, "base_url": "https://api.example/v1", "auth": {"secretRef": "s"}},
+    ),
+    (
+        "ModelEndpoint",
+        "auth.secretRef",
+        {**OPENAI, "base_url": "https://api.example.evil.example", "auth": {"secretRef": "s:other"}},
+        {**OPENAI, "auth": {"secretRef": "s"}},
+    ),
+    ("ModelEndpoint", "provider", {"provider": "pydantic-ai:openai:gpt-5", "default_model": "m"}, OPENAI),
+    (
+        "Memory",
+        "endpoint",
+        {"provider": "http", "endpoint": "http://127.0.0.1:1"},
+        {"provider": "http", "endpoint": "https://api.example"},
+    ),
+    (
+        "Memory",
+        "auth.secretRef",
+        {"provider": "http", "endpoint": "https://evil.example", "auth": {"secretRef": "s"}},
+        {"provider": "http", "endpoint": "https://api.example", "auth": {"secretRef": "s"}},
+    ),
+    ("McpServer", "command", {**MCP, "command": "python", "args": ["-c", "print()"]}, {**MCP, "command": "python"}),
+    (
+        "McpServer",
+        "args",
+        {**MCP, "command": "npx", "args": ["-y", "evil"]},
+        {**MCP, "command": "npx", "args": ["-y", "@acme/search", "--root", "/srv"]},
+    ),
+    (
+        "McpServer",
+        "args",
+        {**MCP, "command": "npx -y @acme/search --root /"},
+        {**MCP, "command": "npx -y @acme/search --root /srv"},
+    ),
+    (
+        "McpServer",
+        "args",
+        {**MCP, "command": "uvx", "args": ["evil"]},
+        {**MCP, "command": "uvx", "args": ["acme-time", "--utc"]},
+    ),
+    (
+        "McpServer",
+        "env.name",
+        {
+            **MCP,
+            "command": "npx -y @acme/search --root /srv",
+            "env": [{"name": "NODE_OPTIONS", "value": "--require=/tmp/x"}],
+        },
+        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "LANG", "value": "C"}]},
+    ),
+    (
+        "McpServer",
+        "env.value",
+        {**MCP, "command": "python", "env": [{"name": "PYTHONPATH", "value": "/tmp"}]},
+        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "LANG", "value": "C"}]},
+    ),
+    (
+        "McpServer",
+        "env.secretRef",
+        {**MCP, "command": "python", "env": [{"name": "TOKEN", "secretRef": "s"}]},
+        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "LANG", "secretRef": "s"}]},
+    ),
+    (
+        "McpServer",
+        "endpoint",
+        {"transport": "http", "endpoint": "http://[::1]:1/mcp"},
+        {"transport": "http", "endpoint": "https://mcp.example"},
+    ),
+    (
+        "McpServer",
+        "auth.secretRef",
+        {"transport": "http", "endpoint": "https://evil.example", "auth": {"profile": "bearer", "secretRef": "s"}},
+        {"transport": "http", "endpoint": "https://api.example", "auth": {"profile": "bearer", "secretRef": "s"}},
+    ),
+    (
+        "McpServer",
+        "auth.tokenURL",
+        {
+            "transport": "http",
+            "endpoint": "https://api.example",
+            "auth": {"profile": "oauth2_client_credentials", "secretRef": "s", "tokenURL": "http://10.9.9.9/t"},
+        },
+        {
+            "transport": "http",
+            "endpoint": "https://api.example",
+            "auth": {"profile": "oauth2_client_credentials", "secretRef": "s", "tokenURL": "https://api.example/t"},
+        },
+    ),
+]
+
+
+def test_every_grant_of_the_table_is_tried() -> None:
+    wanted = {(kind, field.path) for kind, powers in KIND_POWERS.items() for field in powers.fields if field.grant}
+    assert wanted == {(kind, path) for kind, path, *_ in GRANTED}
+    assert {(kind, field.path) for kind, field in lifting()} == set(LIFTED)
+
+
+@pytest.mark.parametrize("kind", sorted({row[0] for row in GRANTED}))
+async def test_what_reaches_outside_is_granted_by_the_operator_and_not_by_declaring_it(site: Site, kind: str) -> None:
+    who = "admin" if kind == "McpServer" else "author"
+    await site.stored("Secret", "s", {"stringData": {"value": "sesame", "other": "x"}, "hosts": ["api.example"]})
+    for number, (refused, granted) in enumerate(row[2:] for row in GRANTED if row[0] == kind):
+        name = f"x-{number}"
+        await site.stored(kind, name, granted, by=who)
+        key = Key(kind, SPACE, name)
+        patch = {**dict.fromkeys((await site.runtime.resources.get(key))["spec"]), **refused}
+        for method, where, more in ways(kind, name, refused, patch=patch):
+            answer = await site.call(who, method, where, **more)
+            assert answer.status_code == 403, (refused, method, where, answer.text)
+            assert "operator" in (answer.json().get("hint") or "") or "spec.hosts" in answer.text, answer.text
+        assert (await site.runtime.resources.get(key))["metadata"]["declaredBy"]["operator"] is False
+        await site.stored(kind, name, refused)  # the operator of the installation may
+        assert (await site.runtime.resources.get(key))["metadata"]["declaredBy"]["operator"] is True
+
+
+# --- the table itself ------------------------------------------------------------------------------------------------
+
+
+def leaves(model: type[Model], before: str = "") -> Iterator[str]:
+    for name, info in model.model_fields.items():
+        path = before + emitted_key(model, name)
+        inner = list(_models(info.annotation))
+        if not inner:
+            yield path
+        for each in inner:
+            yield from leaves(each, f"{path}.")
+
+
+def _models(annotation: Any) -> Iterator[type[Model]]:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        yield annotation
+    for each in typing.get_args(annotation):
+        yield from _models(each)
+
+
+def test_every_field_of_every_kind_is_in_the_table() -> None:
+    assert set(KIND_POWERS) == set(KINDS)
+    for kind in KINDS.values():
+        spec = kind.model().model_fields["spec"].annotation
+        declared = [field.path for field in KIND_POWERS[kind.name].fields]
+        assert sorted(declared) == sorted(set(leaves(typing.cast("type[Model]", spec)))), kind.name
+
+
+def test_the_documentation_shows_the_table() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "powers.md").read_text(encoding="utf-8")
+    assert table() in text
+
+
+# --- and when it is used ---------------------------------------------------------------------------------------------
+
+
+async def test_a_function_that_was_not_granted_is_not_run_wherever_its_tool_came_from(
+    site: Site, tmp_path: Path
+) -> None:
+    """As if it had come from an older server: written into the store in the name of somebody who is no operator."""
+    canary = tmp_path / "canary"
+    made = document("Tool", "shell", {"type": "function", "function": "subprocess:getoutput"})
+    answer = await site.call("root", "POST", "/v1/tools", json=made)
+    stored = answer.json()
+    changed = {**stored, "spec": {**stored["spec"], "description": "Runs a command."}}
+    await site.runtime.resources.write([Put(changed)], by=DeclaredBy("mallory", operator=False))
+    called = await site.call(
+        "admin",
+        "POST",
+        "/v1/work/tools/shell/call",
+        json={"arguments": {"cmd": f"touch {canary}"}},
+        params={"namespace": SPACE},
+    )
+    assert "tool_modules" in called.text, called.text
+    assert not canary.exists()
