@@ -171,7 +171,6 @@ def _assembled(
         if resources is not None
         else None
     )
-    models = RunModels(resources, clock=clock, environ=os.environ, secrets=secrets)
     backends = Backends(
         secrets,
         resources,
@@ -182,6 +181,9 @@ def _assembled(
         journal=journal,
         workspace=workspace or (settings.workspace if settings else None),
         namespace=settings.namespace if settings else "default",
+    )
+    models = RunModels(
+        resources, clock=clock, environ=os.environ, secrets=secrets, outbound=lambda: backends.web.client
     )
     budgets = (
         open_budgets(

@@ -15,6 +15,7 @@ from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.spec import Contract, RunSpec, ToolRule
 from foliot.resources.durations import seconds
 from foliot.resources.money import micros_of_text
+from foliot.resources.powers import secret_hosts
 from foliot.tools import search
 from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
 from foliot.tools.plan import check_order, check_requirements
@@ -125,7 +126,7 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
         idle_timeout=seconds(timeouts["idle"]) if "idle" in timeouts else None,
         retry=_retry(runtime["retry"]),
         rate_limit=_rate_limit(spec.get("rate_limit")),
-        auth=_auth(spec.get("auth")),
+        auth=_auth(spec.get("auth"), secret_hosts(document)),
         price=micros_of_text(spec["price_usd"]) if "price_usd" in spec else 0,
         options={name: spec[name] for name in _BACKEND_OPTIONS if name in spec},
     )
@@ -146,7 +147,7 @@ def _rate_limit(given: Mapping[str, Any] | None) -> RateLimit | None:
     return RateLimit(given.get("requests"), seconds(given["per"]), given.get("burst"), given.get("concurrency"))
 
 
-def _auth(given: Mapping[str, Any] | None) -> AuthSpec | None:
+def _auth(given: Mapping[str, Any] | None, hosts: tuple[str, ...] | None) -> AuthSpec | None:
     if not given:
         return None
     return AuthSpec(
@@ -155,6 +156,7 @@ def _auth(given: Mapping[str, Any] | None) -> AuthSpec | None:
         header_name=given.get("headerName", ""),
         token_url=given.get("tokenURL", ""),
         scopes=tuple(given.get("scopes", ())),
+        hosts=hosts,
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from foliot.engine.definition import ENDPOINT
+from foliot.engine.powers import check_provider, chosen_address, own_address, secret_targets
 from foliot.errors import InvalidInput, NotFound, SecretError
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
@@ -20,10 +22,13 @@ from foliot.models.pricing import Pricing
 from foliot.models.registry import default_registry
 from foliot.models.router import UNBOUNDED_OUTPUT, Router, most_hopeful
 from foliot.models.tokens import estimate_request
+from foliot.resources.powers import declared_by_operator
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
-from foliot.tools.secrets import EnvironmentSecrets, SecretChain, Secrets, StoreSecrets
+from foliot.tools.outbound.client import OutboundClient
+from foliot.tools.outbound.guard import Guard, Outbound
+from foliot.tools.secrets import EnvironmentSecrets, SecretChain, SecretRef, Secrets, StoreSecrets
 
 # How long an endpoint that was looked up is used without looking again.
 FRESH_FOR = 1.0
@@ -39,7 +44,11 @@ class RunModels:
         clock: Callable[[], float],
         environ: Mapping[str, str],
         secrets: Secrets | None = None,
+        outbound: Callable[[], OutboundClient] | None = None,
     ) -> None:
+        """`outbound` is the way to addresses that somebody else than the operator chose; none lets nobody inside."""
+        self._outbound = outbound or self._to_the_public
+        self._own: OutboundClient | None = None
         self._store = store
         self._clock = clock
         self._environ = environ
@@ -135,6 +144,8 @@ class RunModels:
 
     async def close(self) -> None:
         await self._router.close()
+        if self._own is not None:
+            await self._own.close()
         for gateway in self._direct.values():
             await gateway.close()
 
@@ -150,18 +161,14 @@ class RunModels:
         return found
 
     def _by_provider(self, ref: str) -> EndpointConfig:
-        provider, _, model = ref.partition(":")
-        return EndpointConfig(
-            name=ref, gateway=GatewayConfig(provider, api_key=self._key_of(provider), model=model.strip())
-        )
-
-    def _key_of(self, provider: str) -> str:
-        """The key that the provider's own tools would find in the environment."""
-        try:
-            variables = default_registry().find(provider).key_variables
-        except InvalidInput:
-            return ""  # whoever asks it is told
-        return next((key for name in variables if (key := self._environ.get(name, ""))), "")
+        """With the key and the address that the provider's own tools would find in the environment."""
+        name, _, model = ref.partition(":")
+        key = url = ""
+        with contextlib.suppress(InvalidInput):  # whoever asks it is told
+            provider = default_registry().find(name)
+            key = next((key for each in provider.key_variables if (key := self._environ.get(each, ""))), "")
+            url = provider.address_in(self._environ)
+        return EndpointConfig(name=ref, gateway=GatewayConfig(name, base_url=url, api_key=key, model=model.strip()))
 
     async def _from_store(self, ref: str) -> EndpointConfig:
         namespace, _, name = ref.rpartition("/")
@@ -175,15 +182,26 @@ class RunModels:
             raise NotFound(error.message, hint=hint) from None
         from foliot.resources.definitions.model_endpoint import ModelEndpoint
 
+        check_provider(document)
         api_key = await self._api_key(document, key.namespace)
-        return endpoint_config(ModelEndpoint.model_validate(document), api_key=api_key)
+        config = endpoint_config(ModelEndpoint.model_validate(document), api_key=api_key)
+        if own := own_address(document, self._environ):
+            return dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, base_url=own))
+        if declared_by_operator(document) or not chosen_address(document, self._environ):
+            return config
+        return dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, way_out=self._outbound()))
+
+    def _to_the_public(self) -> OutboundClient:
+        if self._own is None:
+            self._own = OutboundClient(Guard(Outbound()))
+        return self._own
 
     async def _api_key(self, document: Document, namespace: str) -> str:
         ref = document["spec"].get("auth", {}).get("secretRef")
         if not ref:
             return ""
         try:
-            return await self._secrets.value(ref, namespace=namespace)
+            return await self._secrets.value(ref, namespace=namespace, hosts=secret_targets(document, self._environ))
         except ToolSecretMissing as error:
             name = document["metadata"]["name"]
             raise SecretError(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
@@ -203,7 +221,16 @@ def stored_secrets(store: ResourceStore | None, environ: Mapping[str, str]) -> S
             raise NotFound(f"there is no secret {name!r} without a store")
         return await store.reveal(Key("Secret", namespace, name))
 
-    return Secrets(SecretChain([StoreSecrets(reveal), EnvironmentSecrets(environ)]), Masker())
+    async def bound(ref: SecretRef) -> Sequence[str]:
+        """A secret of the environment names no hosts."""
+        if store is None:
+            return ()
+        try:
+            return (await store.get(Key("Secret", ref.namespace, ref.name)))["spec"].get("hosts", ())
+        except NotFound:
+            return ()
+
+    return Secrets(SecretChain([StoreSecrets(reveal), EnvironmentSecrets(environ)]), Masker(), bound=bound)
 
 
 def qualified(ref: str, namespace: str) -> str:

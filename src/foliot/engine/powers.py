@@ -7,19 +7,20 @@ used, because settings, Secrets and resources change, and not everything in a st
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
 
 from foliot.errors import Denied, InvalidInput
 from foliot.models.registry import Provider, default_registry
-from foliot.resources.powers import Document, declared_by_operator
+from foliot.resources.powers import Document, declared_addresses, declared_by_operator, host_of
 from foliot.settings import Settings
 from foliot.tools.mcp.process import command_granted
 from foliot.tools.mcp.server import server_spec
-from foliot.tools.outbound.guard import Guard, Hosts, Outbound, OutboundRefused, ToolUnreachable
+from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
+from foliot.tools.secrets import unbound
 
 SecretHosts: TypeAlias = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """`(reference, namespace)` to the hosts that a Secret is bound to; None for a Secret that is not declared."""
@@ -55,18 +56,6 @@ class Grants:
             field="spec.function",
         )
 
-    def check_provider(self, document: Document) -> None:
-        """Raises `Denied` for a provider whose code chooses by itself where to connect and with which key."""
-        provider = provider_of(document)
-        if provider is None or declared_by_operator(document) or guarded(provider):
-            return
-        raise Denied(
-            f"ModelEndpoint/{document['metadata']['name']}: the provider {provider.name!r} finds addresses and keys in "
-            "the environment of this server",
-            hint="ask the operator of this installation (admin of all namespaces) to declare this resource",
-            field="spec.provider",
-        )
-
     # --- when it is declared ------------------------------------------------------------------------------------
 
     async def check(self, document: Document, secret_hosts: SecretHosts) -> None:
@@ -75,7 +64,7 @@ class Grants:
         if kind == "Tool" and spec.get("function"):
             self.check_module(document, spec["function"].partition(":")[0])
         if kind == "ModelEndpoint":
-            self.check_provider(document)
+            check_provider(document)
         if kind == "McpServer" and spec["transport"] == "stdio":
             self._check_command(document)
         for field, url in addresses(document):
@@ -122,6 +111,19 @@ def module_granted(module: str, patterns: Collection[str]) -> bool:
     )
 
 
+def check_provider(document: Document) -> None:
+    """Raises `Denied` for a provider whose code chooses by itself where to connect and with which key."""
+    provider = provider_of(document)
+    if provider is None or declared_by_operator(document) or guarded(provider):
+        return
+    raise Denied(
+        f"ModelEndpoint/{document['metadata']['name']}: the provider {provider.name!r} finds addresses and keys in "
+        "the environment of this server",
+        hint="ask the operator of this installation (admin of all namespaces) to declare this resource",
+        field="spec.provider",
+    )
+
+
 def provider_of(document: Document) -> Provider | None:
     """The provider of a ModelEndpoint; None when it is not known here."""
     try:
@@ -135,68 +137,55 @@ def guarded(provider: Provider) -> bool:
     return isinstance(provider.factory, str) and provider.factory.startswith(_OURS) and not provider.takes_model
 
 
-def chosen_address(document: Document) -> str:
-    """The base URL of a ModelEndpoint that whoever declared it chose; "" when it is the provider's own, in public."""
-    spec = document["spec"]
-    base_url = str(spec.get("base_url", ""))
+def own_address(document: Document, environ: Mapping[str, str]) -> str | None:
+    """The address that the operator's environment names for a ModelEndpoint which leaves it to the provider.
+
+    None for an endpoint with an address of its own; "" when the environment names none.
+    """
     provider = provider_of(document)
-    own = provider.base_url if provider is not None else ""
-    if base_url.rstrip("/") in ("", own.rstrip("/")) and own.startswith("https:"):
+    base_url = str(document["spec"].get("base_url", "")).rstrip("/")
+    if provider is None or base_url not in ("", provider.base_url.rstrip("/")):
+        return None
+    return provider.address_in(environ)
+
+
+def chosen_address(document: Document, environ: Mapping[str, str] = os.environ) -> str:
+    """The address of a ModelEndpoint that has to be granted; "" when the provider or the operator chose it.
+
+    A provider on this machine (Ollama) that nobody configured is inside, whoever names it.
+    """
+    own, provider = own_address(document, environ), provider_of(document)
+    if own or (own is not None and provider is not None and not provider.base_url.startswith("http:")):
         return ""
-    return base_url or own
+    return str(document["spec"].get("base_url", "")) or (provider.base_url if provider is not None else "")
 
 
-def addresses(document: Document) -> list[tuple[str, str]]:
-    """Where a resource has Foliot connect to, as URLs, each with its field."""
-    kind, spec = document["kind"], document["spec"]
-    found: list[tuple[str, str]] = []
-    if kind == "ModelEndpoint":
-        found.append(("spec.base_url", chosen_address(document)))
-    elif kind == "Tool" and spec["type"] in ("http", "external", "webhook-callback"):
-        found.append(
-            ("spec.endpoint", str(spec.get("endpoint", "")).partition("?")[0].replace("{", "").replace("}", ""))
-        )
-    elif kind == "Tool" and spec["type"] == "grpc":
-        target = str(spec.get("endpoint", "")).removeprefix("grpc://").removeprefix("grpcs://")
-        found.append(("spec.endpoint", f"http://{target}" if target else ""))
-    elif kind == "McpServer" and spec["transport"] == "http":
-        found.append(("spec.endpoint", spec["endpoint"]))
-    elif kind == "Memory" and spec["provider"] != "in-memory":
-        found.append(("spec.endpoint", str(spec.get("endpoint", ""))))
-    if kind in ("Tool", "McpServer"):
-        found.append(("spec.auth.tokenURL", spec.get("auth", {}).get("tokenURL", "")))
-    return [(field, url) for field, url in found if url]
+def addresses(document: Document, environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
+    """Where whoever declared a resource has Foliot connect to, as URLs, each with its field."""
+    if document["kind"] == "ModelEndpoint":
+        chosen = chosen_address(document, environ)
+        return [("spec.base_url", chosen)] if chosen else []
+    return declared_addresses(document)
 
 
-def secret_targets(document: Document) -> tuple[str, ...]:
-    """The hosts that the secret of a resource goes to; none when they are the provider's own."""
-    return tuple(dict.fromkeys(_host(url) for _, url in addresses(document)))
+def secret_targets(document: Document, environ: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
+    """The hosts that the secret of a resource must be bound to; None when it may go where the resource says."""
+    if declared_by_operator(document):
+        return None
+    return tuple(dict.fromkeys(host_of(url) for _, url in addresses(document, environ))) or None
 
 
 async def check_secret(document: Document, ref: str, secret_hosts: SecretHosts) -> None:
     """Raises `Denied` when whoever declared a resource chose an address that its Secret is not bound to."""
     targets = secret_targets(document)
-    if declared_by_operator(document) or not targets:
-        return
-    hosts = await secret_hosts(ref, document["metadata"].get("namespace", "default"))
-    if hosts is not None:
-        check_bound(f"{document['kind']}/{document['metadata']['name']}", ref, targets, hosts)
-
-
-def check_bound(whose: str, ref: str, targets: Sequence[str], hosts: Sequence[str]) -> None:
-    """Raises `Denied` for the first target that is not among the hosts a Secret is bound to."""
-    bound = Hosts(hosts)
-    for host in targets:
-        if not bound.hold_host(host):
-            raise Denied(
-                f"{whose}: the Secret {ref!r} is not bound to the host {host!r}, and is not sent there",
-                hint=f"an admin of the namespace, or whoever gives new values, adds {host} to spec.hosts of the Secret",
-                host=host,
-            )
-
-
-def _host(url: str) -> str:
-    return (urlsplit(url).hostname or "").rstrip(".")
+    hosts = await secret_hosts(ref, document["metadata"].get("namespace", "default")) if targets else None
+    if targets is not None and hosts is not None and (host := unbound(targets, hosts)) is not None:
+        raise Denied(
+            f"{document['kind']}/{document['metadata']['name']}: the Secret {ref!r} is not bound to the host {host!r}, "
+            "and is not sent there",
+            hint=f"an admin of the namespace, or whoever gives new values, adds {host} to spec.hosts of the Secret",
+            host=host,
+        )
 
 
 async def _only_this_machine(host: str, port: int) -> Sequence[str]:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from foliot.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientTimeout
+    from yarl import URL
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -24,6 +28,14 @@ class Timeouts:
     connect: float = 10.0
     idle: float = 300.0
     total: float = 600.0
+
+
+class WayOut(Protocol):
+    """Posts to addresses that somebody else than the operator chose: checked, pinned, without redirects or proxy."""
+
+    async def post(
+        self, url: URL, *, data: bytes, headers: Mapping[str, str], timeout: ClientTimeout
+    ) -> ClientResponse: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,7 @@ class GatewayConfig:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     proxy: str | None = field(default=None, repr=False)
     max_response_bytes: int = 32 * 1024 * 1024
+    way_out: WayOut | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
-from foliot.errors import InvalidInput
+from foliot.errors import FoliotError, InvalidInput
 from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout
 from foliot.models.config import GatewayConfig, is_web_address
 from foliot.models.provider_errors import read_body, refusal, shorten
@@ -86,7 +86,8 @@ class HttpEndpoint:
                 hint="take the user out of the address, or the key off the endpoint",
             )
         self._way: dict[str, Any] = {}
-        if proxy := _proxy_for(base_url) if config.proxy is None else config.proxy:
+        # A proxy would resolve the name itself, after it was checked: see `WayOut`.
+        if config.way_out is None and (proxy := _proxy_for(base_url) if config.proxy is None else config.proxy):
             self._go_by(proxy, base_url)
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
         self._urls: dict[str, Any] = {}
@@ -155,16 +156,14 @@ class HttpEndpoint:
         return held.session
 
     async def _post(self, path: str, body: bytes, *, streaming: bool) -> aiohttp.ClientResponse:
-        session = self._session()
         plain, stream = self._timeouts or self._make_timeouts()
-        response = await session.post(
-            self._urls.get(path) or self._url(path),
-            data=body,
-            headers=self._headers,
-            timeout=stream if streaming else plain,
-            allow_redirects=False,
-            **self._way,
-        )
+        url, timeout = self._urls.get(path) or self._url(path), stream if streaming else plain
+        if self._config.way_out is not None:
+            response = await self._config.way_out.post(url, data=body, headers=self._headers, timeout=timeout)
+        else:
+            response = await self._session().post(
+                url, data=body, headers=self._headers, timeout=timeout, allow_redirects=False, **self._way
+            )
         if response.status >= 300:
             async with response:
                 body = await _error_body(response)
@@ -248,6 +247,10 @@ class HttpEndpoint:
         """Turn what the transport raised into a model error."""
         if isinstance(error, ModelError):
             raise error
+        if isinstance(error, FoliotError):  # of the way out: an address that may not be reached, or cannot be
+            kind = ModelOverloaded if error.retryable else ModelRequestError
+            where = f"model provider {self._config.provider!r} is not asked: "
+            raise kind(where + error.message, provider=self._config.provider, hint=error.hint) from error
         import aiohttp
 
         where = f"model provider {self._config.provider!r}"

@@ -18,6 +18,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.models.base import Gateway
@@ -34,6 +35,7 @@ class Provider:
     `base_url` is the address when the endpoint gives none; `options` are defaults under the endpoint's own.
     A provider with `takes_model` may be written `name:model` in an endpoint. `key_variables` are where its own tools
     look for the key in the environment, the first that is set: for a model that an agent names as `provider:model`.
+    `url_variable` is where they look for another address; `url_path` is what they put behind it.
     """
 
     name: str
@@ -45,28 +47,65 @@ class Provider:
     options: Mapping[str, Any] | None = None
     takes_model: bool = False
     key_variables: tuple[str, ...] = ()
+    url_variable: str = ""
+    url_path: str = ""
+
+    def address_in(self, environ: Mapping[str, str]) -> str:
+        """The base URL that the environment names, read as the provider's own SDK reads it; "" when it names none."""
+        said = environ.get(self.url_variable, "").strip() if self.url_variable else ""
+        if said and self.name == "ollama":
+            return _ollama_address(said)
+        return said.rstrip("/") + self.url_path if said else ""
 
 
-def _openai(name: str, base_url: str, *aliases: str, key: str = "") -> Provider:
+def _ollama_address(host: str) -> str:
+    """OLLAMA_HOST is a host, with or without scheme, port and path; without a scheme the port is 11434."""
+    scheme, separator, rest = host.partition("://")
+    if not separator:
+        scheme, rest = "http", host
+    parts = urlsplit(f"{scheme}://{rest}")
+    try:
+        port = parts.port or ({"http": 80, "https": 443}.get(scheme, 11434) if separator else 11434)
+    except ValueError:
+        return f"{scheme}://{rest}"  # whoever uses it is told that it is no address
+    name = parts.hostname or "127.0.0.1"
+    name = f"[{name}]" if ":" in name else name
+    return f"{scheme}://{name}:{port}{parts.path.rstrip('/')}"
+
+
+def _openai(
+    name: str, base_url: str, *aliases: str, key: str = "", url_variable: str = "", url_path: str = ""
+) -> Provider:
     """Speaks chat completions; `key` is the variable of its key, for those that want one."""
-    gateway = "foliot.models.openai_chat:OpenAIChatGateway"
-    return Provider(name, gateway, aliases, bool(key), base_url=base_url, key_variables=(key,) if key else ())
+    return Provider(
+        name,
+        "foliot.models.openai_chat:OpenAIChatGateway",
+        aliases,
+        bool(key),
+        base_url=base_url,
+        key_variables=(key,) if key else (),
+        url_variable=url_variable,
+        url_path=url_path,
+    )
 
 
 BUILT_IN: Final = (
-    _openai("openai", "https://api.openai.com/v1", key="OPENAI_API_KEY"),
+    _openai("openai", "https://api.openai.com/v1", key="OPENAI_API_KEY", url_variable="OPENAI_BASE_URL"),
     Provider(
         "openai-responses",
         "foliot.models.openai_responses:OpenAIResponsesGateway",
         ("openai_responses",),
         base_url="https://api.openai.com/v1",
         key_variables=("OPENAI_API_KEY",),
+        url_variable="OPENAI_BASE_URL",
     ),
     Provider(
         "azure-openai",
         "foliot.models.openai_chat:AzureOpenAIGateway",
         ("azure_openai", "azure"),
         requires_base_url=True,
+        key_variables=("AZURE_OPENAI_API_KEY",),
+        url_variable="AZURE_OPENAI_ENDPOINT",
     ),
     Provider(
         "openai-compatible",
@@ -78,19 +117,33 @@ BUILT_IN: Final = (
     _openai("vllm", "http://127.0.0.1:8000/v1"),
     _openai("lmstudio", "http://127.0.0.1:1234/v1", "lm-studio"),
     _openai("openrouter", "https://openrouter.ai/api/v1", key="OPENROUTER_API_KEY"),
-    _openai("groq", "https://api.groq.com/openai/v1", key="GROQ_API_KEY"),
+    _openai(
+        "groq",
+        "https://api.groq.com/openai/v1",
+        key="GROQ_API_KEY",
+        url_variable="GROQ_BASE_URL",
+        url_path="/openai/v1",
+    ),
     _openai("mistral", "https://api.mistral.ai/v1", key="MISTRAL_API_KEY"),
     _openai("deepseek", "https://api.deepseek.com/v1", key="DEEPSEEK_API_KEY"),
-    _openai("together", "https://api.together.xyz/v1", key="TOGETHER_API_KEY"),
+    _openai("together", "https://api.together.xyz/v1", key="TOGETHER_API_KEY", url_variable="TOGETHER_BASE_URL"),
     _openai("fireworks", "https://api.fireworks.ai/inference/v1", key="FIREWORKS_API_KEY"),
     _openai("x-ai", "https://api.x.ai/v1", "xai", key="XAI_API_KEY"),
-    _openai("cerebras", "https://api.cerebras.ai/v1", key="CEREBRAS_API_KEY"),
+    _openai(
+        "cerebras",
+        "https://api.cerebras.ai/v1",
+        key="CEREBRAS_API_KEY",
+        url_variable="CEREBRAS_BASE_URL",
+        url_path="/v1",
+    ),
     Provider(
         "anthropic",
         "foliot.models.anthropic:AnthropicGateway",
         ("claude",),
         base_url="https://api.anthropic.com/v1",
         key_variables=("ANTHROPIC_API_KEY",),
+        url_variable="ANTHROPIC_BASE_URL",
+        url_path="/v1",
     ),
     Provider(
         "gemini",
@@ -98,8 +151,16 @@ BUILT_IN: Final = (
         ("google",),
         base_url="https://generativelanguage.googleapis.com/v1beta",
         key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        url_variable="GOOGLE_GEMINI_BASE_URL",
+        url_path="/v1beta",
     ),
-    Provider("ollama", "foliot.models.ollama:OllamaGateway", requires_api_key=False),
+    Provider(
+        "ollama",
+        "foliot.models.ollama:OllamaGateway",
+        requires_api_key=False,
+        base_url="http://127.0.0.1:11434",
+        url_variable="OLLAMA_HOST",
+    ),
     Provider("scripted", "foliot.models.scripted:build", ("mock",), requires_api_key=False),
     Provider(
         "pydantic-ai",

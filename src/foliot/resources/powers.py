@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
+from urllib.parse import urlsplit
 
 Document: TypeAlias = Mapping[str, Any]
 Power: TypeAlias = Literal[
@@ -123,8 +124,8 @@ def _cheapens(before: Document | None, after: Document, path: str) -> bool:
 
 def _rebinds(before: Document | None, after: Document, path: str) -> bool:
     """Other hosts for values that are kept: whoever does not know a value must not choose where it goes."""
-    kept = any(value == "***" for value in (value_at(after, "data") or {}).values())
-    return kept and _differs(before, after, path)
+    given: Mapping[str, Any] = value_at(after, "data") or {}
+    return "***" in given.values() and _differs(before, after, path)
 
 
 def _is_template(before: Document | None, after: Document, path: str) -> bool:
@@ -339,6 +340,32 @@ def needs(before: Document | None, after: Document | None) -> Iterator[Need]:
     for field in powers.fields:
         if field.lifts is not None and field.lifts(before, after, field.path):
             yield Need(field.role, f"spec.{field.path}", field.when)
+
+
+def declared_addresses(document: Document) -> list[tuple[str, str]]:
+    """The addresses in a Tool, an McpServer or a Memory, as URLs, each with its field."""
+    kind, spec = document["kind"], document["spec"]
+    place = str(spec.get("endpoint", ""))
+    if kind == "Tool" and spec["type"] in ("http", "external", "webhook-callback"):
+        place = place.partition("?")[0].replace("{", "").replace("}", "")  # arguments stand only in path and query
+    elif kind == "Tool" and spec["type"] == "grpc":
+        place = f"http://{place.removeprefix('grpc://').removeprefix('grpcs://')}" if place else ""
+    elif kind == "Tool" or (kind == "McpServer" and spec["transport"] != "http") or spec.get("provider") == "in-memory":
+        place = ""
+    token_url = spec.get("auth", {}).get("tokenURL", "") if kind != "Memory" else ""
+    return [(field, url) for field, url in (("spec.endpoint", place), ("spec.auth.tokenURL", token_url)) if url]
+
+
+def host_of(url: str) -> str:
+    """The host that a URL names, in lower case."""
+    return (urlsplit(url).hostname or "").rstrip(".")
+
+
+def secret_hosts(document: Document) -> tuple[str, ...] | None:
+    """The hosts that the secret of a Tool or an McpServer must be bound to; None when the operator declared it."""
+    if declared_by_operator(document):
+        return None
+    return tuple(dict.fromkeys(host_of(url) for _, url in declared_addresses(document)))
 
 
 def declared_by_operator(document: Document) -> bool:

@@ -62,16 +62,16 @@ class ToolAuth:
             case "oauth2_client_credentials":
                 return await self._client_credentials(auth, namespace, tool)
             case "bearer":
-                return _bearer(await self._value(auth.secret_ref, namespace, tool))
+                return _bearer(await self._value(auth, auth.secret_ref, namespace, tool))
             case "api_key_header":
                 name = auth.header_name.strip()
                 if not _HEADER.fullmatch(name) or name.lower() in _NOT_FOR_KEYS:
                     raise ToolPolicyInvalid(f"the auth of tool {tool!r} needs the name of a header", tool=tool)
-                value = await self._value(auth.secret_ref, namespace, tool)
+                value = await self._value(auth, auth.secret_ref, namespace, tool)
                 environment = {"TOOL_AUTH_HEADER_NAME": name, "TOOL_AUTH_HEADER_VALUE": value}
                 return Credentials("api_key_header", {name: value}, environment)
             case "basic":
-                return self._basic(await self._value(auth.secret_ref, namespace, tool), tool)
+                return self._basic(await self._value(auth, auth.secret_ref, namespace, tool), tool)
             case other:  # pyright: ignore[reportUnnecessaryComparison] - a definition may come from unchecked code
                 raise ToolPolicyInvalid(f"tool {tool!r} has an unknown auth profile {other!r}", tool=tool)
 
@@ -91,8 +91,8 @@ class ToolAuth:
         if not auth.token_url or self._tokens is None:
             what = "no tokenURL" if not auth.token_url else "nobody to fetch tokens"
             raise ToolPolicyInvalid(f"the auth of tool {tool!r} has {what}", tool=tool)
-        client_id = await self._value(f"{path}:client_id", namespace, tool)
-        client_secret = await self._value(f"{path}:client_secret", namespace, tool)
+        client_id = await self._value(auth, f"{path}:client_id", namespace, tool)
+        client_secret = await self._value(auth, f"{path}:client_secret", namespace, tool)
         token = await self._tokens.token(auth.token_url, client_id, client_secret, auth.scopes)
         made = _bearer(_one_line(token, tool))
         return Credentials(auth.profile, made.headers, made.environment, client_id, token)
@@ -106,8 +106,8 @@ class ToolAuth:
         self.masker.add(encoded, value.partition(":")[2])
         return Credentials("basic", {"Authorization": f"Basic {encoded}"}, {"TOOL_AUTH_BASIC": encoded})
 
-    async def _value(self, ref: str, namespace: str, tool: str) -> str:
-        return _one_line(await self._secrets.value(ref, namespace=namespace, tool=tool), tool)
+    async def _value(self, auth: AuthSpec, ref: str, namespace: str, tool: str) -> str:
+        return _one_line(await self._secrets.value(ref, namespace=namespace, tool=tool, hosts=auth.hosts), tool)
 
 
 def _bearer(token: str) -> Credentials:

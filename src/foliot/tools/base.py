@@ -109,6 +109,8 @@ class AuthSpec:
     header_name: str = ""
     token_url: str = ""
     scopes: tuple[str, ...] = ()
+    # The hosts that it goes to, which the Secret must be bound to; None when the operator declared the tool.
+    hosts: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from foliot.tools.masking import Masker
 
 Reveal: TypeAlias = Callable[[str, str], Awaitable[Mapping[str, bytes]]]
 
+Bound: TypeAlias = "Callable[[SecretRef], Awaitable[Sequence[str]]]"
+
 DEFAULT_KEY: Final = "value"
 # The key that seals all secrets is a setting whose variable begins like those of secrets: `secretRef: key` must not
 # reach it.
@@ -128,16 +130,22 @@ class SecretChain:
 class Secrets:
     """The one way to a secret's value for tools: within the caller's namespace, and hidden from then on.
 
-    `shared` are namespaces whose secrets every other may use.
+    `shared` are namespaces whose secrets every other may use; `bound` gives the hosts that a secret may be sent to.
     """
 
-    def __init__(self, resolver: SecretResolver, masker: Masker, *, shared: Collection[str] = ()) -> None:
+    def __init__(
+        self, resolver: SecretResolver, masker: Masker, *, shared: Collection[str] = (), bound: Bound | None = None
+    ) -> None:
         self._resolver = resolver
+        self._bound = bound
         self._shared = frozenset(shared)
         self.masker = masker
 
-    async def value(self, text: str, *, namespace: str, tool: str = "") -> str:
-        """The secret that `text` names. Raises `ToolSecretMissing`, which never holds a value."""
+    async def value(self, text: str, *, namespace: str, tool: str = "", hosts: Sequence[str] | None = None) -> str:
+        """The secret that `text` names. Raises `ToolSecretMissing`, which never holds a value.
+
+        With `hosts`, only if the secret is bound to all of them; without, whoever asks may send it anywhere.
+        """
         whose = f" of tool {tool!r}" if tool else ""
         try:
             ref = SecretRef.parse(text, namespace)
@@ -146,6 +154,8 @@ class Secrets:
                     f"the secret{whose} is in namespace {ref.namespace!r}, and the tool is in {namespace!r}",
                     hint="put a copy of the secret into the tool's own namespace",
                 )
+            if hosts is not None:
+                await self._check_hosts(ref, whose, hosts)
             value = await self._resolver.resolve(ref)
         except ToolSecretMissing:
             raise
@@ -163,6 +173,15 @@ class Secrets:
         self.masker.add(value)
         return value
 
+    async def _check_hosts(self, ref: SecretRef, whose: str, hosts: Sequence[str]) -> None:
+        host = unbound(hosts, await self._bound(ref) if self._bound is not None else ())
+        if host is not None:
+            raise ToolSecretMissing(
+                f"the secret{whose} is not bound to the host {host!r}, and is not sent there",
+                hint="add the host to spec.hosts of the Secret, or have the operator declare what sends it",
+                cause="not_bound",
+            )
+
     async def has(self, namespace: str, text: str) -> bool:
         """Whether a secret could be had; one that is there but unusable counts as missing."""
         try:
@@ -170,6 +189,14 @@ class Secrets:
         except ToolSecretMissing:
             return False
         return True
+
+
+def unbound(targets: Sequence[str], hosts: Sequence[str]) -> str | None:
+    """The first target that is not among the hosts a secret is bound to."""
+    from foliot.tools.outbound.guard import Hosts  # only what others declared is held against it
+
+    bound = Hosts(hosts)
+    return next((host for host in targets if not bound.hold_host(host)), None)
 
 
 def _usable(value: str, what: str) -> str:

@@ -137,6 +137,23 @@ class OutboundClient:
             if (previous.scheme, target.scheme) == ("https", "http"):
                 raise OutboundRefused(f"{_where(previous)} redirects to an insecure address", host=target.host)
 
+    async def post(
+        self, url: URL, *, data: bytes, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """One request for whoever reads the answer himself: models. Redirects are not followed.
+
+        Raises `OutboundRefused`, `ToolUnreachable`, and what aiohttp raises.
+        """
+        from foliot.tools.outbound.pinned import CHECKED
+
+        token = CHECKED.set(await self.guard.check_url(url))
+        try:
+            return await self._session().post(
+                url, data=data, headers=dict(headers), timeout=timeout, allow_redirects=False
+            )
+        finally:
+            CHECKED.reset(token)
+
     async def close(self) -> None:
         """Close the connections of the running loop. May be called twice."""
         session = self._sessions.pop(asyncio.get_running_loop(), None)
