@@ -22,7 +22,7 @@ from foliot.models.pricing import Pricing
 from foliot.models.registry import default_registry
 from foliot.models.router import UNBOUNDED_OUTPUT, Router, most_hopeful
 from foliot.models.tokens import estimate_request
-from foliot.resources.powers import declared_by_operator
+from foliot.resources.powers import declared_by_operator, spec_of
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
@@ -226,7 +226,7 @@ def stored_secrets(store: ResourceStore | None, environ: Mapping[str, str]) -> S
         if store is None:
             return ()
         try:
-            return (await store.get(Key("Secret", ref.namespace, ref.name)))["spec"].get("hosts", ())
+            return spec_of(await store.get(Key("Secret", ref.namespace, ref.name))).get("hosts", ())
         except NotFound:
             return ()
 

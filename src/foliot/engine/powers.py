@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from foliot.errors import Denied, InvalidInput
 from foliot.models.registry import Provider, default_registry
-from foliot.resources.powers import Document, declared_addresses, declared_by_operator, host_of
+from foliot.resources.powers import Document, declared_addresses, declared_by_operator, host_of, spec_of
 from foliot.settings import Settings
 from foliot.tools.mcp.process import command_granted
 from foliot.tools.mcp.server import server_spec
@@ -60,7 +60,7 @@ class Grants:
 
     async def check(self, document: Document, secret_hosts: SecretHosts) -> None:
         """Hold a document that somebody else than the operator declares against everything here. Raises `Denied`."""
-        kind, spec = document["kind"], document["spec"]
+        kind, spec = document["kind"], spec_of(document)
         if kind == "Tool" and spec.get("function"):
             self.check_module(document, spec["function"].partition(":")[0])
         if kind == "ModelEndpoint":

@@ -81,9 +81,14 @@ class Need:
     when: str = ""
 
 
+def spec_of(document: Document) -> Mapping[str, Any]:
+    """What a document declares; an empty spec is left out of a normalised one."""
+    return document.get("spec") or {}
+
+
 def value_at(document: Document | None, path: str) -> Any:
     """What stands at a path below `spec`; None when there is nothing. Lists on the way are not entered."""
-    value: Any = (document or {}).get("spec") or {}
+    value: Any = spec_of(document or {})
     for step in path.split("."):
         value = cast("Mapping[str, Any]", value).get(step) if isinstance(value, Mapping) else None
     return value
@@ -344,7 +349,7 @@ def needs(before: Document | None, after: Document | None) -> Iterator[Need]:
 
 def declared_addresses(document: Document) -> list[tuple[str, str]]:
     """The addresses in a Tool, an McpServer or a Memory, as URLs, each with its field."""
-    kind, spec = document["kind"], document["spec"]
+    kind, spec = document["kind"], spec_of(document)
     place = str(spec.get("endpoint", ""))
     if kind == "Tool" and spec["type"] in ("http", "external", "webhook-callback"):
         place = place.partition("?")[0].replace("{", "").replace("}", "")  # arguments stand only in path and query

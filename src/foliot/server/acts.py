@@ -17,7 +17,7 @@ from typing import Any, Final
 from foliot.catalog.declared import key_of, version_of
 from foliot.catalog.plan import find
 from foliot.errors import Denied, FoliotError, InvalidInput, Unavailable
-from foliot.resources.powers import RULE_KINDS, needs, value_at
+from foliot.resources.powers import RULE_KINDS, needs, spec_of, value_at
 from foliot.runtime import Runtime
 from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller, role_named
 from foliot.store.audit import AuditRecord, append_records
@@ -159,7 +159,7 @@ class Judged:
 
     @property
     def same(self) -> bool:
-        return self.before is not None and self.after is not None and self.before["spec"] == self.after["spec"]
+        return self.before is not None and self.after is not None and spec_of(self.before) == spec_of(self.after)
 
     @property
     def pinned(self) -> Put | Delete:
@@ -219,7 +219,7 @@ class RecordedStore:
             ref = SecretRef.parse(reference, namespace)
             key = Key("Secret", ref.namespace, ref.name)
             secret = brought.get(key) or await find(self._store, key)
-            return None if secret is None else secret["spec"].get("hosts", ())
+            return None if secret is None else spec_of(secret).get("hosts", ())
 
         for each in judged:
             # What stays as it is stays declared by whoever declared it.
@@ -251,7 +251,7 @@ class RecordedStore:
             if (path := need.field.removeprefix("spec.")) and after is not None
         }
         if before is not None and key.kind in RULE_KINDS:
-            lifted = {"spec": [before["spec"], None if after is None else after["spec"]]}
+            lifted = {"spec": [spec_of(before), None if after is None else spec_of(after)]}
         return Judged(change, before, after, lifted)
 
     def _entry(self, judged: Judged, written: Written) -> dict[str, Any]:
