@@ -142,10 +142,16 @@ def test_a_time_that_was_moved_breaks_the_signature(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 @settings(deadline=None)
-@given(body=st.binary(max_size=200), secret=st.binary(min_size=1, max_size=40), id=st.uuids())
+@given(body=st.binary(max_size=200), secret=st.binary(min_size=16, max_size=40), id=st.uuids())
 def test_what_we_sign_ourselves_is_believed(profile: str, body: bytes, secret: bytes, id: object) -> None:
     if profile == "gitlab":
         secret = secret.hex().encode()  # it goes into a header as it is
+    if profile == "standard-webhooks":
+        secret = b"whsec_" + base64.b64encode(secret)
+    if profile == "linear":
+        body = b'{"webhookTimestamp": %d, "body": "%s"}' % (NOW, body.hex().encode())
+    if len(secret.strip()) < 16:
+        return
     headers = sign(scheme(profile), secret, body, now=NOW, event_id=str(id))
     assert check(profile, headers, body, [secret])
 

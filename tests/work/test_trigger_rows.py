@@ -68,22 +68,22 @@ async def test_a_timing_that_changes_moves_the_beginning_forward_only(opened_sto
 
 
 async def test_an_event_is_taken_once_until_its_time_is_over(opened_store: Database) -> None:
-    took = await asyncio.gather(*(opened_store.write(take_event, "w", ["e"], 10.0, 60.0) for _ in range(10)))
+    took = await asyncio.gather(*(opened_store.write(take_event, "w", {"e": 60.0}, 10.0) for _ in range(10)))
     assert sorted(each.new for each in took) == [False] * 9 + [True]
     await opened_store.write(settle_event, "w", ["e"], 10_000, "default/t")
-    assert (await opened_store.write(take_event, "w", ["e"], 69.0, 60.0)).task == "default/t"
-    later = await opened_store.write(take_event, "w", ["e"], 70.0, 60.0)
+    assert (await opened_store.write(take_event, "w", {"e": 60.0}, 69.0)).task == "default/t"
+    later = await opened_store.write(take_event, "w", {"e": 60.0}, 70.0)
     assert (later.new, later.taken_at, later.task) == (True, 70_000, "")
     await opened_store.write(settle_event, "w", ["e"], 10_000, "default/late")  # whoever is late changes nothing
-    assert (await opened_store.write(take_event, "w", ["e"], 71.0, 60.0)).task == ""
+    assert (await opened_store.write(take_event, "w", {"e": 60.0}, 71.0)).task == ""
     await opened_store.write(settle_event, "w", ["e"], 70_000, "")
-    assert (await opened_store.write(take_event, "w", ["e"], 72.0, 60.0)).new
+    assert (await opened_store.write(take_event, "w", {"e": 60.0}, 72.0)).new
 
 
 @pytest.mark.parametrize("names", [["a", "b"], ["b", "a"]])
 async def test_an_event_is_known_by_any_of_its_names(names: list[str], opened_store: Database) -> None:
-    await opened_store.write(take_event, "w", ["a", "s"], 10.0, 60.0)
-    assert not (await opened_store.write(take_event, "w", names, 11.0, 60.0)).new
+    await opened_store.write(take_event, "w", {"a": 60.0, "s": 60.0}, 10.0)
+    assert not (await opened_store.write(take_event, "w", dict.fromkeys(names, 60.0), 11.0)).new
 
 
 async def test_many_who_ask_at_once_get_one_address(opened_store: Database) -> None:

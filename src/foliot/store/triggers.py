@@ -6,7 +6,7 @@ decided, and is refused when that is no longer so. An event of a webhook is take
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -201,8 +201,9 @@ def _add_endpoint(webhook: str, namespace: str, name: str, fresh: str, now: floa
     yield from run("endpoint_add", endpoint=fresh, webhook=webhook, namespace=namespace, name=name, created_at=now)
 
 
-def take_event(webhook: str, events: Sequence[str], now: float, window: float) -> Tx[Taken]:
-    """Take the event that goes by these names, the first of them its own. It is known if one of them is.
+def take_event(webhook: str, events: Mapping[str, float], now: float) -> Tx[Taken]:
+    """Take the event that goes by these names, the first of them its own, each for so many seconds. It is known if one
+    of them is.
 
     A name whose time is over is taken anew, with a `taken_at` of its own.
     """
@@ -213,7 +214,7 @@ def take_event(webhook: str, events: Sequence[str], now: float, window: float) -
         if found is not None and found["expires_at"] > now:
             return Taken(found["taken_at"], found["task"], new=False)
     taken_at = int(now * 1000)
-    for event in events:
+    for event, window in events.items():
         yield from run("event_put", webhook=webhook, event=event, taken_at=taken_at, expires_at=now + window)
     return Taken(taken_at, "", new=True)
 

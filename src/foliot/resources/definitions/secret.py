@@ -19,6 +19,9 @@ from foliot.setting_values import HOST
 MASK: Final = "***"
 """What a reading of a secret shows in place of a value; written back, it means: keep what is stored."""
 
+# How secrets of Standard Webhooks begin; what follows is the key, which may not be so short that it can be tried out.
+_SIGNING: Final = b"whsec_"
+_SHORTEST_KEY: Final = 16
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -87,10 +90,30 @@ class SecretSpec(Model):
             elif value != MASK and not _decodes(value):
                 hint = "put plain text under stringData"
                 yield problem("data", key, message="{field} must be valid base64", hint=hint)
+        for field, values, text in (("stringData", self.string_data, False), ("data", self.data, True)):
+            for key, value in values.items():
+                if _is_hollow(base64.b64decode(value) if text and _decodes(value) else value.encode()):
+                    yield problem(
+                        field,
+                        key,
+                        message="{field}: with this signing secret anybody could sign",
+                        expected=f"whsec_ and the base64 of at least {_SHORTEST_KEY} bytes",
+                    )
 
 
 def _encode(value: str) -> str:
     return base64.b64encode(value.encode()).decode("ascii")
+
+
+def _is_hollow(value: bytes) -> bool:
+    """Whether this is a secret of Standard Webhooks that holds no key worth the name."""
+    text = value.strip()
+    if not text.startswith(_SIGNING):
+        return False
+    try:
+        return len(base64.b64decode(text.removeprefix(_SIGNING), validate=True)) < _SHORTEST_KEY
+    except (binascii.Error, ValueError):
+        return len(text) - len(_SIGNING) < _SHORTEST_KEY
 
 
 def _decodes(value: str) -> bool:

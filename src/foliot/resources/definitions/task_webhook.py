@@ -108,7 +108,8 @@ class WebhookIdempotency(Model):
     dedupe_window_seconds: Count | None = Field(default=None, description="How long a repetition is recognised.")
     same_signature: Annotated[Literal["accept", "duplicate"], BeforeValidator(lowered)] | None = Field(
         default=None,
-        description="`duplicate`: what was signed counts once, also under another event id, which nobody signs.",
+        description="`duplicate`, as by default: what was signed counts once, also under another event id, which most "
+        "senders do not sign. `accept`: the id alone says what is the same event.",
     )
 
 

@@ -121,7 +121,7 @@ def read_webhook(document: Document) -> Webhook:
         ),
         id_path=idempotency.get("event_id_path", "") if named else defaults.event_id_path,
         window=float(defaults.dedupe_seconds if window is None else window),
-        once_signed=idempotency.get("same_signature") == "duplicate",
+        once_signed=idempotency.get("same_signature", "duplicate") == "duplicate",
         mode=payload.get("mode", "raw"),
         input_key=payload.get("input_key", "webhook_payload"),
         inputs=dict(payload.get("inputs") or {}),

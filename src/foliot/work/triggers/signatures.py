@@ -21,6 +21,9 @@ from msgspec import Struct
 Headers: TypeAlias = Mapping[str, str]
 """Names in lower case."""
 
+# A secret that can be tried out is none: bytes of a shared one, and of the key that Standard Webhooks writes in base64.
+SHORTEST: Final = 8
+SHORTEST_KEY: Final = 16
 _NUMBER: Final = re.compile(r"[0-9]{1,16}")
 _MILLISECONDS: Final = 10**12
 
@@ -49,7 +52,8 @@ class Claim(Struct, frozen=True):
 
 
 def verify(scheme: Scheme, headers: Headers, body: bytes, secrets: Sequence[bytes], now: float) -> str:
-    """The digest of what was signed. Raises `SignatureRefused`."""
+    """The digest of what was signed. A secret that is too short proves nothing. Raises `SignatureRefused`."""
+    secrets = [secret for secret in secrets if weakness_of(scheme, secret) is None]
     if scheme.profile == "gitlab":
         shown = _header(scheme.signature_header, headers, "signature").encode(errors="surrogateescape")
         good = [hmac.compare_digest(shown, secret) for secret in secrets]
@@ -101,6 +105,15 @@ def key_of(scheme: Scheme, secret: bytes) -> bytes:
         return secret
 
 
+def weakness_of(scheme: Scheme, secret: bytes) -> str | None:
+    """Why nobody is believed by this secret, without it; None for a good one."""
+    if scheme.profile == "standard-webhooks" and len(key_of(scheme, secret)) < SHORTEST_KEY:
+        return f"a secret of Standard Webhooks holds at least {SHORTEST_KEY} bytes: whsec_ and their base64"
+    if len(secret.strip()) < SHORTEST:
+        return f"a secret that deliveries are signed with has at least {SHORTEST} characters"
+    return None
+
+
 # --- what each sender signs --------------------------------------------------------------------------------------
 
 
@@ -119,8 +132,9 @@ def _linear(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
     """The time is in the body, which is signed."""
     claim = _body_alone(scheme, headers, body, now)
     stamp = _member(body, "webhookTimestamp")
-    if isinstance(stamp, int) and not isinstance(stamp, bool):
-        _check_time(str(stamp), scheme, now)
+    if not isinstance(stamp, int) or isinstance(stamp, bool):
+        raise SignatureRefused("missing webhookTimestamp in the body")
+    _check_time(str(stamp), scheme, now)
     return claim
 
 

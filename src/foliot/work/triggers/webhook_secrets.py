@@ -6,10 +6,12 @@ from foliot.errors import FoliotError, NotFound, SecretError
 from foliot.store.base import Key, ResourceStore
 from foliot.tools.secrets import DEFAULT_KEY, EnvironmentSecrets, SecretRef
 from foliot.work.triggers.declared_webhook import Webhook
+from foliot.work.triggers.signatures import weakness_of
 
 
 async def signing_secrets(webhook: Webhook, store: ResourceStore, environment: EnvironmentSecrets) -> list[bytes]:
-    """The values, in the order of the references; one that is missing is left out as long as there is another.
+    """The values, in the order of the references. One that is missing, or so short that anybody could sign with it, is
+    left out as long as there is another.
 
     A reference without a key means the first key of the Secret. Raises `SecretError`, which never holds a value.
     """
@@ -17,9 +19,14 @@ async def signing_secrets(webhook: Webhook, store: ResourceStore, environment: E
     problem = "the webhook names no secret"
     for text in webhook.secret_refs:
         try:
-            found.append(await _value(text, webhook.key.namespace, store, environment))
+            value = await _value(text, webhook.key.namespace, store, environment)
         except FoliotError as error:
             problem = error.message
+            continue
+        if (weak := weakness_of(webhook.scheme, value)) is not None:
+            problem = f"the secret {text!r} cannot be used: {weak}"
+        else:
+            found.append(value)
     if not found:
         raise SecretError(problem)
     return found

@@ -198,11 +198,13 @@ class Webhooks:
         if (why := _unwanted(webhook, parcel, event_id)) is not None:
             told = {"accepted": False, "filtered": True, "event_id": event_id, "message": "delivery filtered"}
             return Answer(202, told), Event("filtered", "filtered", 202, why, event_id)
-        names = [f"id:{hashlib.sha256(event_id.encode()).hexdigest()}"]
+        windows = {f"id:{hashlib.sha256(event_id.encode()).hexdigest()}": webhook.window}
         if webhook.once_signed:
-            names.append(f"signed:{digest}")
+            # Most senders do not sign the id. What was signed is known for as long as its time is good, at least.
+            windows[f"signed:{digest}"] = max(webhook.window, 2 * webhook.scheme.max_skew)
+        names = [*windows]
         try:
-            taken = await self._database.write(take_event, webhook.uid, names, now, webhook.window)
+            taken = await self._database.write(take_event, webhook.uid, windows, now)
         except FoliotError as error:
             raise _trouble(error, "dedupe_error", event_id) from None
         if taken.task:
