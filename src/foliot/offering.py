@@ -21,14 +21,11 @@ from foliot.store.base import Document, Filter, Key
 from foliot.tools.base import Caller, Invocation, OnOutput, Parked, Tool, ToolDefinition, ToolError
 from foliot.tools.builtin.catalogue import NAMES
 from foliot.tools.isolation import MODES, Isolations
-from foliot.tools.judge import Judgement, judge
-from foliot.tools.pipeline import Entry, Pipeline
+from foliot.tools.judge import Judgement, refused_by
+from foliot.tools.pipeline import Pipeline
 from foliot.tools.result import failure_result
 from foliot.tools.rules import EVERY_TOOL, tool_token
-from foliot.tools.stages.approval import Approval
 from foliot.tools.stages.asking import Asking, nobody_hears
-from foliot.tools.stages.budget import BudgetHold
-from foliot.tools.verdict import Verdict
 from foliot.tools.versions import split_request
 
 Source: TypeAlias = Literal["python", "declared", "mcp", "builtin"]
@@ -137,15 +134,10 @@ class Offering:
         Raises as `call`.
         """
         pipeline, call = await self._prepared(name, arguments, asker)
-        entry = pipeline.entry(call.tool)
-        assert entry is not None, "the pipeline was made for this tool"
-        rules = await pipeline.parts.rules.rules(asker.namespace)
-        judgement = judge(entry.layers, call, rules, now=self._clock())
-        gates = await _asked(entry, call, pipeline)
-        denied = next((verdict for verdict in gates if verdict.outcome == "deny"), None)
-        if denied is None or judgement.outcome == "deny":
-            return Judgement(judgement.outcome, judgement.decided, (*judgement.verdicts, *gates))
-        return Judgement("deny", denied, (*judgement.verdicts, *gates))
+        judgement = await pipeline.judge(call)
+        if judgement.decided.layer == Asking.layer:
+            return Judgement.of((*judgement.verdicts, refused_by(Asking.layer, nobody_hears(call))))
+        return judgement
 
     async def _prepared(
         self, name: str, arguments: dict[str, Any], asker: Asker, key: str = ""
@@ -220,23 +212,6 @@ def _uncontained(tool: Tool) -> str:
     if wanted == getattr(tool, "isolation", "none"):
         return ""
     return f"it must run {wanted!r}, and there is no such sandbox here"
-
-
-async def _asked(entry: Entry, call: Invocation, pipeline: Pipeline) -> list[Verdict]:
-    """What the gates say that only look. Others take something: a grant, for which the judge has looked; money."""
-    verdicts: list[Verdict] = []
-    rules = await pipeline.parts.rules.rules(call.caller.namespace)
-    for gate in entry.gates:
-        if isinstance(gate, Approval | Asking | BudgetHold):
-            continue
-        layer = str(getattr(gate, "layer", "gate"))
-        try:
-            await gate(call, rules, ())
-        except Exception as error:
-            verdicts.append(Verdict("deny", layer, str(error)))
-        else:
-            verdicts.append(Verdict("allow", layer, "nothing speaks against it"))
-    return verdicts
 
 
 def capabilities(settings: Settings | None) -> dict[str, Any]:

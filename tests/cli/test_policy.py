@@ -73,6 +73,7 @@ class TestExplain:
         assert said.code == 0
         told = said.out.partition("\n\n")[0].splitlines()[1:]
         assert [line.split()[0] for line in told] == [
+            "model",
             "resolve",
             "arguments",
             "advertised",
@@ -80,6 +81,7 @@ class TestExplain:
             "permissions",
             "policy",
             "conditions",
+            "approval",
         ]
         assert (
             "desk calls refund: needs an approval, by ToolPermission/refunds: large refunds are looked at" in said.out
@@ -88,7 +90,7 @@ class TestExplain:
     @pytest.mark.parametrize(
         ("agent", "args", "outcome", "layer"),
         [
-            ("desk", '{"amount": 20}', "allow", "resolve"),
+            ("desk", '{"amount": 20}', "allow", "permissions"),
             ("desk", '{"amount": 501}', "ask", "conditions"),
             ("desk", '{"amount": "lots"}', "deny", "arguments"),
             ("guest", '{"amount": 20}', "deny", "permissions"),
@@ -174,7 +176,7 @@ spec: {tool_ref: refund, required_permissions: ["tool:refund:invoke"]}
     @pytest.mark.parametrize(
         ("line", "complaint"),
         [
-            ("{", "line 1: not JSON"),
+            ("{", "line 1: not a JSON object"),
             ('{"agent": "desk"}', "'tool' is missing"),
             ('{"agent": "desk", "tool": "refund", "argz": {}}', "unknown argz"),
             ('{"agent": "desk", "tool": "refund", "args": 5}', "args is not a JSON object"),

@@ -10,9 +10,9 @@ import pytest
 from foliot import Client
 from foliot.client.http import Http, Server
 from foliot.client.local_operations import LocalOperations
-from foliot.client.operations import PolicyQuestion
 from foliot.errors import InvalidInput, NotFound
 from foliot.settings import Settings, load_settings
+from foliot.tools.judge import PolicyQuestion
 
 SPECS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("ModelEndpoint", "brain", "team-a", {"provider": "mock", "default_model": "m"}),

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
+from foliot.engine.hypothetical import Declared
 from foliot.errors import Conflict
 from foliot.kernel.messages import Media, Text, ToolResult
 from foliot.tools.base import Invocation, Parked, Question, RateLimit, Retry, ToolDefinition, ToolDenied
 from foliot.tools.function import tool
-from foliot.tools.judge import Declared
 from foliot.tools.masking import Masker
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline, finishers_for, gates_for, layers_for, stages_for

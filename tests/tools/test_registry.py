@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foliot.engine.hypothetical import Declared
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.tools.base import ToolDefinition
-from foliot.tools.judge import Declared
 from foliot.tools.registry import Locked, Registry, lock, read_only, schema_digest
 from foliot.tools.versions import parse_constraint, parse_version, split_request
 

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from foliot.engine.hypothetical import Declared
 from foliot.engine.policies import token_limits
 from foliot.kernel.messages import ToolResult
 from foliot.tools.backends.agent import agent_definition
-from foliot.tools.base import Caller, Parked
+from foliot.tools.base import Caller, Parked, Tool
 from foliot.tools.builtin.catalogue import builtin_to_judge
-from foliot.tools.judge import Declared, judge, layers_of
+from foliot.tools.judge import Judgement, judge
 from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline import Layer, Pipeline, layers_for
 from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import FixedRules, StandingGrant, permission_token, tool_token
 from foliot.tools.stages.allow_list import Profile
@@ -180,9 +181,16 @@ CLERK = role("clerk", "tool:refund:invoke", "capability:money")
 BROKEN = permission("broken", tool_ref="refund", match_mode="?")
 
 
+def layers_of(tool, profile: Profile | None = None, built_in: Tool | None = None) -> tuple[Layer, ...]:
+    return layers_for(Declared(tool, built_in), Parts(profile=profile or Profile()), lambda need: False)
+
+
+def judged(layers, asked, found) -> Outcome:
+    return Judgement.of(judge(layers, asked, found, every=True)).outcome
+
+
 def outcome_of(tool, found, caller: Caller | None = None, profile: Profile | None = None, n: int = 4) -> Outcome:
-    layers = layers_of(tool, profile=profile or Profile(), offered=frozenset())
-    return judge(layers, call(tool.name, {"n": n}, caller=caller), found, now=0.0).outcome
+    return judged(layers_of(tool, profile), call(tool.name, {"n": n}, caller=caller), found)
 
 
 @settings(max_examples=150, deadline=None)
@@ -233,12 +241,12 @@ def test_the_list_of_the_deployment_only_narrows(declared, tool, caller, n) -> N
 @given(documents, tools, callers, st.integers(0, 9))
 def test_no_layer_allows_what_another_refused(declared, tool, caller, n) -> None:
     found = rules(CLERK, *declared)
-    layers = layers_of(tool, profile=Profile(), offered=frozenset())
+    layers = layers_of(tool)
     asked = call(tool.name, {"n": n}, caller=caller)
-    whole = judge(layers, asked, found, now=0.0).outcome
+    whole = judged(layers, asked, found)
 
     for layer in layers:
-        assert STRICTNESS[whole] >= STRICTNESS[judge([layer], asked, found, now=0.0).outcome]
+        assert STRICTNESS[whole] >= STRICTNESS[judged([layer], asked, found)]
 
 
 # --- through the pipeline itself ---------------------------------------------------------------------------------
@@ -283,9 +291,7 @@ def test_no_way_to_an_agent_is_wider_than_its_own_name(declared, caller, way) ->
     caller = replace(caller, advertised=frozenset({way, "agent:helper"}))
     tool = builtin_to_judge(way)
     assert tool is not None
-    layers = layers_of(tool.definition, profile=Profile(), offered=frozenset(), tool=tool)
-    direct = layers_of(agent_definition("helper"), profile=Profile(), offered=frozenset())
-
-    through = judge(layers, call(way, arguments, caller=caller), found, now=0.0).outcome
-    itself = judge(direct, call("agent:helper", {"input": "go"}, caller=caller), found, now=0.0).outcome
+    through = judged(layers_of(tool.definition, built_in=tool), call(way, arguments, caller=caller), found)
+    direct = layers_of(agent_definition("helper"))
+    itself = judged(direct, call("agent:helper", {"input": "go"}, caller=caller), found)
     assert STRICTNESS[through] >= STRICTNESS[itself]

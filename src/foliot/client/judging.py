@@ -5,21 +5,35 @@ Nothing is called. The rules are those of the resources and of the settings of w
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from foliot.client.missing import not_found
-from foliot.client.operations import PolicyAnswer, PolicyQuestion, RuleDefaults
-from foliot.engine.hypothetical import Ask, World
+from foliot.client.operations import Fate, PolicyAnswer, RuleDefaults
+from foliot.engine.budgets.calls import CallBudgets
+from foliot.engine.budgets.declared import DeclaredBudgets
+from foliot.engine.budgets.service import BudgetService
+from foliot.engine.endpoints import stored_secrets
+from foliot.engine.hypothetical import World
 from foliot.errors import NotFound
-from foliot.store.base import Document, Filter, Key, Page, ResourceStore
-from foliot.tools.judge import Judgement
-from foliot.tools.verdict import STRICTNESS
+from foliot.resources.problems import Finding, ManifestError
+from foliot.resources.validate import validate_document
+from foliot.store.base import Database, Document, Filter, Key, Page, ResourceStore
+from foliot.store.budgets import SqlBudgetLedger
+from foliot.store.journal import SqlJournal
+from foliot.tools.judge import PolicyQuestion
+from foliot.work.base import Command
 
+_command: Final = msgspec.json.Decoder(Command).decode
 # What says something about a call, besides the roles of every namespace.
-KINDS: Final = ("Agent", "Tool", "ToolPermission", "AgentPolicy", "ToolApproval")
-_ON_ARGUMENTS: Final = ("arguments", "conditions")
+KINDS: Final = ("Agent", "Tool", "ModelEndpoint", "ToolPermission", "AgentPolicy", "ToolApproval")
+GOVERNING: Final = frozenset({"AgentRole", *KINDS})
 
 
 class Lists(Protocol):
@@ -40,47 +54,87 @@ async def rule_documents(lists: Lists, namespace: str) -> list[Document]:
     return found
 
 
-def world_of(namespace: str, documents: Sequence[Document], defaults: RuleDefaults) -> World:
-    return World.of(
-        namespace,
-        documents,
-        now=time.time(),
-        default_access=defaults.default_tool_access,
-        allowed_tools=defaults.allowed_tools,
-    )
+class Judging:
+    """Explains calls on a store. Whoever opened it closes it."""
+
+    def __init__(self, database: Database, store: ResourceStore, defaults: RuleDefaults) -> None:
+        self._db = database
+        self._store = store
+        self._defaults = defaults
+
+    async def explain(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
+        """What every layer says to a call, and which one decides. Raises `NotFound` for an agent that there is not."""
+        world = self._world(namespace, await self._documents(namespace))
+        if asked.agent not in world.agents:
+            raise await not_found(Key("Agent", namespace, asked.agent), self._store.list)
+        judgement = await world.judge(await self._placed(namespace, asked))
+        return PolicyAnswer(judgement, declared=world.knows(asked.tool))
+
+    async def simulate(
+        self, namespace: str, manifests: Sequence[Document], asked: Sequence[PolicyQuestion]
+    ) -> list[Fate]:
+        """What becomes of calls as things are, and if the manifests were applied. Raises `ManifestError`."""
+        stored = await self._documents(namespace)
+        before, after = self._world(namespace, stored), self._world(namespace, overlaid(stored, checked(manifests)))
+        fates: list[Fate] = []
+        for each in asked:
+            question = await self._placed(namespace, each)
+            fates.append(Fate(await before.judge(question), await after.judge(question)))
+        return fates
+
+    def _world(self, namespace: str, documents: Sequence[Document]) -> World:
+        service = BudgetService(
+            SqlBudgetLedger(self._db), DeclaredBudgets(self._store, clock=time.time), clock=time.time
+        )
+        return World.of(
+            namespace,
+            documents,
+            default_access=self._defaults.default_tool_access,
+            allowed_tools=self._defaults.allowed_tools,
+            budgets=CallBudgets(service, SqlJournal(self._db)),
+            has_secret=stored_secrets(self._store, os.environ).has,
+        )
+
+    async def _documents(self, namespace: str) -> list[Document]:
+        documents = await rule_documents(self._store, namespace)
+        specs = [each["spec"] for each in documents if each["kind"] == "Agent"]
+        refs = {str(ref) for spec in specs for ref in (spec.get("model_ref", ""), *spec.get("fallbacks", ()))}
+        for ref in sorted(ref for ref in refs if "/" in ref and ":" not in ref):
+            where, _, name = ref.rpartition("/")
+            with contextlib.suppress(NotFound):
+                documents.append(await self._store.get(Key("ModelEndpoint", where, name)))
+        return documents
+
+    async def _placed(self, namespace: str, asked: PolicyQuestion) -> PolicyQuestion:
+        """The question with what is known of its task: the system that does it, what it was made after, for whom."""
+        name = asked.task.removeprefix(f"{namespace}/")
+        found = await self._db.read("task_content", namespace=namespace, name=name) if name else []
+        if not found:
+            return asked
+        command = _command(found[0]["command"])
+        return replace(
+            asked,
+            system=asked.system or (command.target if command.target_kind == "system" else ""),
+            template=asked.template or command.template,
+            user=asked.user or command.acts_as.user,
+        )
 
 
-async def explain_call(
-    store: ResourceStore, defaults: RuleDefaults, namespace: str, asked: PolicyQuestion
-) -> PolicyAnswer:
-    """What every layer says to a call, and which one decides. Raises `NotFound` for an agent that there is not."""
-    world = world_of(namespace, await rule_documents(store, namespace), defaults)
-    if asked.agent not in world.agents:
-        raise await not_found(Key("Agent", namespace, asked.agent), store.list)
-    model = asked.model or await _model_of(store, world.agents[asked.agent]["spec"], namespace)
-    ask = Ask(asked.agent, asked.tool, asked.arguments or {}, model, asked.task, asked.system, asked.user, asked.prior)
-    judgement = world.judge(ask, now=time.time())
-    if asked.arguments is None:
-        judgement = _without_arguments(judgement)
-    return PolicyAnswer(judgement, declared=asked.tool in world.tools)
+def overlaid(stored: Sequence[Document], given: Sequence[Document]) -> list[Document]:
+    """What the store would hold after an apply."""
+
+    def place(each: Document) -> tuple[str, str, str]:
+        return each["kind"], each["metadata"].get("namespace", "default"), each["metadata"]["name"]
+
+    return list({**{place(each): each for each in stored}, **{place(each): each for each in given}}.values())
 
 
-async def _model_of(store: ResourceStore, spec: dict[str, Any], namespace: str) -> str:
-    """The model's own name, as far as it is declared."""
-    if spec.get("model_name"):
-        return spec["model_name"]
-    where, slash, name = str(spec.get("model_ref", "")).rpartition("/")
-    try:
-        endpoint = await store.get(Key("ModelEndpoint", where if slash else namespace, name))
-    except NotFound:
-        return ""
-    return endpoint["spec"].get("default_model", "")
-
-
-def _without_arguments(judgement: Judgement) -> Judgement:
-    """What is left when nothing is known of the arguments."""
-    kept = tuple(each for each in judgement.verdicts if each.layer not in _ON_ARGUMENTS)
-    decided = max(kept, key=lambda verdict: STRICTNESS[verdict.outcome])
-    if any(each.layer == "approval" for each in kept) and decided.outcome == "ask":
-        decided = kept[-1]
-    return Judgement(decided.outcome, decided, kept)
+def checked(manifests: Sequence[Document]) -> list[Document]:
+    """The manifests as they would be stored. Raises `ManifestError`."""
+    documents: list[Document] = []
+    for number, manifest in enumerate(manifests, 1):
+        document, problems = validate_document(manifest)
+        if document is None:
+            raise ManifestError([Finding(problem, f"manifest {number}") for problem in problems])
+        documents.append(document)
+    return documents

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from foliot.client.missing import not_found
-from foliot.client.operations import Budgets, PolicyAnswer, PolicyQuestion, RuleDefaults
+from foliot.client.operations import Budgets, Fate, PolicyAnswer, RuleDefaults
 from foliot.engine.budgets.report import standings
 from foliot.engine.budgets.waking import paused_runs
 from foliot.engine.records.metering import By, Total, totals
@@ -21,8 +21,10 @@ from foliot.store.base import Database, Document, Filter, Key, ResourceStore
 from foliot.store.budgets import SqlBudgetLedger
 from foliot.store.journal import SqlJournal
 from foliot.store.workers import WorkerInfo, list_workers
+from foliot.tools.judge import PolicyQuestion
 
 if TYPE_CHECKING:
+    from foliot.client.judging import Judging
     from foliot.settings import Settings
 
 EXPORTED_AT_ONCE: Final = 500
@@ -101,9 +103,18 @@ class LocalOperations:
 
     async def explain_call(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
         """See `Operations`."""
-        from foliot.client.judging import explain_call  # with every layer of the rules: loaded when somebody asks
+        return await (await self._judging()).explain(namespace, asked)
 
-        return await explain_call(self._store, await self.rule_defaults(), namespace, asked)
+    async def simulate_calls(
+        self, namespace: str, manifests: Sequence[Document], asked: Sequence[PolicyQuestion]
+    ) -> list[Fate]:
+        """See `Operations`."""
+        return await (await self._judging()).simulate(namespace, manifests, asked)
+
+    async def _judging(self) -> Judging:
+        from foliot.client.judging import Judging  # with every layer of the rules: loaded when somebody asks
+
+        return Judging(self._db, self._store, await self.rule_defaults())
 
     # --- workers -------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -14,10 +14,14 @@ from foliot.engine.budgets.report import Standing
 from foliot.engine.records.metering import By, Total
 from foliot.store.audit import AuditFilter, AuditRecord, Verified
 from foliot.store.audit_chain import Head
+from foliot.store.base import Document
 from foliot.store.bounds import ClassInfo, Limit, Scope
 from foliot.store.workers import WorkerInfo
-from foliot.tools.judge import Judgement
+from foliot.tools.judge import Judgement, PolicyQuestion
 from foliot.tools.rules import Access
+
+# How many calls are judged at once.
+MOST_JUDGED: Final = 500
 
 
 class Budgets(Struct, frozen=True):
@@ -35,25 +39,31 @@ class RuleDefaults(Struct, frozen=True):
     allowed_tools: tuple[str, ...] | None = None
 
 
-class PolicyQuestion(Struct, frozen=True):
-    """Who would call what. Without `arguments` what depends on them is not judged. `prior` are tools that succeeded
-    before in the same run; a model that is left out is the agent's own."""
-
-    agent: str
-    tool: str
-    arguments: dict[str, Any] | None = None
-    model: str = ""
-    task: str = ""
-    system: str = ""
-    user: str = ""
-    prior: tuple[str, ...] = ()
-
-
 class PolicyAnswer(Struct, frozen=True):
     """What would become of it. A tool that is not `declared` was judged by its name alone."""
 
     judgement: Judgement
     declared: bool
+
+
+class Fate(Struct, frozen=True):
+    """One call under the rules as they are, and as they would be."""
+
+    before: Judgement
+    after: Judgement
+
+
+class Simulation(Struct, frozen=True):
+    """Calls to judge as things are, and as they would be with these manifests."""
+
+    manifests: tuple[Document, ...]
+    calls: tuple[PolicyQuestion, ...]
+
+
+class Fates(Struct, frozen=True):
+    """What would become of each call, in their order."""
+
+    fates: list[Fate]
 
 
 class Operations(Protocol):
@@ -89,6 +99,12 @@ class Operations(Protocol):
 
     async def explain_call(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
         """What would become of a tool call, by the rules of where it would be made. Raises `NotFound` (the agent)."""
+        ...
+
+    async def simulate_calls(
+        self, namespace: str, manifests: Sequence[Document], asked: Sequence[PolicyQuestion]
+    ) -> list[Fate]:
+        """What would become of calls now, and if the manifests were applied. Raises `ManifestError`, `InvalidInput`."""
         ...
 
     # --- workers -------------------------------------------------------------------------------------------------

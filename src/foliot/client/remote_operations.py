@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
 from foliot.client.asking import Asking
-from foliot.client.operations import Budgets, PolicyAnswer, PolicyQuestion, RuleDefaults
+from foliot.client.operations import MOST_JUDGED, Budgets, Fate, Fates, PolicyAnswer, RuleDefaults, Simulation
 from foliot.engine.records.metering import By, Total
 from foliot.store.audit import AuditFilter, AuditRecord, Verified
 from foliot.store.audit_chain import Head
+from foliot.store.base import Document
 from foliot.store.bounds import ClassInfo, Limit, Scope
 from foliot.store.workers import WorkerInfo
+from foliot.tools.judge import PolicyQuestion
 
 AUDIT: Final = "/v1/audit"
 LIMITS: Final = "/v1/work/limits"
@@ -80,6 +82,17 @@ class RemoteOperations(Asking):
         """See `Operations`. The server judges, by its rules."""
         path = "/v1/work/rules/explain"
         return await self._post(path, asked, PolicyAnswer, repeatable=True, namespace=namespace)
+
+    async def simulate_calls(
+        self, namespace: str, manifests: Sequence[Document], asked: Sequence[PolicyQuestion]
+    ) -> list[Fate]:
+        """See `Operations`. The server judges, by its rules."""
+        found: list[Fate] = []
+        for start in range(0, len(asked), MOST_JUDGED):
+            order = Simulation(tuple(manifests), tuple(asked[start : start + MOST_JUDGED]))
+            path = "/v1/work/rules/simulate"
+            found += (await self._post(path, order, Fates, repeatable=True, namespace=namespace)).fates
+        return found
 
     async def workers(self) -> list[WorkerInfo]:
         return (await self._get("/v1/work/workers", Workers)).workers

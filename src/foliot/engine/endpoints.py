@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from foliot.engine.definition import ENDPOINT
 from foliot.engine.powers import check_provider, chosen_address, own_address, secret_targets
-from foliot.errors import InvalidInput, NotFound, SecretError
+from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, Unavailable
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.models.base import Gateway, ModelError, OnDelta
@@ -74,24 +74,25 @@ class RunModels:
 
         An endpoint that cannot be found is left out: it will not answer either.
         """
-        found = [spec.model]
-        if "model" in spec.settings.extra:  # goes into the request as it is
-            found.append(str(spec.settings.extra["model"]))
-        for position, ref in enumerate(self._refs(spec)):
-            if ref in self._direct:
-                found += [ref] if position else []
-                continue
-            with contextlib.suppress(ModelError):
-                own, *others = await self._router.models(ref)
-                found += others if position == 0 else [own, *others]
-        return tuple(dict.fromkeys(found))
+        return await models_reached(spec, self._reaches)
+
+    async def _reaches(self, ref: str) -> tuple[str, Sequence[str]] | None:
+        if ref in self._direct:
+            return ref, ()
+        try:
+            found = await self._resolve(ref)
+        except Unavailable:
+            raise
+        except FoliotError:
+            return None
+        return found.gateway.model, found.fallbacks
 
     async def ask(self, spec: RunSpec, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """Ask the run's endpoint, then the agent's fallbacks, each of these for its own default model.
 
         Raises a `ModelError` when nobody answered; which one, see `Router.respond`.
         """
-        refs = self._refs(spec)
+        refs = refs_of(spec)
         if len(refs) == 1:
             return await self._ask(refs[0], request, on_delta)
         pieces = None if on_delta is None else Pieces(on_delta)
@@ -122,7 +123,7 @@ class RunModels:
         """See `budgets.purse.Quote`. A gateway object has the prices of its attribute `pricing`, if it has one."""
         most = Usage(source="estimated")
         costs: list[float | None] = []
-        for position, ref in enumerate(self._refs(spec)):
+        for position, ref in enumerate(refs_of(spec)):
             gateway = self._direct.get(ref)
             asked = request if position == 0 else self._for_fallback(ref, request)
             try:
@@ -135,12 +136,6 @@ class RunModels:
             costs += [usage.cost_usd for usage in quotes]
         known = [cost for cost in costs if cost is not None]
         return replace(most, cost_usd=max(known) if len(known) == len(costs) and known else None)
-
-    def _refs(self, spec: RunSpec) -> tuple[str, ...]:
-        first = str(spec.extra.get(ENDPOINT, spec.model))
-        if not spec.fallbacks:
-            return (first,)
-        return (first, *(qualified(ref, spec.namespace) for ref in spec.fallbacks))
 
     async def close(self) -> None:
         await self._router.close()
@@ -205,6 +200,36 @@ class RunModels:
         except ToolSecretMissing as error:
             name = document["metadata"]["name"]
             raise SecretError(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
+
+
+def refs_of(spec: RunSpec) -> tuple[str, ...]:
+    """The endpoint that a run asks, and its own fallbacks."""
+    first = str(spec.extra.get(ENDPOINT, spec.model))
+    if not spec.fallbacks:
+        return (first,)
+    return (first, *(qualified(ref, spec.namespace) for ref in spec.fallbacks))
+
+
+async def models_reached(
+    spec: RunSpec, find: Callable[[str], Awaitable[tuple[str, Sequence[str]] | None]]
+) -> tuple[str, ...]:
+    """Every model that a question of a run may reach: its own, those of its fallbacks and of their endpoints.
+
+    `find` gives the default model and the fallbacks of an endpoint; what it does not find will not answer either.
+    """
+    models = [spec.model]
+    if "model" in spec.settings.extra:  # goes into the request as it is
+        models.append(str(spec.settings.extra["model"]))
+    for position, ref in enumerate(refs_of(spec)):
+        if (found := await find(ref)) is None:
+            continue
+        own, others = found
+        if position:
+            models.append(own)
+        for other in dict.fromkeys(others):
+            if (fallback := await find(other)) is not None:
+                models.append(fallback[0])
+    return tuple(dict.fromkeys(models))
 
 
 def _quoted(gateway: Gateway, request: ModelRequest) -> Usage:

@@ -1,48 +1,82 @@
-"""A call that nobody makes: from declared documents to what every layer of governance would say of it."""
+"""A call that nobody makes: what would become of it, by the documents that would govern it.
+
+The agent is frozen as for a run, whoever asks is made as for a run, and the pipeline judges: nothing here decides. Only
+the backends are missing, and what is counted for a short time (rates, circuits).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 from foliot.engine.approval.documents import phase_at
 from foliot.engine.approval.grants import in_force
-from foliot.engine.definition import tool_definition
+from foliot.engine.definition import LOCK, freeze, tool_definition, with_search
+from foliot.engine.endpoints import models_reached, qualified
+from foliot.engine.intake import caller_for
+from foliot.engine.policies import token_limits
+from foliot.errors import FoliotError
+from foliot.kernel.events import RunCreated
+from foliot.kernel.identity import Identity
+from foliot.kernel.spec import RunSpec
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX, agent_definition
-from foliot.tools.base import Caller, Invocation, ToolDefinition
-from foliot.tools.builtin.catalogue import builtin_definition, builtin_to_judge
-from foliot.tools.judge import Judgement, judge, layers_of
+from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolError
+from foliot.tools.builtin.catalogue import builtin_to_judge
+from foliot.tools.isolation import NONE, Isolations
+from foliot.tools.judge import Judgement, PolicyQuestion, narrowed
+from foliot.tools.parts import Parts
+from foliot.tools.pipeline import Pipeline
 from foliot.tools.rule_reader import read_rules
-from foliot.tools.rules import Access, Rules
+from foliot.tools.rules import Access, FixedRules, Rules, placed
 from foliot.tools.stages.allow_list import Profile
+from foliot.tools.stages.budget import Budgets
+from foliot.tools.stages.callees import Delegates
+from foliot.tools.stages.policy import of_models
+from foliot.tools.stages.secrets import HasSecret
+from foliot.tools.verdict import Verdict
 from foliot.tools.versions import split_request
 
+# What cannot be judged without arguments.
+_ON_ARGUMENTS = ("arguments", "conditions", "delegation", "asking")
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Who would call what. `prior` are tools that succeeded before in the same run."""
 
-    agent: str
-    tool: str
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    model: str = ""
-    task: str = ""
-    system: str = ""
-    user: str = ""
-    prior: tuple[str, ...] = ()
+class Declared:
+    """A tool of which only the definition is known, and what its arguments ask for. It is judged and never called."""
+
+    def __init__(self, definition: ToolDefinition, tool: Tool | None = None) -> None:
+        self._definition = definition
+        self.isolation = definition.isolation if definition.isolation in Isolations().offered else NONE
+        if hasattr(tool, "callees"):
+            self.callees = cast("Delegates", tool).callees
+        if hasattr(tool, "question"):
+            self.question = cast("Asks", tool).question
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self._definition
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        raise ToolError(f"the tool {call.tool!r} is only judged here")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything of one namespace that decides about a call. `tools` and `agents` are documents by name."""
+    """Everything of one namespace that decides about a call. `tools` and `agents` are documents by name.
+
+    `endpoints` are those of models by `namespace/name`. `parts` are what the gates of a pipeline ask.
+    """
 
     namespace: str
     rules: Rules
     agents: Mapping[str, Document]
     tools: Mapping[str, Document]
-    profile: Profile = field(default_factory=Profile)
+    endpoints: Mapping[str, Document] = field(default_factory=dict[str, Document])
+    parts: Parts = field(default_factory=Parts)
 
     @classmethod
     def of(
@@ -50,55 +84,122 @@ class World:
         namespace: str,
         documents: Sequence[Document],
         *,
-        now: float,
         default_access: Access = "allow",
         allowed_tools: Sequence[str] | None = None,
+        budgets: Budgets | None = None,
+        has_secret: HasSecret | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> World:
-        """From documents of any kinds; roles may be of other namespaces."""
-        here = [each for each in documents if each["metadata"].get("namespace", "default") == namespace]
+        """From documents of any kinds; roles and endpoints may be of other namespaces."""
+        here = [each for each in documents if _home(each) == namespace]
         standing = [
             each
             for each in here
-            if each["kind"] == "ToolApproval" and each["spec"].get("standing") and phase_at(each, now) == "Approved"
+            if each["kind"] == "ToolApproval" and each["spec"].get("standing") and phase_at(each, clock()) == "Approved"
         ]
+        rules = read_rules(namespace, documents, grants=in_force(standing), default_access=default_access)
         return cls(
             namespace,
-            read_rules(namespace, documents, grants=in_force(standing), default_access=default_access),
+            rules,
             {each["metadata"]["name"]: each for each in here if each["kind"] == "Agent"},
             {each["metadata"]["name"]: each for each in here if each["kind"] == "Tool"},
-            Profile.of(allowed_tools),
+            {_place(each): each for each in documents if each["kind"] == "ModelEndpoint"},
+            Parts(
+                rules=FixedRules(rules),
+                profile=Profile.of(allowed_tools),
+                budgets=budgets,
+                has_secret=has_secret,
+                clock=clock,
+            ),
         )
+
+    def knows(self, tool: str) -> bool:
+        """Whether more is known of a tool than its name: a function that only Python knows is not declared."""
+        return tool in self.tools or tool.startswith(PREFIX) or builtin_to_judge(tool) is not None
 
     def definition(self, tool: str) -> ToolDefinition:
-        """As it is declared, or built in. A function that only Python knows has nothing but its name here."""
-        document = self.tools.get(tool)
-        if document is not None:
-            return tool_definition(document)
-        if tool.startswith(PREFIX):
-            return agent_definition(tool.removeprefix(PREFIX), self.namespace)
-        return builtin_definition(tool) or ToolDefinition(tool, namespace=self.namespace)
+        return self._tool(tool).definition
 
-    def judge(self, ask: Ask, *, now: float) -> Judgement:
-        """What would happen. The arguments are held against the tool's schema too."""
-        definition = self.definition(ask.tool)
-        spec: Document = self.agents[ask.agent]["spec"] if ask.agent in self.agents else {}
-        names = frozenset(split_request(request)[0] for request in spec.get("tools", ()))
-        built_in = None if ask.tool in self.tools else builtin_to_judge(ask.tool)
-        layers = layers_of(definition, profile=self.profile, offered=self._offered(names), tool=built_in)
-        caller = Caller(
-            namespace=self.namespace,
-            agent=ask.agent,
-            roles=tuple(spec.get("roles", ())),
-            allowed_tools=tuple(spec.get("allowed_tools", ())),
-            advertised=names if ask.agent in self.agents else None,
-            model=ask.model,
-            task=ask.task,
-            system=ask.system,
-            user=ask.user,
+    async def judge(self, asked: PolicyQuestion) -> Judgement:
+        """What would happen to the call. Without arguments what depends on them is left out."""
+        try:
+            spec = await self._frozen(asked)
+        except FoliotError as error:
+            return Judgement.of([Verdict("deny", "resolve", f"agent {asked.agent!r} cannot run: {error.message}")])
+        caller = self._caller(asked, spec)
+        names = dict.fromkeys((*(rule.name for rule in spec.tools), asked.tool))
+        locked = spec.extra.get(LOCK, {}).get(asked.tool, ("", ""))
+        call = Invocation(
+            run_id="",
+            call_id="",
+            tool=asked.tool,
+            arguments=asked.arguments or {},
+            idempotency_key="",
+            caller=caller,
+            prior=frozenset(asked.prior),
+            version=locked[0],
+            schema_digest=locked[1],
         )
-        call = Invocation("", "", ask.tool, ask.arguments, "", caller, prior=frozenset(ask.prior))
-        return judge(layers, call, self.rules, now=now)
+        judged = await Pipeline([self._tool(name) for name in names], self.parts).judge(call)
+        whole = Judgement.of((await self._of_model(spec, caller), *judged.verdicts))
+        return whole if asked.arguments is not None else narrowed(whole, _ON_ARGUMENTS)
 
-    def _offered(self, names: frozenset[str]) -> frozenset[str]:
-        capabilities = {f"capability:{each}" for name in names for each in self.definition(name).capabilities}
-        return frozenset({f"tool:{name}" for name in names} | capabilities)
+    async def _of_model(self, spec: RunSpec, caller: Caller) -> Verdict:
+        """What is said before the model that would make the call is asked."""
+        models = [model for model in await models_reached(spec, self._endpoint) if model]
+        verdict = replace(of_models(self.rules, caller, models), layer="model")
+        limits = "; ".join(f"at most {each.tokens} tokens by {each.name}" for each in token_limits(self.rules, caller))
+        return replace(verdict, reason=f"{verdict.reason}; {limits}") if limits else verdict
+
+    async def _frozen(self, asked: PolicyQuestion) -> RunSpec:
+        """What a run of the agent would be pinned to. Raises `InvalidInput`."""
+        document = self.agents.get(asked.agent)
+        if document is None:
+            return RunSpec(asked.agent, asked.model, self.namespace)
+        spec = document["spec"]
+        endpoint = qualified(str(spec.get("model_ref", "")), self.namespace)
+        found = await self._endpoint(endpoint)
+        model = asked.model or spec.get("model_name") or (found[0] if found is not None else "")
+        tools = [self.definition(split_request(request)[0]) for request in spec.get("tools", ())]
+        return freeze(document, model=model, endpoint=endpoint, tools=with_search(tools))
+
+    def _caller(self, asked: PolicyQuestion, spec: RunSpec) -> Caller:
+        created = RunCreated(
+            asked.agent,
+            "",
+            namespace=self.namespace,
+            task=placed(asked.task, self.namespace) if asked.task else "",
+            system=asked.system,
+            template=placed(asked.template, self.namespace) if asked.template else "",
+            ancestors=asked.ancestors,
+            depth=len(asked.ancestors),
+        )
+        caller = caller_for(spec, created, Identity(asked.user, asked.by, asked.via))
+        return caller if asked.agent in self.agents else replace(caller, advertised=None)
+
+    async def _endpoint(self, ref: str) -> tuple[str, Sequence[str]] | None:
+        """The default model of an endpoint and its fallbacks, as far as they are declared."""
+        if ":" in ref:
+            return ref.partition(":")[2].strip(), ()
+        document = self.endpoints.get(ref)
+        if document is None:
+            return None
+        spec = document["spec"]
+        return spec.get("default_model", ""), [qualified(each, _home(document)) for each in spec.get("fallbacks", ())]
+
+    def _tool(self, tool: str) -> Declared:
+        """As it is declared, an agent, or built in."""
+        if (document := self.tools.get(tool)) is not None:
+            return Declared(tool_definition(document))
+        if tool.startswith(PREFIX):
+            return Declared(agent_definition(tool.removeprefix(PREFIX), self.namespace))
+        built_in = builtin_to_judge(tool)
+        return Declared(built_in.definition if built_in else ToolDefinition(tool, namespace=self.namespace), built_in)
+
+
+def _home(document: Document) -> str:
+    return document["metadata"].get("namespace", "default")
+
+
+def _place(document: Document) -> str:
+    return f"{_home(document)}/{document['metadata']['name']}"

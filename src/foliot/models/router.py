@@ -13,7 +13,6 @@ pieces starts with an empty screen.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -117,15 +116,6 @@ class Router:
                 if pieces is not None:
                     pieces.restart(f"{name} failed ({error.kind}); asking {after}")
         raise AssertionError("a chain is never empty")
-
-    async def models(self, ref: str) -> list[str]:
-        """The default models of the endpoint and of each of its fallbacks that can be found. Raises `ModelError`."""
-        first = await self._find(ref)
-        found = [first.gateway.model]
-        for name in dict.fromkeys(first.fallbacks):
-            with contextlib.suppress(ModelError):
-                found.append((await self._find(name)).gateway.model)
-        return found
 
     async def quote(self, ref: str, request: ModelRequest) -> list[Usage]:
         """What the request is expected to take at most, at the endpoint and at each of its fallbacks.

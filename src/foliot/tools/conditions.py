@@ -65,4 +65,7 @@ def _value(name: str, call: Invocation) -> Any:
                 "template": caller.template,
                 "roles": list(caller.roles),
                 "depth": caller.depth,
+                "by": caller.by,
+                "via": caller.via,
+                "ancestors": list(caller.ancestors),
             }

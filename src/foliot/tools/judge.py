@@ -1,83 +1,122 @@
-"""What would happen to a call, layer by layer, without making it.
+"""The one judgement of a call: what its layers say, and what comes of it.
 
-The same layers that a call passes are asked here, in the same order; only here none of them stops the next, so that
-everything that speaks against a call is said at once.
+Whoever makes a call and whoever only asks what would become of it use the same function on the same call and rules. The
+one difference: an explanation hears every layer to its end, a call stops at the first that refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
-from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition, ToolError
-from foliot.tools.conditions import ConditionFailed
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Layer, layers_for
+from foliot.tools.base import Invocation, ToolError
 from foliot.tools.rules import Rules
-from foliot.tools.stages.allow_list import Profile
-from foliot.tools.stages.callees import Delegates
-from foliot.tools.stages.preconditions import qualified
-from foliot.tools.verdict import STRICTNESS, Outcome, Verdict
+from foliot.tools.verdict import Outcome, Verdict
+
+# The gate that looks for consent, and the one of tools whose result is a person's answer.
+CONSENT = "approval"
+ANSWER = "asking"
+# What allows a call that nothing speaks against.
+ALLOWING = "permissions"
+
+
+class PolicyQuestion(Struct, frozen=True):
+    """Who would call what, and under what. Without `arguments` what depends on them is not judged.
+
+    `prior` are tools that succeeded before in the same run, `ancestors` the agents above it, the outermost first; a
+    model that is left out is the agent's own.
+    """
+
+    agent: str
+    tool: str
+    arguments: dict[str, Any] | None = None
+    model: str = ""
+    task: str = ""
+    system: str = ""
+    user: str = ""
+    prior: tuple[str, ...] = ()
+    template: str = ""
+    ancestors: tuple[str, ...] = ()
+    by: str = ""
+    via: str = ""
+
+
+class Layer(Protocol):
+    """Pure. Says allow, ask or deny by the rules; raises a `ToolError` for what no rule is about."""
+
+    @property
+    def layer(self) -> str: ...
+
+    def __call__(self, call: Invocation, rules: Rules) -> Verdict: ...
+
+
+class Refused(Verdict, frozen=True):
+    """A refusal that has an error of its own, which is what whoever called is told."""
+
+    error: Any = None
+
+    def denial(self) -> Any:
+        return self.error
 
 
 class Judgement(Struct, frozen=True):
-    """`verdicts` of every layer in order; `decided` is the one that decides: the first of the strictest."""
+    """`verdicts` of every layer and gate in order; `decided` is the one that decides."""
 
     outcome: Outcome
     decided: Verdict
     verdicts: tuple[Verdict, ...]
 
-
-class Declared:
-    """A tool of which only the definition is known, and which agents it names. It is judged and never called."""
-
-    def __init__(self, definition: ToolDefinition, tool: Tool | None = None) -> None:
-        self._definition = definition
-        self.isolation = definition.isolation
-        if hasattr(tool, "callees"):
-            self.callees = cast("Delegates", tool).callees
-
-    @property
-    def definition(self) -> ToolDefinition:
-        return self._definition
-
-    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
-        raise ToolError(f"the tool {call.tool!r} is only judged here")
+    @classmethod
+    def of(cls, said: Iterable[Verdict]) -> Judgement:
+        """The first refusal decides; then the first question, unless a standing approval answers it."""
+        verdicts = tuple(map(_plain, said))
+        refused = next((each for each in verdicts if each.outcome == "deny"), None)
+        consent = next((each for each in verdicts if each.layer == CONSENT and each.outcome == "allow"), None)
+        asked = (each for each in verdicts if each.outcome == "ask" and (consent is None or each.layer == ANSWER))
+        allowed = next((each for each in verdicts if each.layer == ALLOWING), verdicts[0])
+        decided = refused or next(asked, None) or consent or allowed
+        return cls(decided.outcome, decided, verdicts)
 
 
-def layers_of(
-    definition: ToolDefinition, *, profile: Profile, offered: frozenset[str], tool: Tool | None = None
-) -> tuple[Layer, ...]:
-    """The layers of a tool. `offered` are the needs that are met: `tool:<name>`, `capability:<name>`."""
-    return layers_for(Declared(definition, tool), Parts(profile=profile), lambda need: qualified(need) in offered)
+def judge(layers: Sequence[Layer], call: Invocation, rules: Rules, *, every: bool = False) -> list[Verdict]:
+    """What the layers object to a call: the questions, and last the first refusal if there is one. Never raises.
 
-
-def judge(layers: Sequence[Layer], call: Invocation, rules: Rules, *, now: float) -> Judgement:
-    """What every layer says, and what comes of it. Never raises for what a call or a rule holds."""
-    verdicts = [_asked(layer, call, rules) for layer in layers]
-    decided = max(verdicts, key=lambda verdict: STRICTNESS[verdict.outcome])
-    if decided.outcome == "ask" and (grant := _standing(call, rules, now)) is not None:
-        verdicts.append(grant)
-        decided = grant
-    return Judgement(decided.outcome, decided, tuple(verdicts))
-
-
-def _asked(layer: Layer, call: Invocation, rules: Rules) -> Verdict:
-    try:
-        return layer(call, rules)
-    except ToolError as error:
-        return Verdict("deny", layer.layer, error.message, "", error.details)
-    except Exception as error:
-        return Verdict("deny", layer.layer, f"the layer itself breaks, which refuses: {type(error).__name__}: {error}")
-
-
-def _standing(call: Invocation, rules: Rules, now: float) -> Verdict | None:
-    for grant in rules.grants:
+    With `every` what all of them say. A layer that breaks refuses: governance fails closed.
+    """
+    said: list[Verdict] = []
+    for layer in layers:
         try:
-            if grant.covers(call, now):
-                return Verdict("allow", "approval", "a standing grant covers the call", f"ToolApproval/{grant.id}")
-        except ConditionFailed:
-            continue
-    return None
+            verdict = layer(call, rules)
+        except Exception as error:
+            verdict = refused_by(layer.layer, error)
+        if every:
+            said.append(verdict)
+        elif verdict.outcome != "allow":
+            said.append(verdict)
+            if verdict.outcome == "deny":
+                break
+    return said
+
+
+def refused_by(layer: str, error: Exception) -> Refused:
+    """What an error of a layer or gate means."""
+    if not isinstance(error, ToolError):
+        return Refused("deny", layer, f"it breaks, which refuses: {type(error).__name__}: {error}", error=error)
+    details = {name: value for name, value in error.details.items() if name not in ("layer", "rule")}
+    return Refused("deny", layer, error.message, str(error.details.get("rule", "")), details, error=error)
+
+
+def _plain(verdict: Verdict) -> Verdict:
+    if not isinstance(verdict, Refused):
+        return verdict
+    return Verdict("deny", verdict.layer, verdict.reason, verdict.rule, verdict.details)
+
+
+def narrowed(judgement: Judgement, without: Sequence[str]) -> Judgement:
+    """The judgement without what these layers say."""
+    kept = [each for each in judgement.verdicts if each.layer not in without]
+    if not any(each.outcome == "ask" and each.layer != CONSENT for each in kept):
+        kept = [each for each in kept if each.layer != CONSENT]
+    return Judgement.of(kept)

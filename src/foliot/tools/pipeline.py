@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from foliot.errors import Conflict, Unavailable
 from foliot.kernel.messages import ToolResult
@@ -35,6 +35,7 @@ from foliot.tools.base import (
     ToolError,
     ToolUnsupported,
 )
+from foliot.tools.judge import Judgement, Layer, judge, refused_by
 from foliot.tools.parts import Parts
 from foliot.tools.registry import schema_digest
 from foliot.tools.result import failure_result, success_result
@@ -68,19 +69,23 @@ from foliot.tools.verdict import Verdict
 log = logging.getLogger(__name__)
 
 
-class Layer(Protocol):
-    """Pure. Says allow, ask or deny by the rules; raises a `ToolError` for what no rule is about."""
+class Gate(Protocol):
+    """Raises to refuse, or `ApprovalNeeded`. `asks` are the verdicts of the layers that want an approval.
+
+    One that takes something, or asks somebody, has a method `look` beside it, which says what it would come to.
+    """
 
     @property
     def layer(self) -> str: ...
 
-    def __call__(self, call: Invocation, rules: Rules) -> Verdict: ...
-
-
-class Gate(Protocol):
-    """Raises to refuse, or `ApprovalNeeded`. `asks` are the verdicts of the layers that want an approval."""
-
     async def __call__(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> None: ...
+
+
+@runtime_checkable
+class Looks(Protocol):
+    def look(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> Verdict | None:
+        """What it would say, without taking or asking anything; None when it would have nothing to say."""
+        ...
 
 
 class Stage(Protocol):
@@ -231,12 +236,11 @@ class Pipeline:
                 raise self._unknown(call)
             source, namespace = self.parts.rules, call.caller.namespace
             rules = source.at_hand(namespace) or await source.rules(namespace)
-            for layer in entry.layers:
-                verdict = layer(call, rules)
-                if (outcome := verdict.outcome) != "allow":
-                    if outcome == "deny":
-                        raise verdict.denial()
-                    asks = (*asks, verdict)
+            if said := judge(entry.layers, call, rules):
+                if said[-1].outcome == "deny":
+                    asks = tuple(said[:-1])
+                    raise said[-1].denial()
+                asks = tuple(said)
             for gate in entry.gates if asks else entry.gates_unasked:
                 await gate(call, rules, asks)
             kept = b""
@@ -254,6 +258,33 @@ class Pipeline:
             # Governance fails closed: a layer that breaks refuses the call.
             return await self._refuse(call, entry, asks, error)
         return AdmittedCall(self, entry, call, kept)
+
+    async def judge(self, call: Invocation) -> Judgement:
+        """What would become of this call: what every layer and gate says. Nothing is run, taken, asked or recorded.
+
+        Raises `Unavailable` when what governs it cannot be looked up.
+        """
+        entry = self._entries.get(call.tool)
+        if entry is None:
+            return Judgement.of([refused_by("resolve", self._unknown(call))])
+        rules = await self.parts.rules.rules(call.caller.namespace)
+        said = judge(entry.layers, call, rules, every=True)
+        asks = tuple(each for each in said if each.outcome == "ask")
+        for gate in entry.gates:
+            verdict: Verdict | None
+            try:
+                if isinstance(gate, Looks):
+                    verdict = gate.look(call, rules, asks)
+                else:
+                    await gate(call, rules, asks)
+                    verdict = Verdict("allow", gate.layer, "nothing speaks against it")
+            except Unavailable:
+                raise
+            except Exception as error:
+                verdict = refused_by(gate.layer, error)
+            if verdict is not None:
+                said.append(verdict)
+        return Judgement.of(said)
 
     async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
         """Both halves at once, for callers that keep no journal."""

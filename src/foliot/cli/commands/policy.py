@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from foliot.cli.connect import connected, namespace, run
+from foliot.cli.connect import namespace, run
 from foliot.cli.manifests import files_option, load
 from foliot.cli.operating import operating
 from foliot.cli.output import as_json, output_option
@@ -17,17 +16,16 @@ from foliot.cli.tables import table
 from foliot.cli.terminal import out, paint
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import read_arguments
-from foliot.store.base import Document
 
 if TYPE_CHECKING:
-    from foliot.client.operations import PolicyQuestion, RuleDefaults
-    from foliot.engine.hypothetical import Ask
-    from foliot.tools.judge import Judgement
+    from foliot.tools.judge import Judgement, PolicyQuestion
     from foliot.tools.verdict import Outcome, Verdict
 
 SAID: Final = {"allow": "allowed", "ask": "needs an approval", "deny": "refused"}
 _PAINT: Final = {"allow": "green", "ask": "yellow", "deny": "red"}
-_FIELDS: Final = ("agent", "tool", "args", "model", "task", "system", "user", "prior")
+_WORDS: Final = ("model", "task", "template", "system", "user", "by", "via")
+_LISTS: Final = ("prior", "ancestors")
+_FIELDS: Final = ("agent", "tool", "args", *_WORDS, *_LISTS)
 
 
 @click.group()
@@ -40,9 +38,14 @@ def policy() -> None:
 @click.argument("tool")
 @click.option("--args", "arguments", metavar="JSON", default=None, help="The arguments of the call, a JSON object.")
 @click.option("--model", metavar="NAME", default=None, help="The model that asks.  [default: the agent's]")
-@click.option("--task", metavar="NAME", default="", help="The Task it is part of, for policies that target one.")
+@click.option(
+    "--task", metavar="NAME", default="", help="The task it is part of, or the Task that tasks are made after."
+)
 @click.option("--system", metavar="NAME", default="", help="The AgentSystem it is part of.")
 @click.option("--user", metavar="NAME", default="", help="The person on whose behalf.")
+@click.option(
+    "--under", metavar="AGENT", multiple=True, help="An agent above it, the outermost first. Can be repeated."
+)
 @click.option("--after", "prior", metavar="TOOL", multiple=True, help="A tool that succeeded before. Can be repeated.")
 @output_option("text", "json", default="text", help="text or json.")
 def explain(
@@ -53,6 +56,7 @@ def explain(
     task: str,
     system: str,
     user: str,
+    under: tuple[str, ...],
     prior: tuple[str, ...],
     output: str,
 ) -> int:
@@ -60,10 +64,11 @@ def explain(
 
     Without --args the arguments are not held against the tool's schema, and conditions on them cannot be evaluated.
     """
-    from foliot.client.operations import PolicyQuestion
+    from foliot.tools.judge import PolicyQuestion
 
     given = _arguments(arguments, "--args") if arguments is not None else None
-    return run(_explain(PolicyQuestion(agent, tool, given, model or "", task, system, user, prior), output))
+    asked = PolicyQuestion(agent, tool, given, model or "", task, system, user, prior, ancestors=under)
+    return run(_explain(asked, output))
 
 
 async def _explain(ask: PolicyQuestion, output: str) -> int:
@@ -106,10 +111,10 @@ def simulate(files: tuple[str, ...], calls: Any, changed: bool, exit_code: bool,
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class Judged:
     """One call under the rules as they are, and as they would be."""
 
-    ask: Ask
+    ask: PolicyQuestion
     before: Judgement
     after: Judgement
 
@@ -118,16 +123,16 @@ class Fate:
         return self.before.outcome != self.after.outcome
 
 
-async def _simulate(files: Sequence[str], asks: Sequence[Ask], *, changed: bool, exit_code: bool, output: str) -> int:
-    from foliot.client.judging import rule_documents, world_of
+async def _simulate(
+    files: Sequence[str], asks: Sequence[PolicyQuestion], *, changed: bool, exit_code: bool, output: str
+) -> int:
+    from foliot.client.judging import GOVERNING
 
     given = [loaded.document for loaded in load(files)]
-    async with connected() as client:
-        space = namespace()
-        stored = await rule_documents(client, space)
-    now, defaults = time.time(), await _defaults()
-    before, after = world_of(space, stored, defaults), world_of(space, overlaid(stored, given), defaults)
-    fates = [Fate(ask, before.judge(ask, now=now), after.judge(ask, now=now)) for ask in asks]
+    async with operating() as operations:
+        rules = [each for each in given if each["kind"] in GOVERNING]
+        found = await operations.simulate_calls(namespace(), rules, asks)
+    fates = [Judged(ask, fate.before, fate.after) for ask, fate in zip(asks, found, strict=True)]
     moved = sum(fate.changed for fate in fates)
     shown = [fate for fate in fates if fate.changed or not changed]
     if output == "json":
@@ -139,21 +144,11 @@ async def _simulate(files: Sequence[str], asks: Sequence[Ask], *, changed: bool,
     return 1 if exit_code and moved else 0
 
 
-def overlaid(stored: Sequence[Document], given: Sequence[Document]) -> list[Document]:
-    """What the store would hold after an apply."""
-    merged = {
-        (each["kind"], each["metadata"].get("namespace", "default"), each["metadata"]["name"]): each for each in stored
-    }
-    for each in given:
-        merged[each["kind"], each["metadata"].get("namespace", "default"), each["metadata"]["name"]] = each
-    return list(merged.values())
-
-
-def read_calls(lines: Any, name: str) -> list[Ask]:
+def read_calls(lines: Any, name: str) -> list[PolicyQuestion]:
     """Raises `InvalidInput` that names the line."""
-    from foliot.engine.hypothetical import Ask
+    from foliot.tools.judge import PolicyQuestion
 
-    asks: list[Ask] = []
+    asks: list[PolicyQuestion] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -164,13 +159,13 @@ def read_calls(lines: Any, name: str) -> list[Ask]:
                 raise InvalidInput(f"{where}: {field!r} is missing", hint='a call reads {"agent": "…", "tool": "…"}')
         if unknown := sorted(call.keys() - set(_FIELDS)):
             raise InvalidInput(f"{where}: unknown {', '.join(unknown)}", hint=f"known are {', '.join(_FIELDS)}")
-        words = {key: call[key] for key in ("model", "task", "system", "user") if isinstance(call.get(key), str)}
+        words: dict[str, Any] = {key: call[key] for key in _WORDS if isinstance(call.get(key), str)}
+        words |= {key: tuple(call[key]) for key in _LISTS if isinstance(call.get(key), list)}
         args = call.get("args", {})
         if not isinstance(args, dict):
             raise InvalidInput(f"{where}: args is not a JSON object")
-        asks.append(
-            Ask(call["agent"], call["tool"], cast("dict[str, Any]", args), prior=tuple(call.get("prior", ())), **words)
-        )
+        given = cast("dict[str, Any]", args)
+        asks.append(PolicyQuestion(call["agent"], call["tool"], given, **words))
     return asks
 
 
@@ -181,13 +176,7 @@ def _arguments(text: str, where: str) -> dict[str, Any]:
     return value
 
 
-async def _defaults() -> RuleDefaults:
-    """What holds where the calls would be made."""
-    async with operating() as operations:
-        return await operations.rule_defaults()
-
-
-def _row(fate: Fate) -> tuple[str, ...]:
+def _row(fate: Judged) -> tuple[str, ...]:
     mark = "!" if fate.changed else ""
     return (
         mark,
@@ -222,7 +211,7 @@ def _verdict_as_data(verdict: Verdict) -> dict[str, Any]:
     return {"layer": verdict.layer, "outcome": verdict.outcome, "rule": verdict.rule, "reason": verdict.reason}
 
 
-def _fate_as_data(fate: Fate) -> dict[str, Any]:
+def _fate_as_data(fate: Judged) -> dict[str, Any]:
     return {
         "agent": fate.ask.agent,
         "tool": fate.ask.tool,

@@ -177,6 +177,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/work/budgets"): READ,
     ("GET", "/v1/work/rules"): ANYONE,
     ("POST", "/v1/work/rules/explain"): READ,
+    ("POST", "/v1/work/rules/simulate"): READ,
     ("GET", "/v1/work/workers"): ANYONE,
     ("GET", "/v1/work/limits"): Rule("everywhere"),
     ("POST", "/v1/work/limits"): Rule("everywhere", "admin"),

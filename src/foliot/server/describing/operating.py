@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from foliot.client.operations import PolicyQuestion
+from foliot.client.operations import Simulation
 from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.server.describing.schema import (
     ANYTHING,
@@ -25,6 +25,7 @@ from foliot.server.describing.schema import (
 from foliot.server.describing.told import Told, form
 from foliot.server.routes import audit, operations, tools, triggers, work_runs
 from foliot.store.bounds import Limit
+from foliot.tools.judge import PolicyQuestion
 
 FORMS: Final[tuple[type[Struct], ...]] = (
     RunOrder,
@@ -35,6 +36,7 @@ FORMS: Final[tuple[type[Struct], ...]] = (
     operations.Unlimited,
     operations.Mended,
     PolicyQuestion,
+    Simulation,
     tools.ToolOrder,
     triggers.Now,
     triggers.Rotation,
@@ -99,6 +101,11 @@ OPERATIONS: Final[Mapping[tuple[str, str], Told]] = {
     ("get", "/v1/work/rules"): Told("getRuleDefaults", shape({"default_tool_access": {"enum": ["allow", "deny"]}})),
     ("post", "/v1/work/rules/explain"): Told(
         "explainToolCall", shape({"judgement": ref("Judged"), "declared": YES_NO}), body=form(PolicyQuestion)
+    ),
+    ("post", "/v1/work/rules/simulate"): Told(
+        "simulateToolCalls",
+        shape({"fates": listof(shape({"before": ref("Judged"), "after": ref("Judged")}))}),
+        body=form(Simulation),
     ),
     ("get", "/v1/work/workers"): Told("listWorkWorkers", shape({"workers": listof(ANYTHING)})),
     ("get", "/v1/work/limits"): Told("listLimits", ref("Limits")),

@@ -29,6 +29,7 @@ APART: Final[Mapping[str, str]] = {
     "/v1/audit/verify": "changes nothing",
     "/v1/work/tools/{name}/test": "changes nothing",
     "/v1/work/rules/explain": "changes nothing",
+    "/v1/work/rules/simulate": "changes nothing",
 }
 
 # Done twice is done once: it sets something, names what it makes, or finds that it was done before.

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client.local_operations import LocalOperations
-from foliot.client.operations import PolicyQuestion
+from foliot.client.operations import MOST_JUDGED, Fates, Simulation
 from foliot.errors import InvalidInput
 from foliot.server.access.guard import new_router
 from foliot.server.access.identity import Caller
@@ -22,6 +22,7 @@ from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import MOST, Limit, Namespace, space
 from foliot.server.responses import Json
 from foliot.store import bounds
+from foliot.tools.judge import PolicyQuestion
 
 router = new_router("operations")
 
@@ -65,6 +66,15 @@ async def explain(request: Request, services: ServicesDep, namespace: Namespace 
     """What would become of a tool call of an agent, by the rules of this server. Nothing is called."""
     asked = await form(request, PolicyQuestion)
     return Json(await _operations(services).explain_call(space(namespace), asked))
+
+
+@router.post("/v1/work/rules/simulate")
+async def simulate(request: Request, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """What would change for tool calls if manifests were applied. Nothing is applied, nothing is called."""
+    asked = await form(request, Simulation)
+    if len(asked.calls) > MOST_JUDGED:
+        raise InvalidInput(f"{len(asked.calls)} calls are too many", hint=f"at most {MOST_JUDGED} at once")
+    return Json(Fates(await _operations(services).simulate_calls(space(namespace), asked.manifests, asked.calls)))
 
 
 @router.get("/v1/work/workers")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Protocol
 
 from foliot.kernel.arguments import arguments_digest
 from foliot.tools.base import ApprovalNeeded, Invocation, Parked
 from foliot.tools.conditions import ConditionFailed
-from foliot.tools.rules import Rules
+from foliot.tools.rules import Rules, StandingGrant
 from foliot.tools.verdict import Verdict
 
 LAYER = "approval"
@@ -65,16 +66,29 @@ class Approval:
         if self._grants is not None and not await self._grants.check(call.grant, call.call_id, digest):
             raise _refused(call, "it was not given for this call with these arguments, or is no longer in force")
 
+    def look(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> Verdict | None:
+        """Whether the questions are answered already, or who may answer them. No use of a grant is counted."""
+        if not asks:
+            return None
+        for grant in self._covering(call, rules):
+            return Verdict("allow", LAYER, "a standing grant covers the call", f"ToolApproval/{grant.id}")
+        named = _approvers(asks)
+        return Verdict("ask", LAYER, f"one of {', '.join(named)} has to agree" if named else "somebody has to agree")
+
     async def _stands(self, call: Invocation, rules: Rules) -> bool:
-        now = self._clock()
-        for grant in rules.grants:
-            try:
-                covered = grant.covers(call, now)
-            except ConditionFailed:
-                continue  # a grant whose condition cannot be evaluated covers nothing
-            if covered and (self._grants is None or await self._grants.use(grant.id, call.idempotency_key)):
+        for grant in self._covering(call, rules):
+            if self._grants is None or await self._grants.use(grant.id, call.idempotency_key):
                 return True
         return False
+
+    def _covering(self, call: Invocation, rules: Rules) -> Iterator[StandingGrant]:
+        """The standing grants that are for calls like this one."""
+        now = self._clock()
+        for grant in rules.grants:
+            # One whose condition cannot be evaluated covers nothing.
+            with contextlib.suppress(ConditionFailed):
+                if grant.covers(call, now):
+                    yield grant
 
     def _question(self, approval_id: str, digest: str, asks: Sequence[Verdict]) -> Parked:
         return Parked(

@@ -22,6 +22,9 @@ class Asking:
         self._question = tool.question
         self._clock = clock
 
+    def look(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> Verdict:
+        return Verdict("ask", self.layer, f"a person is asked: {self._question(call).text}")
+
     async def __call__(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> None:
         question = self._question(call)
         raise ApprovalNeeded(

@@ -73,6 +73,9 @@ class BudgetHold:
         self._definition = definition
         self._budgets = budgets
 
+    def look(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> None:
+        """The gate before consent has looked."""
+
     async def __call__(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> None:
         await self._budgets.reserve(call, self._definition)
 
