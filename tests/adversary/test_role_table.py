@@ -7,6 +7,7 @@ that the operator grants is asked for by somebody who has no grant.
 
 from __future__ import annotations
 
+import sys
 import typing
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ from foliot.server.app import create_app
 from foliot.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import DeclaredBy, Key, Put
+from foliot.tools.base import ToolError
+from foliot.tools.mcp.connections import McpConnections
+from foliot.tools.mcp.server import server_spec
 
 SPACE = "team"
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -168,6 +172,28 @@ async def test_work_is_not_had_by_declaring_it(site: Site) -> None:
     for path in ("/v1/tasks", "/v1/work/declared", "/v1/apply"):
         answer = await site.call("author", "POST", path, json=task, params={"run": "true"} if "apply" in path else {})
         assert answer.status_code == 403, (path, answer.text)
+
+
+async def test_who_may_not_have_work_done_does_not_get_to_sign_for_a_webhook(site: Site) -> None:
+    await site.stored("Secret", "hook", {"stringData": {"value": "theirs"}})
+    await site.stored("TaskWebhook", "push", {"task_ref": "t", "auth": {"profile": "generic", "secret_ref": "hook"}})
+    for method, where, more in ways("Secret", "hook", {"stringData": {"value": "mine"}}):
+        answer = await site.call("author", method, where, **more)
+        assert answer.status_code == 403, (method, where, answer.text)
+    moved = await site.call("author", "POST", "/v1/work/webhooks/push/rotate", json={}, params={"namespace": SPACE})
+    assert moved.status_code == 403, moved.text
+    await site.stored("Secret", "hook", {"stringData": {"value": "mine"}}, by="author and operator")
+
+
+async def test_a_tool_that_a_rule_names_is_not_declared_anew_by_somebody_whom_it_binds(site: Site) -> None:
+    await site.stored("Tool", "pay", {**SAMPLES["Tool"], "operation_classes": ["delete"]})
+    await site.stored("Tool", "other", SAMPLES["Tool"])
+    rule = {"tool_ref": "pay", "operation_rules": [{"operation_class": "delete", "verdict": "approval_required"}]}
+    await site.stored("ToolPermission", "careful", rule)
+    gone = await site.call("author", "DELETE", "/v1/tools/pay", params={"namespace": SPACE})
+    assert gone.status_code == 403, gone.text
+    gone = await site.call("author", "DELETE", "/v1/tools/other", params={"namespace": SPACE})
+    assert gone.status_code == 204, gone.text
 
 
 # --- fields that lift a rule -----------------------------------------------------------------------------------------
@@ -499,3 +525,31 @@ async def test_a_function_that_was_not_granted_is_not_run_wherever_its_tool_came
     )
     assert "tool_modules" in called.text, called.text
     assert not canary.exists()
+
+
+async def test_a_function_is_granted_by_where_it_is_written(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`desk` is granted; what desk imports is not."""
+    (tmp_path / "desk.py").write_text("import os\nfrom os import getcwd\ndef find() -> str:\n    return 'found'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, function, fits in (("a", "desk:find", True), ("b", "desk:os.getcwd", False), ("c", "desk:getcwd", False)):
+        await site.stored("Tool", name, {"type": "function", "function": function}, by="author")
+        path, query = f"/v1/work/tools/{name}/call", {"namespace": SPACE}
+        called = await site.call("admin", "POST", path, json={"arguments": {}}, params=query)
+        assert ("found" in called.text) == fits, called.text
+        assert ("tool_modules" in called.text) != fits, called.text
+
+
+async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server_came_from(
+    tmp_path: Path,
+) -> None:
+    canary = tmp_path / "canary"
+    script = f"open({str(canary)!r}, 'w').close()"
+    spec = {"transport": "stdio", "command": sys.executable, "args": ["-c", script], "reconnect": {"max_attempts": 0}}
+    for operator in (False, True):
+        made = document("McpServer", "m", spec, uid="1", declaredBy={"user": "mallory", "operator": operator})
+        async with McpConnections(allowed_commands=[sys.executable]) as connections:
+            with pytest.raises(ToolError):
+                await connections.tools(server_spec(made))
+        assert canary.exists() == operator

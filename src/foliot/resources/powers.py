@@ -12,7 +12,7 @@ operator declaring the resource himself. Declaring is not granting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -345,6 +345,36 @@ def needs(before: Document | None, after: Document | None) -> Iterator[Need]:
     for field in powers.fields:
         if field.lifts is not None and field.lifts(before, after, field.path):
             yield Need(field.role, f"spec.{field.path}", field.when)
+
+
+# Kinds whose resources in the same namespace say something about a write of another kind.
+LOOKED_AT: Final[Mapping[str, tuple[str, ...]]] = {
+    "Secret": ("TaskWebhook",),
+    "Tool": ("ToolPermission", "AgentPolicy"),
+}
+
+
+def needs_around(before: Document | None, after: Document | None, around: Iterable[Document]) -> Iterator[Need]:
+    """The roles that a write needs because of what is declared `around` it: resources of the kinds in `LOOKED_AT`.
+
+    Who gives the secret of a webhook a value of his own can sign calls, and so has work done. Who deletes a tool that a
+    rule names could declare it again as something that the rule does not mean.
+    """
+    document = after or before
+    assert document is not None, "a write is about something"
+    kind, name = document["kind"], document["metadata"]["name"]
+    if kind == "Secret" and after is not None:
+        given: Mapping[str, Any] = value_at(after, "data") or {}
+        for webhook in around if any(value != "***" for value in given.values()) else ():
+            refs = (value_at(webhook, "auth.secret_ref"), *(value_at(webhook, "auth.secret_refs") or ()))
+            if any(ref and str(ref).partition(":")[0].rpartition("/")[2] == name for ref in refs):
+                yield Need("operator", "spec.data", f"TaskWebhook/{webhook['metadata']['name']} is signed with it")
+    if kind == "Tool" and after is None:
+        for rule in around:
+            named = [value_at(rule, "tool_ref") or ""]
+            named += [each for field in ("blocked_tools", "allowed_tools") for each in value_at(rule, field) or ()]
+            if name.lower() in (str(each).partition("@")[0].lower() for each in named):
+                yield Need("admin", "", f"{rule['kind']}/{rule['metadata']['name']} names it")
 
 
 def declared_addresses(document: Document) -> list[tuple[str, str]]:

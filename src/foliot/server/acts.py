@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, Final
 
 from foliot.catalog.declared import key_of, version_of
-from foliot.catalog.plan import find
+from foliot.catalog.plan import find, list_all
 from foliot.errors import Denied, FoliotError, InvalidInput, Unavailable
-from foliot.resources.powers import RULE_KINDS, needs, spec_of, value_at
+from foliot.resources.powers import LOOKED_AT, RULE_KINDS, needs, needs_around, spec_of, value_at
 from foliot.runtime import Runtime
 from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller, role_named
 from foliot.store.audit import AuditRecord, append_records
@@ -238,6 +238,13 @@ class RecordedStore:
         if before is None and after is None:
             return Judged(change)  # the store says that there is nothing
         needed = [*needs(before, after)]
+        if key.kind in LOOKED_AT and not self._caller.may("admin", key.namespace):
+            around = [
+                each
+                for kind in LOOKED_AT[key.kind]
+                for each in await list_all(self._store, Filter(kind, key.namespace))
+            ]
+            needed += needs_around(before, after, around)
         for need in needed:
             try:
                 self._caller.require(role_named(need.role), key.namespace, missing=HIDDEN)
@@ -248,7 +255,7 @@ class RecordedStore:
         lifted = {
             need.field: [value_at(before, path), value_at(after, path)]
             for need in needed
-            if (path := need.field.removeprefix("spec.")) and after is not None
+            if (path := need.field.removeprefix("spec.")) not in ("", "data") and after is not None
         }
         if before is not None and key.kind in RULE_KINDS:
             lifted = {"spec": [spec_of(before), None if after is None else spec_of(after)]}

@@ -19,8 +19,8 @@ ROLES: Final[Mapping[Role, str]] = {
     "reader": "looks at everything but secret values",
     "operator": "has work done: tasks, runs, messages to them",
     "approver": "decides about calls that wait for consent",
-    "author": "declares resources",
-    "admin": "all of it, and tokens, and what starts programs on the machine",
+    "author": "declares agents, tools, models and secrets",
+    "admin": "all of it, and rules, tokens, and servers of tools",
     "impersonator": "has work done for other users, by name; no other role includes it",
 }
 # Held by being named, never as a part of another role: whoever pays, and whose rules hold, would be a matter of choice.

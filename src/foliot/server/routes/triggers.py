@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from foliot.client.local_triggers import LocalTriggers
 from foliot.errors import InvalidInput
+from foliot.resources.powers import KIND_POWERS
 from foliot.server.access.guard import new_router
-from foliot.server.access.identity import Caller
+from foliot.server.access.identity import HIDDEN, Caller, role_named
 from foliot.server.acts import record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
@@ -116,6 +117,8 @@ async def rotate(
     asked, where = await form(request, Rotation), space(namespace)
     if not 0 <= asked.grace <= LONGEST_GRACE:
         raise InvalidInput(f"a grace of {asked.grace} seconds cannot be", hint="from 0 to 30 days")
+    for role in KIND_POWERS["TaskWebhook"].roles:
+        caller.require(role_named(role), where, missing=HIDDEN)
     document = await _triggers(services).rotate_webhook(where, name, grace=asked.grace)
     await _record(services, caller, request, "rotated", "TaskWebhook", where, name)
     return Json(document)

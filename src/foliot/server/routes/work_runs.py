@@ -16,9 +16,9 @@ from foliot.client.work import Answered
 from foliot.engine.approval.grants import new_grant_name
 from foliot.engine.approval.service import Decision
 from foliot.engine.ids import check_chosen_id
-from foliot.errors import InvalidInput, NotFound
+from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.server.access.guard import ROLE, new_router
-from foliot.server.access.identity import Caller
+from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller
 from foliot.server.acts import ActRecord, record
 from foliot.server.bodies import form
 from foliot.server.context import CallerDep, Services, ServicesDep
@@ -147,6 +147,14 @@ async def fork(name: Name, request: Request, services: ServicesDep, caller: Call
     identity = caller.identity(info.namespace, "http", user=order.user)
     if order.at < 1:
         raise InvalidInput(f"there is no step {order.at}")
+    if order.prompt is not None or order.model is not None:
+        # What an agent is told and whom it asks is declared by authors; `provider:model` spends the server's own key.
+        caller.require("author", info.namespace, missing=HIDDEN)
+        if order.model is not None and ":" in order.model and not caller.may("admin", EVERYWHERE):
+            raise Denied(
+                "a model named as provider:model is asked with the key of this server",
+                hint="name a ModelEndpoint, or ask the operator of this installation (admin of all namespaces)",
+            )
     done = _act(services, caller, request, "forked", "Run", info.namespace, order.new_id)
     forked = await fork_run(services, info, order, identity, done.record)
     done.tell()
