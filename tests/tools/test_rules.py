@@ -295,3 +295,20 @@ def test_no_way_to_an_agent_is_wider_than_its_own_name(declared, caller, way) ->
     direct = layers_of(agent_definition("helper"))
     itself = judged(direct, call("agent:helper", {"input": "go"}, caller=caller), found)
     assert STRICTNESS[through] >= STRICTNESS[itself]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"tool_ref": "read", "operation_rules": [{"operation_class": "Write", "verdict": "deny"}]},
+        {"tool_ref": "read", "apply_mode": "scoped", "target_agents": ["default/Desk"], "required_permissions": ["x"]},
+        {"tool_ref": "read", "conditions": [{"when": "true", "verdict": "deny"}]},
+        {"tool_ref": "read@1.0"},
+        {"tool_ref": "*"},
+    ],
+    ids=["case-of-a-class", "agent-in-full", "condition", "version", "pattern"],
+)
+def test_a_permission_holds_however_it_names_what_it_is_about(spec: dict[str, Any]) -> None:
+    tool = definition("read_file", other_names=("read",), operation_classes=("write",))
+
+    assert outcome_of(tool, rules(permission("p", **spec)), Caller(agent="desk")) == "deny"

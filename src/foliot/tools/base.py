@@ -126,7 +126,8 @@ class ToolDefinition:
     version since which another tool, `replaced_by`, should be used.
     `ends_run`: a result of this tool that is no failure is the answer of the run. `breaker: False` for a tool whose
     failures say nothing of its health, because each call goes to a place of its own (any file, any web address).
-    `price` is what each attempt costs, in millionths of a US dollar.
+    `price` is what each attempt costs, in millionths of a US dollar. `other_names` are those that the same tool goes
+    by: a rule about one of them is about it.
     """
 
     name: str
@@ -161,6 +162,7 @@ class ToolDefinition:
     ends_run: bool = False
     breaker: bool = True
     price: int = 0
+    other_names: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

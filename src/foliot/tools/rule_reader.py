@@ -58,7 +58,7 @@ def read_rules(
             if kind == "AgentRole":
                 roles[f"{home}/{name}"] = _role(name, document["spec"])
             elif kind == "ToolPermission":
-                permission = _permission(name, document["spec"])
+                permission = _permission(namespace, name, document["spec"])
                 permissions.setdefault(permission.tool, []).append(permission)
             else:
                 policies.append(_policy(namespace, name, document["spec"]))
@@ -84,19 +84,20 @@ def _governed(kind: str, name: str, document: Document) -> str:
     if kind != "ToolPermission" or not isinstance(spec, Mapping):
         return EVERY_TOOL
     tool: Any = cast("Document", spec).get("tool_ref") or name
-    return tool_token(tool) if isinstance(tool, str) else EVERY_TOOL
+    return tool_token(tool.partition("@")[0]) if isinstance(tool, str) and "*" not in tool else EVERY_TOOL
 
 
 def _role(name: str, spec: Document) -> Role:
     return Role(name, frozenset(permission_token(text) for text in _words(spec, "permissions")))
 
 
-def _permission(name: str, spec: Document) -> Permission:
+def _permission(namespace: str, name: str, spec: Document) -> Permission:
     scoped = _word(spec, "apply_mode", ("global", "scoped"))
-    agents = frozenset(agent.lower() for agent in _words(spec, "target_agents"))
+    here = f"{namespace.lower()}/"
+    agents = frozenset(agent.strip().lower().removeprefix(here) for agent in _words(spec, "target_agents"))
     return Permission(
         name=name,
-        tool=tool_token(spec.get("tool_ref") or name),
+        tool=_one_tool(spec.get("tool_ref") or name),
         action=tool_token(spec.get("action") or "invoke"),
         required=tuple(permission_token(text) for text in _words(spec, "required_permissions")),
         any_of=_word(spec, "match_mode", ("all", "any")) == "any",
@@ -115,7 +116,7 @@ def _operations(rules: Iterable[Document]) -> dict[str, Outcome]:
     """The strictest of several rules for one class."""
     found: dict[str, Outcome] = {}
     for rule in rules:
-        name, outcome = rule.get("operation_class") or "*", OUTCOMES[rule.get("verdict") or "allow"]
+        name, outcome = (rule.get("operation_class") or "*").strip().lower(), OUTCOMES[rule.get("verdict") or "allow"]
         found[name] = max(found.get(name, outcome), outcome, key=STRICTNESS.__getitem__)
     return found
 
@@ -129,12 +130,26 @@ def _policy(namespace: str, name: str, spec: Document) -> Policy:
         tasks=frozenset(placed(word, namespace) for word in _words(spec, "target_tasks")),
         max_tokens=int(spec.get("max_tokens_per_run") or 0),
         models=frozenset(word.lower() for word in _words(spec, "allowed_models")),
-        blocked=frozenset(map(tool_token, _words(spec, "blocked_tools"))),
-        tools=frozenset(map(tool_token, _words(spec, "allowed_tools"))),
+        blocked=_tools(spec, "blocked_tools"),
+        tools=_tools(spec, "allowed_tools"),
         categories=frozenset(word.lower() for word in _words(spec, "allowed_categories")),
         read_only=bool(spec.get("read_only")),
         ask=ask,
     )
+
+
+def _tools(spec: Document, field: str) -> frozenset[str]:
+    """Raises `ValueError` for a version: a rule is about a tool, whichever version of it there is."""
+    words = _words(spec, field)
+    if versions := [word for word in words if "@" in word]:
+        raise ValueError(f"spec.{field} names a version: {', '.join(versions)}")
+    return frozenset(map(tool_token, words))
+
+
+def _one_tool(ref: str) -> str:
+    if "@" in ref or "*" in ref:
+        raise ValueError(f"spec.tool_ref is {ref!r}, expected the name of one tool")
+    return tool_token(ref)
 
 
 def _word(spec: Document, field: str, known: tuple[str, ...]) -> str:

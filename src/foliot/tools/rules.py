@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Final, Literal, Protocol, TypeAlias
 
-from foliot.tools.base import Caller, Invocation
+from foliot.tools.base import Caller, Invocation, ToolDefinition
 from foliot.tools.conditions import Expression
 from foliot.tools.verdict import ASK_SECONDS, Outcome
 
@@ -30,6 +31,18 @@ def permission_token(text: str) -> str:
 def tool_token(text: str) -> str:
     """`Web-Search` and `web_search` are the same tool to a rule. Dots stay."""
     return _SPACES.sub("_", text.strip().lower()).strip("_:")
+
+
+def tokens_of(definition: ToolDefinition) -> frozenset[str]:
+    """All names by which rules may mean a tool."""
+    return frozenset(map(tool_token, (definition.name, *definition.other_names)))
+
+
+def means(words: frozenset[str], tokens: frozenset[str]) -> bool:
+    """Whether a list of a rule means one of these names; `*` in a word stands for anything."""
+    if not words.isdisjoint(tokens):
+        return True
+    return any("*" in word and any(fnmatchcase(token, word) for token in tokens) for word in words)
 
 
 def placed(name: str, namespace: str) -> str:
@@ -166,10 +179,15 @@ class Rules:
     def role(self, name: str) -> Role | None:
         return self.roles.get(name if "/" in name else f"{self.namespace}/{name}")
 
-    def permissions_for(self, tool: str, agent: str) -> tuple[Permission, ...]:
-        """`tool` is a token."""
-        found = self.permissions.get(tool, ())
-        return tuple([rule for rule in found if rule.applies_to(agent)]) if found else found
+    def permissions_of(self, tokens: frozenset[str]) -> tuple[Permission, ...]:
+        """The permissions that speak of a tool with these names, for whatever agent."""
+        if not self.permissions:
+            return ()
+        if len(tokens) == 1:
+            (token,) = tokens
+            return self.permissions.get(token, ())
+        found = [rule for token in tokens for rule in self.permissions.get(token, ())]
+        return tuple(sorted(found, key=lambda rule: rule.name))
 
     def policies_for(self, caller: Caller) -> tuple[Policy, ...]:
         """The policies that hold for what this caller does."""

@@ -102,3 +102,22 @@ def test_allowed_tools_of_an_agent_do_not_lift_a_policy() -> None:
     asked = call("refund", caller=Caller(agent="desk", allowed_tools=("refund",)))
 
     assert Policies(definition("refund"))(asked, rules(policy(blocked_tools=["refund"]))).outcome == "deny"
+
+
+@pytest.mark.parametrize(
+    ("names", "listed", "outcome"),
+    [
+        (("read_file", ("read",)), ["read"], "deny"),
+        (("read", ("read_file",)), ["Read-File"], "deny"),
+        (("db_drop", ()), ["db_*"], "deny"),
+        (("db_drop", ()), ["*"], "deny"),
+        (("drop_db", ()), ["db_*"], "allow"),
+        (("refund", ()), ["refund@1.0"], "deny"),
+    ],
+    ids=["other-name", "first-name", "pattern", "everything", "no-match", "a-version-cannot-be-read"],
+)
+def test_a_blocked_tool_is_meant_however_it_is_spelt(names: Any, listed: list[str], outcome: str) -> None:
+    name, others = names
+    verdict = Policies(definition(name, other_names=others))(call(name), rules(policy(blocked_tools=listed)))
+
+    assert verdict.outcome == outcome

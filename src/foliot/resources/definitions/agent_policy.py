@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from foliot.resources.base import Model, ReadyResource, Status
+from foliot.resources.base import Model, ReadyResource, Status, problem
 from foliot.resources.fields import Count, WordList, one_of_words
+from foliot.resources.problems import Problem
 
 
 class AgentPolicySpec(Model):
     """What is limited, and where. Every policy that applies must agree."""
 
-    max_tokens_per_run: Count = Field(default=0, description="Tokens in and out of one task; 0 means no limit.")
+    max_tokens_per_run: Count = Field(
+        default=0, description="Tokens in and out of one task with all its runs and what they delegate; 0: no limit."
+    )
     allowed_models: WordList = Field(default_factory=list[str], description="The only models allowed; all when empty.")
-    blocked_tools: WordList = Field(default_factory=list[str], description="Tools that are refused.")
-    allowed_tools: WordList = Field(default_factory=list[str], description="The only tools allowed; all when empty.")
+    blocked_tools: WordList = Field(
+        default_factory=list[str], description="Tools that are refused; * stands for anything."
+    )
+    allowed_tools: WordList = Field(
+        default_factory=list[str], description="The only tools allowed, with * for anything; all when empty."
+    )
     allowed_categories: WordList = Field(
         default_factory=list[str], description="The only categories of tools allowed, beside allowed_tools."
     )
@@ -27,8 +35,20 @@ class AgentPolicySpec(Model):
     apply_mode: Annotated[Literal["scoped", "global"], one_of_words("scoped", "global", said="unsupported")] = Field(
         default="scoped", description="For the targets only, or for all work of the namespace."
     )
-    target_systems: WordList = Field(default_factory=list[str], description="AgentSystems it applies to.")
-    target_tasks: WordList = Field(default_factory=list[str], description="Tasks it applies to.")
+    target_systems: WordList = Field(
+        default_factory=list[str], description="AgentSystems it applies to, and all that is done under them."
+    )
+    target_tasks: WordList = Field(
+        default_factory=list[str],
+        description="Tasks it applies to, by their name or that of the Task they are made after.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        for field in ("blocked_tools", "allowed_tools"):
+            for at, name in enumerate(getattr(self, field)):
+                if "@" in name:
+                    hint = "a policy is about a tool in all its versions: leave out @ and what follows"
+                    yield problem(field, at, message="{field} names a version", hint=hint)
 
 
 class AgentPolicy(ReadyResource[AgentPolicySpec, Status]):

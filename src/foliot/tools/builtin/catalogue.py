@@ -163,7 +163,9 @@ def builtin_tool(name: str, around: Surroundings, definitions: Definitions) -> T
         tool = make(around, definitions)
     except InvalidInput as error:
         raise InvalidInput(f"the tool {name!r} cannot be used: {error.message}", hint=error.hint) from None
-    return tool if tool.definition.name == name else _renamed(tool, name)
+    own = tool.definition.name
+    names = {own, *(other for other, first in _OTHER_NAMES.items() if first == own)}
+    return tool if names == {name} else _renamed(tool, name, tuple(sorted(names - {name})))
 
 
 def builtin_definition(name: str) -> ToolDefinition | None:
@@ -187,8 +189,8 @@ def builtin_to_judge(name: str) -> Tool | None:
     return builtin_tool(name, anywhere, lambda: ())
 
 
-def _renamed(tool: Tool, name: str) -> Tool:
-    """The same tool under another name, with whatever else it can do."""
+def _renamed(tool: Tool, name: str, others: tuple[str, ...]) -> Tool:
+    """The same tool under one of its names, with whatever else it can do."""
     other = cast("Any", copy(tool))
-    other.definition = replace(tool.definition, name=name)
+    other.definition = replace(tool.definition, name=name, other_names=others)
     return other

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from foliot.tools.base import Effect, Invocation, ToolDefinition
-from foliot.tools.rules import Policy, Rules, tool_token
+from foliot.tools.rules import Policy, Rules, means, tokens_of, tool_token
 from foliot.tools.verdict import Verdict
 
 UNCATEGORISED = "uncategorised"
@@ -44,8 +44,8 @@ class Profile:
 
     def objection(self, definition: ToolDefinition) -> str | None:
         """Why this tool may not be called; None when it may. A tool on `tools` needs no category."""
-        token = tool_token(definition.name)
-        if token in self.exclude:
+        names = tokens_of(definition)
+        if means(self.exclude, names):
             return f'tool "{definition.name}" is excluded'
         if _HARM[definition.effect] > _HARM[self.max_effect]:
             return (
@@ -53,9 +53,9 @@ class Profile:
             )
         if self.tools is None and self.categories is None:
             return None
-        if self.tools is not None and token in self.tools:
+        if self.tools is not None and means(self.tools, names):
             return None
-        category = definition.category
+        category = definition.category.lower()
         if self.categories is not None and category != UNCATEGORISED and category in self.categories:
             return None
         if self.tools is None:

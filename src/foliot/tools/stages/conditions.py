@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foliot.tools.base import Invocation, ToolDefinition
 from foliot.tools.conditions import ConditionFailed
-from foliot.tools.rules import Condition, Permission, Rules, tool_token
+from foliot.tools.rules import Condition, Permission, Rules, tokens_of, tool_token
 from foliot.tools.verdict import STRICTNESS, Verdict
 
 LAYER = "conditions"
@@ -16,14 +16,14 @@ class Conditions:
     layer = LAYER
 
     def __init__(self, definition: ToolDefinition) -> None:
-        self._tool = tool_token(definition.name)
+        self._names = tokens_of(definition)
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
         caller = call.caller
-        found = rules.permissions.get(self._tool)
+        found = rules.permissions_of(self._names)
         if not found:
             return _NONE
-        if caller.allowed_tools and self._tool in map(tool_token, caller.allowed_tools):
+        if caller.allowed_tools and not self._names.isdisjoint(map(tool_token, caller.allowed_tools)):
             return _LISTED
         strictest = _NONE
         for permission in found:

@@ -15,7 +15,7 @@ The order of the decision, from top to bottom; the first that decides, decides:
 from __future__ import annotations
 
 from foliot.tools.base import Invocation, ToolDefinition
-from foliot.tools.rules import EVERY_TOOL, Permission, Rules, permission_token, tool_token
+from foliot.tools.rules import EVERY_TOOL, Permission, Rules, permission_token, tokens_of, tool_token
 from foliot.tools.verdict import STRICTNESS, Outcome, Verdict
 
 LAYER = "permissions"
@@ -27,25 +27,30 @@ class Permissions:
     def __init__(self, definition: ToolDefinition) -> None:
         self._name = definition.name
         self._tool = tool_token(definition.name)
-        self._classes = definition.operation_classes
+        self._names = tokens_of(definition)
+        self._classes = tuple(name.lower() for name in definition.operation_classes)
         self._capabilities = tuple(
             permission_token(f"capability:{tool_token(capability)}") for capability in definition.capabilities
         )
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
         caller = call.caller
-        if rules.broken and (broken := rules.broken.get(self._tool) or rules.broken.get(EVERY_TOOL)):
+        if rules.broken and (broken := self._broken(rules)):
             return Verdict("deny", LAYER, f"a rule cannot be read, so nothing is allowed by it: {broken}", broken)
-        if caller.allowed_tools and self._tool in map(tool_token, caller.allowed_tools):
+        if caller.allowed_tools and not self._names.isdisjoint(map(tool_token, caller.allowed_tools)):
             return _LISTED
         held, missing = rules.held_by(caller.roles) if caller.roles else _NO_ROLES
         if missing:
             reason = f"agent {caller.agent!r} has roles that do not exist: {', '.join(missing)}"
             return Verdict("deny", LAYER, reason, "", {"missing_roles": list(missing)})
-        applying = rules.permissions_for(self._tool, caller.agent)
+        found = rules.permissions_of(self._names)
+        applying = tuple([rule for rule in found if rule.applies_to(caller.agent)]) if found else found
         if not applying:
             return self._without_rules(call, rules, held)
         return self._under(applying, held)
+
+    def _broken(self, rules: Rules) -> str:
+        return next((rules.broken[name] for name in (*sorted(self._names), EVERY_TOOL) if name in rules.broken), "")
 
     def _without_rules(self, call: Invocation, rules: Rules, held: frozenset[str]) -> Verdict:
         if not call.caller.roles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from foliot.tools.base import Caller, Invocation, ToolDefinition
-from foliot.tools.rules import EVERY_TOOL, Rules, tool_token
+from foliot.tools.rules import EVERY_TOOL, Rules, means, tokens_of
 from foliot.tools.verdict import Verdict
 
 LAYER = "policy"
@@ -16,14 +16,14 @@ class Policies:
 
     def __init__(self, definition: ToolDefinition) -> None:
         self._name = definition.name
-        self._tool = tool_token(definition.name)
+        self._names = tokens_of(definition)
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
         if not rules.policies and not rules.broken:
             return _NONE
         caller = call.caller
         for policy in rules.policies_for(caller):
-            if self._tool in policy.blocked:
+            if policy.blocked and means(policy.blocked, self._names):
                 return Verdict("deny", LAYER, f'tool "{self._name}" is blocked by policy', f"AgentPolicy/{policy.name}")
         # A caller without a model is a person or a program: the list is about what models may do.
         return of_models(rules, caller, (caller.model,) if caller.model else ())
