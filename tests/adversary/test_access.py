@@ -19,13 +19,16 @@ from fastapi import FastAPI
 from foliot import Client
 from foliot.client.http import Http, Server
 from foliot.client.local_access import LocalAccess
-from foliot.errors import FoliotError, UsageError
+from foliot.errors import Denied, FoliotError, InvalidInput, UsageError
 from foliot.runtime import Runtime
 from foliot.server.access.auth import TokenAuth
+from foliot.server.access.oidc_claims import Reading
+from foliot.server.access.passwords import Passwords
 from foliot.server.access.permissions import RULES
 from foliot.server.app import create_app
 from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import Settings, load_settings
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Filter
 from foliot.store.local_key import FILE, LocalKey
 from foliot.testing.served import local_headers
@@ -302,3 +305,127 @@ async def test_a_proof_changed_anywhere_is_worth_nothing(url: str, settings: Set
 )
 def test_nothing_is_proved_to_a_server_elsewhere(settings: Settings, address: str) -> None:
     assert LocalAccess.to(address, settings.home) is None
+
+
+# --- accounts that were withdrawn, and names that mean two people --------------------------------------------------
+
+PASSWORD = "a few words in a row"
+
+
+class People:
+    """Accounts and tokens over HTTP, as an admin and as each of them."""
+
+    def __init__(self, app: FastAPI, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._app = app
+
+    def client(self, token: str | None = None) -> httpx.AsyncClient:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url="http://localhost", headers=headers)
+
+    async def root(self) -> httpx.AsyncClient:
+        made = SqlTokens(self.runtime.tasking.database).create("root", namespaces=["*"], roles=["admin"], now=1.0)
+        return self.client((await made)[1])
+
+    async def account(self, admin: httpx.AsyncClient, name: str, **roles: list[str]) -> httpx.AsyncClient:
+        """A browser that is logged in as a new account."""
+        granted = {"*" if space == "everywhere" else space.replace("_", "-"): held for space, held in roles.items()}
+        body = {"username": name, "password": PASSWORD, "roles": granted}
+        made = await admin.post("/v1/users", json=body)
+        assert made.status_code == 201, made.text
+        browser = self.client()
+        login = await browser.post("/v1/auth/login", json={"username": name, "password": PASSWORD})
+        assert login.status_code == 200, login.text
+        browser.headers["X-CSRF-Token"] = login.json()["csrf_token"]
+        return browser
+
+    async def token(self, maker: httpx.AsyncClient, name: str, *roles: str, spaces: tuple[str, ...] = ("*",)) -> str:
+        made = await maker.post("/v1/tokens", json={"name": name, "roles": [*roles], "namespaces": [*spaces]})
+        assert made.status_code == 201, made.text
+        return made.json()["token"]
+
+
+@pytest.fixture
+def people(runtime: Runtime, settings: Settings) -> People:
+    auth = TokenAuth(
+        runtime.tasking.database, local=True, settings=settings, passwords=Passwords(rounds=1, memory=8, lanes=1)
+    )
+    return People(create_app(runtime, settings=settings, auth=auth), runtime)
+
+
+async def test_the_tokens_of_an_account_end_with_it_and_so_do_those_made_with_them(people: People) -> None:
+    root = await people.root()
+    ada = await people.account(root, "ada", everywhere=["admin"])
+    first = await people.token(ada, "first", "admin")
+    second = await people.token(people.client(first), "second", "reader")
+    for token in (first, second):
+        assert (await people.client(token).get("/v1/agents")).status_code == 200
+
+    assert (await root.post("/v1/users/ada/disable")).status_code == 200
+
+    for token in (first, second):
+        assert (await people.client(token).get("/v1/agents")).status_code == 401
+    assert (await ada.get("/v1/agents")).status_code == 401
+    listed = {each["name"]: each for each in (await root.get("/v1/tokens")).json()["items"]}
+    assert {name: each.get("owner") for name, each in listed.items()} == {"root": None, "first": "ada", "second": "ada"}
+
+
+async def test_a_token_can_do_no_more_than_the_account_that_made_it_now_may(people: People) -> None:
+    root = await people.root()
+    ada = await people.account(root, "ada", everywhere=["admin"])
+    token = people.client(await people.token(ada, "mine", "admin"))
+    assert (await token.get("/v1/users")).status_code == 200
+
+    changed = await root.put("/v1/users/ada/roles", json={"roles": {"team-a": ["operator"]}})
+
+    assert changed.status_code == 200
+    assert (await token.get("/v1/auth/me")).json()["roles"] == {"team-a": ["operator"]}
+    assert (await token.get("/v1/users")).status_code in (403, 404)
+    assert (await token.get("/v1/agents/x", params={"namespace": "team-b"})).status_code == 404
+
+
+async def test_a_session_does_not_become_its_account_without_the_password(people: People) -> None:
+    root = await people.root()
+    ada = await people.account(root, "ada", everywhere=["admin"])
+    token = people.client(await people.token(ada, "helper", "admin"))
+    for thief in (ada, token):
+        for body in ({"username": "ada", "new_password": "somebody else's words"}, {"new_password": "other words 123"}):
+            answer = await thief.post("/v1/auth/admin/reset-password", json=body)
+            assert answer.status_code == 409, answer.text
+        for act in ("disable", "enable"):
+            assert (await thief.post(f"/v1/users/ada/{act}")).status_code == 409
+        assert (await thief.put("/v1/users/ada/roles", json={"roles": {"*": ["admin"]}})).status_code == 409
+    wrong = {"current_password": "not the old one", "new_password": "somebody else's words"}
+    assert (await ada.post("/v1/auth/change-password", json=wrong)).status_code == 401
+    assert (await people.client().post("/v1/auth/login", json={"username": "ada", "password": PASSWORD})).is_success
+
+
+async def test_a_name_is_of_one_sort_of_caller(people: People) -> None:
+    root = await people.root()
+    await people.account(root, "ada", everywhere=["admin"])
+    await people.token(root, "ci", "reader")
+
+    for name in ("ada", "Ada", "ADA"):
+        assert (await root.post("/v1/tokens", json={"name": name})).status_code == 409, name
+    for name in ("ci", "CI", "root"):
+        body = {"username": name, "password": PASSWORD, "roles": {"*": ["reader"]}}
+        assert (await root.post("/v1/users", json=body)).status_code == 409, name
+    for name in ("oidc:ada", "local:root", "token:ada", "webhook:x", "ada/ci", "", " ada"):
+        assert (await root.post("/v1/tokens", json={"name": name})).status_code == 422, name
+        with pytest.raises(InvalidInput):
+            await SqlTokens(people.runtime.tasking.database).create(name, namespaces=["*"], roles=["admin"], now=1.0)
+    assert (await root.delete("/v1/tokens/ci")).status_code == 200
+    body = {"username": "ci", "password": PASSWORD, "roles": {"*": ["reader"]}}
+    assert (await root.post("/v1/users", json=body)).status_code == 409, (
+        "what was said of the token is not of the account"
+    )
+
+
+def test_two_people_of_an_identity_provider_have_two_names() -> None:
+    reading = Reading("name", "groups", ())
+    names = ("bob", "Bob", "bob/ci", "bob%2Fci", "bob%252Fci", "a/b", "a%b")
+    assert len({reading.name_of({"name": name}) for name in names}) == len(names)
+    assert not any("/" in reading.name_of({"name": name}) for name in names)
+    for odd in (" bob", "bob ", "bob\u202e", "bob\n", "", None, 7):
+        with pytest.raises(Denied):
+            reading.name_of({"name": odd})

@@ -117,6 +117,8 @@ def _row(data: TokenData, now: str) -> tuple[str, ...]:
 def _state(data: TokenData, now: str) -> str:
     if "revokedAt" in data:
         return "revoked"
+    if "ownerDisabledAt" in data:
+        return "disabled"
     return "expired" if data.get("expiresAt", "9") <= now else "good"  # times are written so that they sort
 
 

@@ -124,11 +124,13 @@ def _shown(data: TokenData) -> TokenData:
 
 def _as_data(info: TokenInfo) -> TokenData:
     times = {name: shown_time(getattr(info, f"{name}_at")) for name in ("created", "expires", "revoked", "used")}
+    times["ownerDisabled"] = shown_time(info.owner_disabled_at)
     return {
         "id": info.id,
         "name": info.name,
         "roles": [*info.roles],
         "namespaces": [*info.namespaces],
         "createdBy": info.created_by,
+        **({"owner": info.owner} if info.owner else {}),
         **{f"{name}At": value for name, value in times.items() if value},
     }

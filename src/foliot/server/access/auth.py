@@ -18,13 +18,13 @@ from foliot.server.access.believing import MOST_KNOWN, Believed, Holder
 from foliot.server.access.cookies import SESSION
 from foliot.server.access.csrf import SAFE, check_origin, check_token, csrf_token
 from foliot.server.access.held import HELD, Held
-from foliot.server.access.identity import EVERYWHERE, Caller, granted, granted_each, role_named
+from foliot.server.access.identity import EVERYWHERE, Caller, granted, granted_each, narrowed_to, role_named
 from foliot.server.access.logins import Logins
 from foliot.server.access.oidc import LEEWAY
 from foliot.server.access.passwords import Passwords
 from foliot.server.errors import Unauthenticated
 from foliot.settings import Settings
-from foliot.store.access.login_sessions import LoginSession
+from foliot.store.access.login_sessions import NOBODY, LoginSession
 from foliot.store.access.tokens import SqlTokens, TokenInfo
 from foliot.store.base import Database
 from foliot.store.local_key import LIFE, PREFIX, Introduction, LocalKey, place_of
@@ -232,12 +232,17 @@ def is_loopback(host: str) -> bool:
 
 
 def _caller(info: TokenInfo) -> Caller:
-    return Caller(info.name, "token", granted(info.namespaces, [role_named(role) for role in info.roles]), info.id)
+    grants = granted(info.namespaces, [role_named(role) for role in info.roles])
+    if info.owner_grants is not None:
+        grants = narrowed_to(grants, granted_each(info.owner_grants))
+    return Caller(info.name, "token", grants, info.id, info.owner)
 
 
 def session_caller(session: LoginSession) -> Caller:
     """Return whoever a session belongs to: an account, or somebody whom the identity provider vouched for."""
-    return Caller(session.name, "session", granted_each(session.grants), session.user_id or f"oidc {session.name}")
+    account = session.name if session.user_id != NOBODY else ""
+    id = session.user_id or f"oidc {session.name}"
+    return Caller(session.name, "session", granted_each(session.grants), id, account)
 
 
 def _bearer(scope: MutableMapping[str, Any]) -> str | None:

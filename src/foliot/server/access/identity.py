@@ -45,13 +45,15 @@ class Caller:
     """`name` is what records of their acts say. `grants` are the roles by namespace, `*` being all of them.
 
     `id` is that of the credential, or of the account behind it: names are chosen by people, and a token may be called
-    as an account is. Blank where the name is all there is.
+    as an account is. Blank where the name is all there is. `account` is the name of the account behind a session or
+    token, blank without one.
     """
 
     name: str
     known_by: HowKnown
     grants: Mapping[str, frozenset[Role]]
     id: str = ""
+    account: str = ""
 
     @property
     def principal(self) -> str:
@@ -117,10 +119,30 @@ class Caller:
         return Filter(wanted.kind, None, wanted.labels, (*wanted.fields, within))
 
 
+_READING: Final[frozenset[Role]] = frozenset({"reader"})
+
+
 def granted(namespaces: Iterable[str], roles: Iterable[Role]) -> dict[str, frozenset[Role]]:
     """The same roles in each of these namespaces."""
     held = frozenset(roles)
     return dict.fromkeys(namespaces, held)
+
+
+def narrowed_to(
+    grants: Mapping[str, frozenset[Role]], most: Mapping[str, frozenset[Role]]
+) -> dict[str, frozenset[Role]]:
+    """What of `grants` somebody holds who holds `most`: the roles that are in both, wherever both hold them."""
+    spaces = {*most, *grants} if EVERYWHERE in grants or EVERYWHERE in most else {*grants} & {*most}
+    found: dict[str, frozenset[Role]] = {}
+    for space in spaces:
+        given = grants.get(space, frozenset()) | grants.get(EVERYWHERE, frozenset())
+        limit = most.get(space, frozenset()) | most.get(EVERYWHERE, frozenset())
+        if given and limit:  # every role includes reading, so two that differ have that in common
+            both: set[Role] = {
+                role for role in ROLES if role in given | limit and _has(limit, role) and _has(given, role)
+            }
+            found[space] = frozenset(both) or _READING
+    return found
 
 
 def granted_each(grants: Mapping[str, Iterable[str]]) -> dict[str, frozenset[Role]]:

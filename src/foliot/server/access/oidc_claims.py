@@ -1,6 +1,8 @@
 """From what an identity provider says of somebody to a name and roles here.
 
-Names are written `oidc:<name>`: nobody at the provider can have the name of an account or a token of this server.
+Names are written `oidc:<name>`: nobody at the provider can have the name of an account or a token of this server. Two
+people have two names: one is taken as it is, or not at all, and a slash in it is spelt out (`%2F`), because it stands
+between the name of a maker and that of a token.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ class Reading:
     def name_of(self, claims: Mapping[str, Any]) -> str:
         """Raises `Denied` when the claim is missing or cannot be a name."""
         name = claims.get(self.name_claim)
-        if not isinstance(name, str) or not 0 < len(name.strip()) <= LONGEST or not name.isprintable():
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable() or name != name.strip():
             raise Denied(
                 f"the identity provider does not say who you are in {self.name_claim!r}",
                 hint="an admin sets oidc_name_claim, or the scopes that are asked for",
             )
         if self.name_claim == "email" and claims.get("email_verified", True) is not True:
             raise Denied("the identity provider has not verified your e-mail address")
-        return PREFIX + name.strip()
+        return PREFIX + name.replace("%", "%25").replace("/", "%2F")
 
     def grants_of(self, claims: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         """Roles by namespace. Raises `Denied` when there are none."""

@@ -9,13 +9,12 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from foliot.errors import Denied, InvalidInput, NotFound, UsageError
-from foliot.server.access.auth import TokenAuth, is_loopback
+from foliot.errors import Conflict, Denied, InvalidInput, NotFound, UsageError
+from foliot.server.access.auth import TokenAuth, is_loopback, session_caller
 from foliot.server.access.cookies import FLOW, SESSION
 from foliot.server.access.csrf import check_json, check_origin, csrf_token
 from foliot.server.access.guard import new_router
 from foliot.server.access.held import HELD, Held
-from foliot.server.access.identity import Caller, granted_each
 from foliot.server.access.login_acts import peer_of, tell
 from foliot.server.access.logins import WrongLogin
 from foliot.server.access.oidc_login import BACK_WITHIN, OidcLogins
@@ -123,7 +122,9 @@ async def log_in(request: Request, services: ServicesDep) -> Response:
     await _leave_old(request, auth)
     response = Json(_session(entered.session, csrf_token(entered.cookie)))
     auth.logins.cookies.write(response, request.scope, SESSION, entered.cookie, age=auth.logins.lifetime.whole)
-    await tell(request, "logged_in", "User", entered.session.name, caller=_caller(entered.session), method="password")
+    await tell(
+        request, "logged_in", "User", entered.session.name, caller=session_caller(entered.session), method="password"
+    )
     return response
 
 
@@ -176,6 +177,9 @@ async def reset_password(request: Request, services: ServicesDep, caller: Caller
         if len(known) != 1:
             raise InvalidInput("username: whose password?", hint="there are several accounts, or none")
         name = known[0].name
+    if name == caller.account:
+        # A session that was left open, or a token made with it, must not become the account for good.
+        raise Conflict("this is your own account", hint="POST /v1/auth/change-password, with the old password")
     ended = await logins.reset_password(name, body.new_password)
     auth.forget()
     await tell(request, "password_reset", "User", name, caller=caller)
@@ -213,7 +217,9 @@ async def end_oidc(request: Request, services: ServicesDep) -> Response:
     response = RedirectResponse(vouched.return_to, 303)
     cookies.clear(response, request.scope, FLOW)
     cookies.write(response, request.scope, SESSION, vouched.cookie, age=auth.logins.lifetime.whole)
-    await tell(request, "logged_in", "User", vouched.session.name, caller=_caller(vouched.session), method="oidc")
+    await tell(
+        request, "logged_in", "User", vouched.session.name, caller=session_caller(vouched.session), method="oidc"
+    )
     return response
 
 
@@ -252,10 +258,6 @@ def _here(request: Request) -> str | None:
     name, _, port = host.rpartition(":")
     local = is_loopback(name if port.isdigit() else host)
     return f"{request.url.scheme}://{host}" if local else None
-
-
-def _caller(session: LoginSession) -> Caller:
-    return Caller(session.name, "session", granted_each(session.grants))
 
 
 def _session(session: LoginSession, csrf: str) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Tokens over HTTP: made, listed and revoked by admins, each within the namespaces where they are one.
 
-Nobody gives more than they hold. What an admin of some namespaces makes is named `<admin>/<name>`: such a token cannot
-pass for another caller in the audit log, and its name says nothing about names elsewhere.
+Nobody gives more than they hold, and what an account makes ends with it. What an admin of some namespaces makes is
+named `<admin>/<name>`: such a token cannot pass for another caller in the audit log, and its name says nothing about
+names elsewhere.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Annotated, Any, Final
 
@@ -30,7 +30,6 @@ from foliot.work.story.happenings import iso
 
 router = new_router("tokens")
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 LONGEST: Final = 100 * 366 * 86400.0
 
 
@@ -54,8 +53,6 @@ async def list_tokens(services: ServicesDep, caller: CallerDep) -> Response:
 async def create_token(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Make a token. Its text is in this answer, and nowhere else ever after."""
     body = await form(request, NewToken)
-    if not _NAME.fullmatch(body.name):
-        raise InvalidInput("name: this cannot be the name of a token", hint="letters, digits, dots, dashes, @ and _")
     roles = [*dict.fromkeys(asked_role(role) for role in body.roles)]
     spaces = [*dict.fromkeys(asked_space(space) for space in body.namespaces)]
     if not roles or not spaces:
@@ -64,9 +61,15 @@ async def create_token(request: Request, services: ServicesDep, caller: CallerDe
         caller.require("admin", space, missing="there is no such namespace, or you are no admin there")
     now = time.time()
     ends = None if body.expires is None else now + _length(body.expires)
-    name = body.name if caller.may("admin", EVERYWHERE) else f"{caller.name}/{body.name}"
     info, text = await SqlTokens(services.database).create(
-        name, namespaces=spaces, roles=roles, now=now, by=caller.name, expires_at=ends
+        body.name,
+        namespaces=spaces,
+        roles=roles,
+        now=now,
+        by=caller.name,
+        under="" if caller.may("admin", EVERYWHERE) else caller.name,
+        owner=caller.account,
+        expires_at=ends,
     )
     await tell(request, "token_created", "Token", info.name, caller=caller, id=info.id, roles=roles, where=spaces)
     return Json({**as_data(info), "token": text}, 201)
@@ -94,13 +97,15 @@ async def revoke_token(
 
 def as_data(info: TokenInfo) -> dict[str, Any]:
     """A token as it is shown: everything but what lets one in."""
-    times = {name: getattr(info, f"{name}_at") for name in ("created", "expires", "revoked", "used")}
+    times = {name: getattr(info, f"{name}_at") for name in ("created", "expires", "revoked", "used", "owner_disabled")}
+    times["ownerDisabled"] = times.pop("owner_disabled")
     return {
         "id": info.id,
         "name": info.name,
         "roles": [*info.roles],
         "namespaces": [*info.namespaces],
         "createdBy": info.created_by,
+        **({"owner": info.owner} if info.owner else {}),
         **{f"{name}At": iso(at) for name, at in times.items() if at is not None},
     }
 

@@ -119,7 +119,7 @@ def _auth(services: Services) -> TokenAuth:
 def _anothers(caller: Caller, username: str) -> str:
     """The name of an account that is not the caller's own. Raises `Conflict`."""
     name = username.strip().lower()
-    if caller.known_by == "session" and name == caller.name:
+    if caller.account and name == caller.account:
         raise Conflict("this is the account that you are logged in with", hint="have another admin do it")
     return name
 

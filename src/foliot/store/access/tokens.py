@@ -16,18 +16,24 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from foliot.errors import Conflict, NotFound
+from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.store.base import Database
-from foliot.store.transaction import Row, Tx, run
+from foliot.store.transaction import Row, Tx, rows, run
 
 PREFIX: Final = "fol"
 _FORM: Final = re.compile(r"fol_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY: Final = "0" * 64
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_grants = msgspec.json.Decoder(dict[str, tuple[str, ...]])
 _texts = msgspec.json.Decoder(tuple[str, ...])
 
 
 class TokenInfo(Struct, frozen=True):
-    """What may be known of a token. A blank `created_by` is whoever has the store at hand."""
+    """What may be known of a token. A blank `created_by` is whoever has the store at hand.
+
+    `owner` is the account that made it, itself or with another token of its own: the token is good while the account
+    is, and for no more than the account may do. `owner_grants` are what that is now.
+    """
 
     id: str
     name: str
@@ -38,8 +44,13 @@ class TokenInfo(Struct, frozen=True):
     expires_at: float | None = None
     revoked_at: float | None = None
     used_at: float | None = None
+    owner: str = ""
+    owner_grants: dict[str, tuple[str, ...]] | None = None
+    owner_disabled_at: float | None = None
 
     def good(self, now: float) -> bool:
+        if self.owner and (self.owner_grants is None or self.owner_disabled_at is not None):
+            return False
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
@@ -57,13 +68,24 @@ class SqlTokens:
         roles: Sequence[str],
         now: float,
         by: str = "",
+        under: str = "",
+        owner: str = "",
         expires_at: float | None = None,
     ) -> tuple[TokenInfo, str]:
-        """The new token and its text, which nobody can ask for again. Raises `Conflict` for a name in use."""
-        info = TokenInfo(_new_id(), name, tuple(namespaces), tuple(roles), now, by, expires_at)
+        """The new token and its text, which nobody can ask for again. `under` is the maker whose name stands before its
+        own. Raises `Conflict` for a name in use, by an account too; `InvalidInput` for what cannot be a name.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(
+                "name: this cannot be the name of a token", hint="letters, digits, dots, dashes, @ and _"
+            )
+        name = f"{under}/{name}" if under else name
+        info = TokenInfo(_new_id(), name, tuple(namespaces), tuple(roles), now, by, expires_at, owner=owner)
         secret = secrets.token_urlsafe(32)
 
         def body() -> Tx[int]:
+            if (yield from rows("user_find", name=name.lower())):
+                raise Conflict(f"there is an account {name.lower()!r}", hint="choose another name for the token")
             return (
                 yield from run(
                     "token_add",
@@ -75,6 +97,7 @@ class SqlTokens:
                     created_at=now,
                     created_by=by,
                     expires_at=expires_at,
+                    owner=owner,
                 )
             )
 
@@ -140,4 +163,7 @@ def _info(row: Row) -> TokenInfo:
         row["expires_at"],
         row["revoked_at"],
         row["used_at"],
+        row["owner"],
+        None if row["owner_grants"] is None else _grants.decode(row["owner_grants"]),
+        row["owner_disabled_at"],
     )

@@ -75,6 +75,7 @@ class SqlUsers:
         info = _new(name, grants, now, by)
 
         def body() -> Tx[None]:
+            yield from _check_free(info.name)
             if not (yield from _add(info, password)):
                 raise Conflict(f"there is already a user {info.name!r}", hint="choose another name")
             yield from _beside(also)
@@ -96,6 +97,7 @@ class SqlUsers:
                 raise Conflict("this installation has been set up", hint="log in, or ask an admin for an account")
             if kept is None or now >= kept["expires_at"] or not hmac.compare_digest(kept["digest"], given):
                 raise Denied("this setup token is not good", hint="`foliot users setup-token` makes one")
+            yield from _check_free(info.name)
             yield from _add(info, password)
             yield from run("setup_token_spend")
 
@@ -215,6 +217,12 @@ def _add(info: UserInfo, password: str) -> Tx[int]:
             by=info.created_by,
         )
     )
+
+
+def _check_free(name: str) -> Tx[None]:
+    """Records, budgets and approvers go by names: one is of an account or of a token, never of both."""
+    if (yield from rows("token_named", name=name)):
+        raise Conflict(f"there is, or was, a token {name!r}", hint="choose another name for the account")
 
 
 def _beside(also: Beside | None) -> Tx[None]:

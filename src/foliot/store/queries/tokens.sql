@@ -1,25 +1,32 @@
 -- Tokens of the server. See migrations/0010_auth.sql for the columns.
 
 -- name: token_add
-INSERT INTO api_token (id, name, digest, namespaces, roles, created_at, created_by, expires_at)
-VALUES (:id, :name, :digest, :namespaces, :roles, :created_at, :created_by, :expires_at)
+INSERT INTO api_token (id, name, digest, namespaces, roles, created_at, created_by, expires_at, owner)
+VALUES (:id, :name, :digest, :namespaces, :roles, :created_at, :created_by, :expires_at, :owner)
 ON CONFLICT DO NOTHING;
 
 -- name: token_get
-SELECT id, name, digest, namespaces, roles, created_at, created_by, expires_at, revoked_at, used_at
-  FROM api_token WHERE id = :id;
+SELECT t.id, t.name, t.digest, t.namespaces, t.roles, t.created_at, t.created_by, t.expires_at, t.revoked_at, t.used_at,
+       t.owner, u.grants AS owner_grants, u.disabled_at AS owner_disabled_at
+  FROM api_token AS t LEFT JOIN user_account AS u ON u.name = t.owner WHERE t.id = :id;
 
 -- name: token_find
-SELECT id, name, digest, namespaces, roles, created_at, created_by, expires_at, revoked_at, used_at
-  FROM api_token WHERE id = :word OR name = :word
- ORDER BY CASE WHEN revoked_at IS NULL THEN 0 ELSE 1 END, created_at DESC LIMIT 1;
+SELECT t.id, t.name, t.digest, t.namespaces, t.roles, t.created_at, t.created_by, t.expires_at, t.revoked_at, t.used_at,
+       t.owner, u.grants AS owner_grants, u.disabled_at AS owner_disabled_at
+  FROM api_token AS t LEFT JOIN user_account AS u ON u.name = t.owner WHERE t.id = :word OR t.name = :word
+ ORDER BY CASE WHEN t.revoked_at IS NULL THEN 0 ELSE 1 END, t.created_at DESC LIMIT 1;
 
 -- name: token_list
-SELECT id, name, digest, namespaces, roles, created_at, created_by, expires_at, revoked_at, used_at
-  FROM api_token ORDER BY created_at, id;
+SELECT t.id, t.name, t.digest, t.namespaces, t.roles, t.created_at, t.created_by, t.expires_at, t.revoked_at, t.used_at,
+       t.owner, u.grants AS owner_grants, u.disabled_at AS owner_disabled_at
+  FROM api_token AS t LEFT JOIN user_account AS u ON u.name = t.owner ORDER BY t.created_at, t.id;
 
 -- name: token_any
 SELECT 1 AS found FROM api_token LIMIT 1;
+
+-- name: token_named
+-- Also one that is revoked: what the audit log says of a name stays true.
+SELECT 1 AS found FROM api_token WHERE lower(name) = :name LIMIT 1;
 
 -- name: token_revoke
 UPDATE api_token SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL;
