@@ -399,6 +399,7 @@ class Runtime:
         namespace: str = "default",
         comment: str = "",
         arguments: dict[str, Any] | None = None,
+        digest: str = "",
         also: Beside | None = None,
     ) -> RunInfo:
         """Decide about a parked call (`approve`, `deny`, or `edit` its arguments), and go on with its run.
@@ -406,8 +407,17 @@ class Runtime:
         Raises as `ApprovalService.decide`: `Conflict` when somebody was faster, `Denied`, `InvalidInput`, `NotFound`.
         """
         decided = await self.approvals.decide(
-            approval, decision, by=by, namespace=namespace, comment=comment, arguments=arguments, also=also
+            approval,
+            decision,
+            by=by,
+            namespace=namespace,
+            comment=comment,
+            arguments=arguments,
+            digest=digest,
+            also=also,
         )
+        if decided.signal is None:
+            return await self.runs.journal.get(decided.run_id)
         return await self._wake(decided.run_id, decided.signal)
 
     async def reply(

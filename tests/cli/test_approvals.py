@@ -136,7 +136,7 @@ def test_a_mistake_is_told_and_not_traced(foliot, folder, words, code, message) 
 
 
 def test_arguments_that_cannot_be_used_decide_nothing(foliot, waiting) -> None:
-    for arguments, message in (("{", "not JSON"), ("[1]", "JSON object"), ('{"amount": "x"}', "amount")):
+    for arguments, message in (("{", "not a JSON object"), ("[1]", "JSON object"), ('{"amount": "x"}', "amount")):
         said = foliot("approvals", "edit", waiting, "--as", "ann", "--arguments", arguments)
         assert said.code == 5
         assert message in said.err
@@ -152,7 +152,9 @@ def test_an_editor_that_changes_nothing_decides_nothing(foliot, waiting, monkeyp
 
 
 def test_a_standing_grant_cannot_be_approved_and_an_approval_not_revoked(foliot, waiting) -> None:
-    name = foliot("approvals", "grant", "--tool", "pay", "--until", "1h", "--max-uses", "2").out.split()[0]
+    name = foliot("approvals", "grant", "--tool", "pay", "--until", "1h", "--max-uses", "2", "--as", "ann").out.split()[
+        0
+    ]
     assert "2 of 2 uses left" in foliot("approvals", "list").out
     assert foliot("approvals", "approve", name, "--as", "ann").code == 4
     assert foliot("approvals", "revoke", waiting).code == 4

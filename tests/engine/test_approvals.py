@@ -137,14 +137,14 @@ async def test_a_parked_call_is_stored_with_what_it_is_bound_to_and_without_its_
         (document,) = await asked(runtime)
 
     assert result.waiting is not None
-    assert (result.waiting.reason, result.waiting.until) == ("approval", desk.clock.now + 600)
+    assert (result.waiting.reason, result.waiting.until) == ("approval", desk.clock.now + 72 * 3600)
     spec, status = document["spec"], document["status"]
     assert (spec["run"], spec["tool"], spec["agent"]) == ("r1", "pay", "desk")
     assert spec["arguments"] == {"to": "ada", "amount": 900, "api_key": "[REDACTED]"}
     assert spec["arguments_digest"] == arguments_digest({"to": "ada", "amount": 900, "api_key": "hunter2"})
     assert "ToolPermission/payments" in spec["reason"]
     assert spec["operation_class"] == "read"
-    assert (status["phase"], status["expires_at"]) == ("Pending", "2030-03-17T17:56:40.000Z")
+    assert (status["phase"], status["expires_at"]) == ("Pending", "2030-03-20T17:46:40.000Z")
     assert "hunter2" not in str(document)
     assert validate_document(document)[1] == []
     assert name.startswith("ap-")
@@ -338,9 +338,9 @@ async def test_an_edit_that_changes_nothing_is_an_approval(desk: Desk) -> None:
 async def test_an_expired_question_counts_as_expired_whenever_it_is_looked_at(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        desk.clock.now += 600
+        desk.clock.now += 72 * 3600
         assert (await runtime.approvals.get(name))["status"]["phase"] == "Expired"
-        with pytest.raises(Conflict, match="has expired at 2030-03-17T17:56:40"):
+        with pytest.raises(Conflict, match="has expired at 2030-03-20T17:46:40"):
             await runtime.answer(name, "approve", by="ann")
 
         result = await runtime.resume("r1")
@@ -351,10 +351,11 @@ async def test_an_expired_question_counts_as_expired_whenever_it_is_looked_at(de
         assert desk.ledger == []
 
 
-async def test_a_question_that_expired_can_end_the_run_by_policy(desk: Desk) -> None:
+@pytest.mark.parametrize("execution", [{"on_denied": "fail"}, {"on_expiry": "fail"}])
+async def test_a_question_that_expired_can_end_the_run_by_policy(desk: Desk, execution: dict[str, str]) -> None:
     async with desk.open() as runtime:
-        await start(desk, runtime, execution={"on_denied": "fail"})
-        desk.clock.now += 601
+        await start(desk, runtime, execution=execution)
+        desk.clock.now += 72 * 3600 + 1
 
         result = await runtime.resume("r1", check=False)
 
@@ -365,9 +366,9 @@ async def test_a_question_that_expired_can_end_the_run_by_policy(desk: Desk) -> 
 async def test_a_decision_in_time_holds_however_late_the_run_is_taken_up(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        desk.clock.now += 599
+        desk.clock.now += 72 * 3600 - 1
         await runtime.approvals.decide(name, "approve", by="ann")
-        desk.clock.now += 10_000
+        desk.clock.now += 1_000_000
         result = await runtime.resume("r1")
 
     assert result.succeeded

@@ -83,4 +83,6 @@ GROWN: tuple[e.Event, ...] = (
         "clerk", "sha256:00", identity=Identity("ann", "bob", "http"), system="desk", ancestors=("boss", "lead")
     ),
     e.RunCreated("clerk", "sha256:00", task="a/t-1", template="a/t", root="uid-1"),
+    e.ApprovalRequested("c1", "ap-1", "pay", "sha256:00", approvers=("ann", "bob"), required=2, four_eyes=True),
+    e.ToolStarted("c1", "pay", "k1", standing="sg-1", granted_by="ann"),
 )

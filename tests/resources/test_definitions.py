@@ -88,12 +88,12 @@ DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("AgentRole", {"permissions": [" a ", "A", "", "b"]}, {"permissions": ["a", "b"]}),
     ("ToolPermission", {}, {"tool_ref": "it", "action": "invoke", "match_mode": "all", "apply_mode": "global"}),
-    ("ToolApproval", {"task_ref": "t", "tool": "x"}, {"task_ref": "t", "tool": "x", "ttl": "10m"}),
-    ("ToolApproval", {"tool": "x", "standing": True}, {"tool": "x", "standing": True, "ttl": "10m"}),
+    ("ToolApproval", {"task_ref": "t", "tool": "x"}, {"task_ref": "t", "tool": "x", "ttl": "72h"}),
+    ("ToolApproval", {"tool": "x", "standing": True}, {"tool": "x", "standing": True, "ttl": "72h"}),
     (
         "ToolApproval",
         {"tool": "x", "run": "r", "callId": "c", "argumentsDigest": "sha256:1", "standing": False},
-        {"tool": "x", "run": "r", "call_id": "c", "arguments_digest": "sha256:1", "ttl": "10m"},
+        {"tool": "x", "run": "r", "call_id": "c", "arguments_digest": "sha256:1", "ttl": "72h"},
     ),
     (
         "Task",

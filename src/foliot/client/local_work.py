@@ -204,10 +204,11 @@ class LocalWork:
         namespace: str,
         comment: str = "",
         arguments: dict[str, Any] | None = None,
+        digest: str = "",
     ) -> Answered:
         """See `Work`."""
         decided = await self._runtime.approvals.decide(
-            name, decision, by=by, namespace=namespace, comment=comment, arguments=arguments
+            name, decision, by=by, namespace=namespace, comment=comment, arguments=arguments, digest=digest
         )
         return Answered(decided.document, decided.run_id)
 

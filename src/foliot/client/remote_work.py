@@ -165,9 +165,10 @@ class RemoteWork(Asking):
         namespace: str,
         comment: str = "",
         arguments: dict[str, Any] | None = None,
+        digest: str = "",
     ) -> Answered:
         """See `Work`. The run goes on where the server is."""
-        body = {"by": by, "decision": decision, "comment": comment, "arguments": arguments}
+        body = {"by": by, "decision": decision, "comment": comment, "arguments": arguments, "digest": digest}
         return await self._post(f"{APPROVALS}/{quote(name, safe='')}/decide", body, Answered, namespace=namespace)
 
     async def grant(self, *, by: str, tool: str, seconds: float, namespace: str, **scope: Any) -> Document:

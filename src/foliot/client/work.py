@@ -164,6 +164,7 @@ class Work(Protocol):
         namespace: str,
         comment: str = "",
         arguments: dict[str, Any] | None = None,
+        digest: str = "",
     ) -> Answered:
         """Decide about a parked call. Raises `Conflict` when somebody was faster, `Denied`, `InvalidInput`."""
         ...

@@ -57,6 +57,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
         output_schema=spec.get("output_schema"),
         tool_use_behavior=execution["tool_use_behavior"],
         on_denied=execution.get("on_denied", "tell"),
+        on_expiry=execution.get("on_expiry"),
         extra={
             ENDPOINT: endpoint,
             "roles": spec.get("roles", []),

@@ -21,6 +21,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from foliot.engine.appending import append_again, persist
 from foliot.engine.approval.parking import Parking
 from foliot.engine.base import Clock, Models, Settlement, Watcher
@@ -365,8 +367,10 @@ class Driver:
             await self._mail_comes()
         if not admitted or self.state.ending is not None:
             return  # a refusal can end the run: then nothing is started any more
-        for intent, _ in admitted:
-            self._record(intent.started())
+        for intent, call in admitted:
+            started = intent.started()
+            grant, giver = getattr(call, "standing", ("", ""))
+            self._record(replace(started, standing=grant, granted_by=giver) if grant else started)
         await self._write()
         for intent, call in admitted:
             task = begin(self._call(intent, call, action.deadline))

@@ -166,6 +166,8 @@ def _consent(intent: CallIntent, parked: Parked) -> ApprovalRequested:
         reason=parked.reason,
         approvers=parked.approvers,
         expires_at=parked.expires_at,
+        required=parked.required,
+        four_eyes=parked.four_eyes,
     )
 
 

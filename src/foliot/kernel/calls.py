@@ -105,7 +105,7 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
         state.tools_done.add(call.name)
     else:
         call.bad = call.bad or result.error.kind in MISTAKES
-        if result.error.kind == "denied" and state.spec.on_denied == "fail":
+        if result.error.kind == "denied" and _ends_run(state, result.error.code):
             state.end("denied", result.error.reason, f"{call.name}: {result.error.message}")
     if call.attempts and call.effect != "read":  # whoever says how it ended: once started, it may have acted
         state.effects += 1
@@ -114,6 +114,12 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
     state.open_calls -= 1
     if state.open_calls == 0:
         _close_step(state)
+
+
+def _ends_run(state: State, code: str) -> bool:
+    """Whether a call that was not permitted ends the run. Without a word on expiry, it is a denial like another."""
+    expiry = state.spec.on_expiry if code == "approval_expired" else None
+    return (expiry or state.spec.on_denied) == "fail"
 
 
 def _pay(state: State, usage: Usage, runs: dict[str, Usage]) -> None:

@@ -196,12 +196,17 @@ class OutputAccepted(Fact, frozen=True, tag="output.accepted"):
 
 
 class ToolStarted(Fact, frozen=True, tag="tool.started"):
-    """The tool is about to act. `key` is the idempotency key, the same in every attempt of this call."""
+    """The tool is about to act. `key` is the idempotency key, the same in every attempt of this call.
+
+    `standing` is the standing grant that it rests on, and `granted_by` who gave that; empty when nobody had to agree.
+    """
 
     call_id: str
     name: str
     key: str
     attempt: int = 1
+    standing: str = ""
+    granted_by: str = ""
 
 
 class ToolFinished(Fact, frozen=True, tag="tool.finished"):
@@ -220,7 +225,10 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
 
 
 class ApprovalRequested(Fact, frozen=True, tag="approval.requested"):
-    """The call is parked until someone decides. `digest` names the arguments the grant will be bound to."""
+    """The call is parked until someone decides. `digest` names the arguments the grant will be bound to.
+
+    `required` different people must approve; with `four_eyes` none of them is who the run acts for.
+    """
 
     call_id: str
     approval_id: str
@@ -229,6 +237,8 @@ class ApprovalRequested(Fact, frozen=True, tag="approval.requested"):
     reason: str = ""
     approvers: tuple[str, ...] = ()
     expires_at: Number | None = None
+    required: int = 1
+    four_eyes: bool = False
 
 
 class ApprovalDecided(Fact, frozen=True, tag="approval.decided"):

@@ -87,6 +87,7 @@ class RunSpec(Struct, frozen=True, omit_defaults=True):
     tool_use_behavior: Literal["run_llm_again", "stop_on_first_tool"] = "run_llm_again"
     on_limit: Literal["fail", "finish"] = "fail"
     on_denied: Literal["tell", "fail"] = "tell"
+    on_expiry: Literal["tell", "fail"] | None = None
     compaction: bool = False
     extra: dict[str, Any] = {}
     v: int = VERSION

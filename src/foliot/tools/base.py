@@ -53,6 +53,7 @@ class Invocation(Struct, frozen=True, gc=False):
     tools that succeeded before in the same run; `deadline` is in seconds since 1970. `version` and `schema_digest` are
     what the run was locked to when it began; empty for a caller that has no lock. `trace` is the context of what the
     call begins elsewhere, in the form of `traceparent`, and `trace_id` its trace; both empty when nobody traces.
+    `standing` is the standing grant that the call rests on, and who gave it.
     """
 
     run_id: str
@@ -70,6 +71,7 @@ class Invocation(Struct, frozen=True, gc=False):
     version: str = ""
     schema_digest: str = ""
     trace: str = ""
+    standing: tuple[str, str] = ("", "")
 
     @property
     def namespace(self) -> str:
@@ -220,6 +222,8 @@ class Parked(Struct, frozen=True):
     approvers: tuple[str, ...] = ()
     expires_at: float | None = None
     question: Question | None = None
+    required: int = 1
+    four_eyes: bool = False
 
 
 class Toolbox(Protocol):

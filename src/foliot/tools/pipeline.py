@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
 
+from msgspec.structs import replace
+
 from foliot.errors import Conflict, Unavailable
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import (
@@ -39,7 +41,7 @@ from foliot.tools.judge import Judgement, Layer, judge, refused_by
 from foliot.tools.parts import Parts
 from foliot.tools.registry import schema_digest
 from foliot.tools.result import failure_result, success_result
-from foliot.tools.rules import Rules
+from foliot.tools.rules import Rules, StandingGrant
 from foliot.tools.running import Handler, Running
 from foliot.tools.stages.advertised import Advertised
 from foliot.tools.stages.allow_list import AllowList
@@ -72,13 +74,14 @@ log = logging.getLogger(__name__)
 class Gate(Protocol):
     """Raises to refuse, or `ApprovalNeeded`. `asks` are the verdicts of the layers that want an approval.
 
+    Returns the standing grant that the call rests on, if it is one.
     One that takes something, or asks somebody, has a method `look` beside it, which says what it would come to.
     """
 
     @property
     def layer(self) -> str: ...
 
-    async def __call__(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> None: ...
+    async def __call__(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> StandingGrant | None: ...
 
 
 @runtime_checkable
@@ -242,7 +245,8 @@ class Pipeline:
                     raise said[-1].denial()
                 asks = tuple(said)
             for gate in entry.gates if asks else entry.gates_unasked:
-                await gate(call, rules, asks)
+                if (grant := await gate(call, rules, asks)) is not None:
+                    call = replace(call, standing=(grant.id, grant.giver))
             kept = b""
             if self._record is not None:
                 kept = snapshot(call.arguments)
@@ -385,6 +389,11 @@ class AdmittedCall:
         self.entry = entry
         self.call = call
         self.arguments = arguments
+
+    @property
+    def standing(self) -> tuple[str, str]:
+        """The standing grant that it rests on, and who gave it."""
+        return self.call.standing
 
     async def run(self, *, on_output: OnOutput | None = None, may_act: MayAct | None = None) -> ToolResult:
         call, parts = self.call, self._pipeline.parts

@@ -109,6 +109,8 @@ def _permission(namespace: str, name: str, spec: Document) -> Permission:
         ),
         approvers=_words(spec, "approvers"),
         ask_seconds=seconds(spec["approval_ttl"]) if spec.get("approval_ttl") else ASK_SECONDS,
+        required_approvals=int(spec.get("required_approvals") or 1),
+        four_eyes=bool(spec.get("four_eyes")),
     )
 
 

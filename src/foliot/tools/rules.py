@@ -7,14 +7,14 @@ spelling does not decide what is allowed. Rules are a snapshot: nothing in here 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal, Protocol, TypeAlias
 
 from foliot.tools.base import Caller, Invocation, ToolDefinition
 from foliot.tools.conditions import Expression
-from foliot.tools.verdict import ASK_SECONDS, Outcome
+from foliot.tools.verdict import ASK_SECONDS, Outcome, Verdict
 
 Access: TypeAlias = Literal["allow", "deny"]
 Ask: TypeAlias = Literal["off", "on-miss", "always"]
@@ -86,6 +86,8 @@ class Permission:
     conditions: tuple[Condition, ...] = ()
     approvers: tuple[str, ...] = ()
     ask_seconds: float = ASK_SECONDS
+    required_approvals: int = 1
+    four_eyes: bool = False
 
     def applies_to(self, agent: str) -> bool:
         return self.agents is None or agent.lower() in self.agents
@@ -122,15 +124,26 @@ class Policy:
         ) or placed(caller.system, home) in self.systems
 
 
+def is_asker(name: str, user: str, by: str) -> bool:
+    """Whether this person is who a run acts for, or who acts in their name. Spelling makes nobody another person."""
+    return name.strip().casefold() in {each.strip().casefold() for each in (user, by) if each}
+
+
 @dataclass(frozen=True, slots=True)
 class StandingGrant:
-    """An approval given in advance, for calls like these, until `expires_at` (seconds since 1970; None: for good)."""
+    """An approval given in advance, for calls like these, until `expires_at` (seconds since 1970; None: for good).
+
+    `giver` is who gave it: it answers only what they could have answered when asked. One that is `spent` has no use
+    left, but for a call that took one before a crash.
+    """
 
     id: str
     tool: str
     agents: frozenset[str] | None = None
     when: Expression | None = None
     expires_at: float | None = None
+    giver: str = ""
+    spent: bool = False
 
     def covers(self, call: Invocation, now: float) -> bool:
         """Raises `ConditionFailed` when its condition cannot be evaluated."""
@@ -139,6 +152,18 @@ class StandingGrant:
         if self.agents is not None and call.caller.agent.lower() not in self.agents:
             return False
         return self.when is None or self.when.holds(call)
+
+    def answers(self, call: Invocation, asks: Sequence[Verdict], now: float) -> bool:
+        """Whether it stands for the consent that these rules ask for. Raises as `covers`.
+
+        One person is not several: what needs more than one approval is always asked.
+        """
+        for ask in asks:
+            if ask.required > 1 or (ask.approvers and self.giver not in ask.approvers):
+                return False
+            if ask.four_eyes and is_asker(self.giver, call.caller.user, call.caller.by):
+                return False
+        return self.covers(call, now)
 
 
 @dataclass(frozen=True, slots=True)

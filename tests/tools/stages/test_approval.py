@@ -104,12 +104,12 @@ async def test_without_a_store_the_journal_of_the_run_is_the_record() -> None:
 
 
 async def test_a_standing_grant_answers_before_anybody_asks_as_often_as_it_may_be_used() -> None:
-    standing = Rules(grants=(StandingGrant("sg1", "refund", None, Expression("args.amount < 700.0"), 2000.0),))
+    standing = Rules(grants=(StandingGrant("sg1", "refund", None, Expression("args.amount < 700.0"), 2000.0, "ana"),))
     stored = Stored()
     gate = Approval(stored, FakeTime(1000.0))
 
     await gate(call("refund", {"amount": 600}), standing, (ASK,))
-    assert stored.used == [("sg1", "r1/c1")]
+    assert [grant for grant, _ in stored.used] == ["sg1"]
     await question_of(call("refund", {"amount": 600}), standing, grants=stored)  # used up
     await question_of(call("refund", {"amount": 900}), standing)  # its condition does not hold
     await question_of(call("refund", {}), standing)  # its condition cannot be evaluated

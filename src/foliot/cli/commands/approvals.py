@@ -17,6 +17,7 @@ from foliot.cli.live import leave
 from foliot.cli.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.runtimes import reached, whoami
 from foliot.cli.terminal import out
+from foliot.engine.approval.documents import current_digest
 from foliot.engine.approval.service import Decision
 from foliot.engine.story.tracing import trace_of
 from foliot.errors import InvalidInput, NotFound, UsageError
@@ -32,6 +33,9 @@ _INTRO = (
 _name = click.argument("name", metavar="APPROVAL")
 _comment = click.option("--comment", default="", metavar="TEXT", help="Why; it is kept with the decision and the run.")
 _as = click.option("--as", "by", metavar="NAME", default=None, help="Who decides.  [default: you]")
+_digest = click.option(
+    "--digest", default="", metavar="SHA256", help="Only if the arguments are still those of `show`."
+)
 _resume = click.option("--no-resume", is_flag=True, help="Only decide; leave the run to whoever resumes it.")
 _quiet = click.option("-q", "--quiet", is_flag=True, help="Only the answer of the run.")
 
@@ -110,16 +114,17 @@ async def _show(name: str, output: str) -> int:
 
 @approvals.command()
 @_name
+@_digest
 @_comment
 @_as
 @_resume
 @_quiet
-def approve(name: str, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
+def approve(name: str, digest: str, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
     """Let the call be made, with exactly the arguments that were shown, and go on with its run.
 
     The run goes on in the `foliot run` that waits for it, if there is one; otherwise here.
     """
-    return run(_decide(name, "approve", comment, by, None, resume=not no_resume, quiet=quiet))
+    return run(_decide(name, "approve", comment, by, None, digest=digest, resume=not no_resume, quiet=quiet))
 
 
 @approvals.command()
@@ -136,21 +141,26 @@ def deny(name: str, comment: str, by: str | None, no_resume: bool, quiet: bool) 
 @approvals.command()
 @_name
 @click.option("--arguments", metavar="JSON", help="The arguments to use instead; without it, your editor opens.")
+@_digest
 @_comment
 @_as
 @_resume
 @_quiet
-def edit(name: str, arguments: str | None, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
+def edit(
+    name: str, arguments: str | None, digest: str, comment: str, by: str | None, no_resume: bool, quiet: bool
+) -> int:
     """Let the call be made with other arguments, in your editor ($VISUAL, $EDITOR or vi) or by --arguments.
 
     They are checked against the tool's schema first. The model is told that they were changed.
     """
-    return run(_edit(name, arguments, comment, by, resume=not no_resume, quiet=quiet))
+    return run(_edit(name, arguments, comment, by, digest=digest, resume=not no_resume, quiet=quiet))
 
 
-async def _edit(name: str, text: str | None, comment: str, by: str | None, *, resume: bool, quiet: bool) -> int:
+async def _edit(
+    name: str, text: str | None, comment: str, by: str | None, *, digest: str, resume: bool, quiet: bool
+) -> int:
     if text is not None:
-        return await _decide(name, "edit", comment, by, _object(text), resume=resume, quiet=quiet)
+        return await _decide(name, "edit", comment, by, _object(text), digest=digest, resume=resume, quiet=quiet)
     async with reached() as reach:
         document = await reach.work.approval(name, namespace=namespace())
     # The store is opened anew afterwards: an editor can stay open for hours.
@@ -158,12 +168,23 @@ async def _edit(name: str, text: str | None, comment: str, by: str | None, *, re
     if given is None:
         out("Nothing was changed, and nothing is decided.", err=True)
         return 0
-    return await _decide(document["metadata"]["name"], "edit", comment, by, given, resume=resume, quiet=quiet)
+    return await _decide(
+        document["metadata"]["name"],
+        "edit",
+        comment,
+        by,
+        given,
+        digest=current_digest(document),
+        resume=resume,
+        quiet=quiet,
+    )
 
 
 def _ask(document: Document) -> dict[str, Any] | None:
     """The arguments as they were saved in the editor; None when they are as before. Raises `InvalidInput`."""
-    body = as_json(document["spec"].get("arguments", {})) + "\n"
+    status = document["status"]
+    shown = status["edited_arguments"] if status.get("proposed_digest") else document["spec"].get("arguments", {})
+    body = as_json(shown) + "\n"
     draft: Path = new_draft(document["metadata"]["name"])
     try:
         draft.write_text(_INTRO.format(tool=document["spec"]["tool"]) + body, encoding="utf-8")
@@ -189,6 +210,7 @@ async def _decide(
     by: str | None,
     arguments: dict[str, Any] | None,
     *,
+    digest: str = "",
     resume: bool,
     quiet: bool,
 ) -> int:
@@ -202,9 +224,14 @@ async def _decide(
             namespace=found["metadata"]["namespace"],
             comment=comment,
             arguments=arguments,
+            digest=digest,
         )
-        status, tool = decided.document["status"], decided.document["spec"]["tool"]
-        out(f"{tool} {status['decision']} by {status['decided_by']} ({found['metadata']['name']})", err=True)
+        status, spec = decided.document["status"], decided.document["spec"]
+        if status["phase"] == "Pending":
+            votes, needed = len(status.get("votes", ())), spec.get("required_approvals", 1)
+            out(f"{spec['tool']}: {votes} of {needed} approvals ({found['metadata']['name']})", err=True)
+            return 0
+        out(f"{spec['tool']} {status['decision']} by {status['decided_by']} ({found['metadata']['name']})", err=True)
         if not resume:
             return 0
         if reach.runtime is None:

@@ -7,11 +7,14 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from foliot.errors import Conflict, Denied
+from foliot.kernel.arguments import arguments_digest
 from foliot.kernel.events import ApprovalDecided, ApprovalRequested
+from foliot.kernel.identity import Identity
 from foliot.kernel.state import Call, State
 from foliot.resources.durations import canonical
 from foliot.store.base import Document, Key, Put
 from foliot.store.documents import stamp
+from foliot.tools.rules import is_asker
 
 KIND: Final = "ToolApproval"
 API_VERSION: Final = "foliot.dev/v1"
@@ -32,6 +35,9 @@ def question(state: State, call: Call, asked: ApprovalRequested, now: float, see
         "arguments_digest": asked.digest,
         "reason": asked.reason,
         "approvers": list(asked.approvers),
+        "required_approvals": asked.required if asked.required > 1 else None,
+        "four_eyes": asked.four_eyes or None,
+        "asked_by": str(state.identity),
     }
     status: dict[str, Any] = {"phase": "Pending"}
     if state.created is not None and state.created.task:
@@ -118,8 +124,8 @@ def verdict(document: Document) -> str:
     return f"{what}{by}{at}{': ' + status['reason'] if status.get('reason') else ''}"
 
 
-def check_open(document: Document, by: str, now: float) -> None:
-    """Raises `Conflict` when it was decided or has expired, `Denied` when `by` may not decide it."""
+def check_open(document: Document, now: float) -> None:
+    """Raises `Conflict` when it was decided, has expired, or is a standing grant."""
     name, spec, status = name_of(document), document["spec"], document["status"]
     if spec.get("standing"):
         raise Conflict(f"approval {name} is a standing grant: nobody asks", hint=f"`foliot approvals revoke {name}`")
@@ -135,9 +141,29 @@ def check_open(document: Document, by: str, now: float) -> None:
             decided_by=status.get("decided_by", ""),
             decided_at=status.get("decided_at", ""),
         )
-    approvers = spec.get("approvers", [])
-    if approvers and by not in approvers:
-        raise Denied(f"{by} may not decide approval {name}", hint=f"these may: {', '.join(approvers)}")
+
+
+def check_voter(name: str, asked: ApprovalRequested, asker: Identity, by: str) -> None:
+    """Raises `Denied` when `by` may not decide.
+
+    By the journal of the run, which nobody can write to, and not by the stored object.
+    """
+    if asked.approvers and by not in asked.approvers:
+        raise Denied(f"{by} may not decide approval {name}", hint=f"these may: {', '.join(asked.approvers)}")
+    if asked.four_eyes and is_asker(by, asker.user, asker.by):
+        raise Denied(f"{by} may not decide approval {name}: the run acts for them", hint="somebody else has to decide")
+
+
+def current_digest(document: Document) -> str:
+    """The digest of the arguments that are to be decided about: as the model wrote them, or as somebody edited them."""
+    return document["status"].get("proposed_digest") or document["spec"].get("arguments_digest", "")
+
+
+def scope_digest(spec: Document) -> str:
+    """Names what a standing grant was given for: a grant whose spec was changed afterwards is none."""
+    return arguments_digest(
+        {part: spec[part] for part in ("tool", "agent", "when", "max_uses", "ttl") if spec.get(part)}
+    )
 
 
 def answer_of(document: Document, arguments: str | None) -> ApprovalDecided | None:

@@ -17,12 +17,13 @@ from foliot.engine.approval.documents import (
     key_of,
     name_of,
     phase_at,
+    scope_digest,
     seconds_at,
     standing_grant,
     uses_left,
 )
 from foliot.engine.base import Clock
-from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
+from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound
 from foliot.resources.durations import canonical
 from foliot.store.base import Also, Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.documents import stamp
@@ -30,6 +31,7 @@ from foliot.tools.conditions import Expression
 from foliot.tools.rules import StandingGrant, tool_token
 
 TRIES = 50
+MOST_USES = 1000
 LONGEST_SECONDS = 10 * 366 * 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
@@ -50,24 +52,26 @@ class StoredGrants:
             return False
         return covers(document, call_id=call_id, digest=digest)
 
-    async def use(self, grant_id: str, call: str) -> bool:
-        """Count one use of a standing grant for `call` (its idempotency key). False when it has ended or is used up.
+    async def use(self, grant_id: str, use: str) -> bool:
+        """Count one use of a standing grant. False when it has ended or is used up.
 
-        Asked again for the same call, after a crash, it is the same use.
+        A compare-and-set on the stored object: of processes that race for the last use, one gets it. Asked again for
+        the same use, after a crash, it is not counted again. A use is not given back, even when its call never started.
         """
         for _ in range(TRIES):
             try:
                 document = await self._store.get(key_of(self._namespace, grant_id))
             except NotFound:
                 return False
-            uses = document["status"].get("uses", [])
-            if call in uses:
-                return True
-            if phase_at(document, self._clock()) != "Approved" or not document["spec"].get("standing"):
+            if not _stands(document, self._clock()):
                 return False
-            if uses_left(document) is None:
+            uses = document["status"].get("uses", [])
+            left = uses_left(document)
+            if left is None or use in uses:
                 return True
-            status = {**document["status"], "uses": [*uses, call]}
+            if left < 1:
+                return False
+            status = {**document["status"], "uses": [*uses, use]}
             version = document["metadata"]["resourceVersion"]
             try:
                 await self._store.write([Put({**document, "status": status}, expect=version, only="status")])
@@ -85,7 +89,16 @@ class StoredGrants:
             page = await self._store.list(standing, cursor=page.cursor)
             found = [*found, *page.items]
         now = self._clock()
-        return tuple(in_force(document for document in found if phase_at(document, now) == "Approved"))
+        # One that is used up stays: the call that took the last use may come again after a crash.
+        return tuple(in_force(document for document in found if _stands(document, now)))
+
+
+def _stands(document: Document, now: float) -> bool:
+    """Whether the grant has neither ended nor been changed since it was given, however often it was used."""
+    spec, status = document["spec"], document["status"]
+    ends = seconds_at(status.get("expires_at"))
+    given = bool(spec.get("standing") and status.get("phase") == "Approved" and (ends is None or now < ends))
+    return given and status.get("granted_digest") == scope_digest(spec)
 
 
 def in_force(documents: Iterable[Document]) -> Iterable[StandingGrant]:
@@ -99,9 +112,11 @@ def in_force(documents: Iterable[Document]) -> Iterable[StandingGrant]:
         yield StandingGrant(
             id=name_of(document),
             tool=tool_token(spec["tool"]),
+            giver=document["status"].get("decided_by", ""),
             agents=frozenset({spec["agent"].lower()}) if spec.get("agent") else None,
             when=when,
             expires_at=seconds_at(document["status"].get("expires_at")),
+            spent=uses_left(document) == 0,
         )
 
 
@@ -131,6 +146,8 @@ async def give_standing(
         raise InvalidInput("a standing grant names a tool", hint="by its name, such as files.write")
     if seconds <= 0 or (max_uses is not None and max_uses < 1):
         raise InvalidInput("a standing grant that ends before it begins covers nothing")
+    if max_uses is not None and max_uses > MOST_USES:
+        raise InvalidInput(f"a standing grant counts at most {MOST_USES:,} uses", hint="leave --max-uses out")
     if not seconds <= LONGEST_SECONDS:
         raise InvalidInput("a standing grant lasts at most ten years", hint="nobody would remember it")
     if when:
@@ -145,8 +162,30 @@ async def give_standing(
     }
     document = standing_grant(name or new_grant_name(), namespace, spec, status)
     document["spec"]["ttl"] = canonical(f"{max(1, round(seconds))}s")
+    document["status"]["granted_digest"] = scope_digest(document["spec"])
+    await _check_giver(store, namespace, tool, by)
     written = await store.write(creation(document), also=also)
     return written[-1].document
+
+
+async def _check_giver(store: ResourceStore, namespace: str, tool: str, by: str) -> None:
+    """Raises `Denied` when a rule for the tool names approvers, and `by` is none: the grant would answer nothing.
+
+    The rules of the moment of the call are what counts; this tells the giver now.
+    """
+    page = await store.list(Filter("ToolPermission", namespace))
+    found = page.items
+    while page.cursor is not None:
+        page = await store.list(Filter("ToolPermission", namespace), cursor=page.cursor)
+        found = [*found, *page.items]
+    for permission in found:
+        spec, name = permission["spec"], name_of(permission)
+        named: list[str] = spec.get("approvers") or []
+        if tool_token(spec.get("tool_ref") or name) == tool_token(tool) and named and by not in named:
+            raise Denied(
+                f"{by} may not approve calls of {tool}: ToolPermission/{name} names its approvers",
+                hint=f"these may: {', '.join(named)}",
+            )
 
 
 async def revoke_standing(

@@ -15,7 +15,9 @@ from foliot.errors import InvalidInput
 from foliot.kernel.arguments import DEEPEST
 from foliot.tools.masking import MASK, Masker
 
-LONGEST: Final = 2000
+LONGEST: Final = 20_000
+"""Characters of one text that are shown; a longer one is cut, and says so."""
+CUT: Final = re.compile(r"… \([0-9,]+ characters\)\Z")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # A word of a name that gives it away; and pairs that do so together. `max_tokens` and `key` hide nothing.
 _SECRET_WORDS: Final = frozenset(
@@ -25,9 +27,9 @@ _SECRET_WORDS: Final = frozenset(
 _SECRET_PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key"), ("signing", "key")})
 
 
-def shown(arguments: Mapping[str, Any], masker: Masker | None = None) -> dict[str, Any]:
+def shown(arguments: Mapping[str, Any], masker: Masker | None = None, *, longest: int = LONGEST) -> dict[str, Any]:
     """A copy of the arguments that can be stored and printed. `masker` knows secrets by value, wherever they stand."""
-    seen = {name: _shown(value, name, 1) for name, value in arguments.items()}
+    seen = {name: _shown(value, name, 1, longest) for name, value in arguments.items()}
     return masker.mask_value(seen) if masker is not None else seen
 
 
@@ -52,17 +54,17 @@ def looks_secret(name: str) -> bool:
     return not _SECRET_WORDS.isdisjoint(words) or not _SECRET_PAIRS.isdisjoint(pairwise(words))
 
 
-def _shown(value: Any, name: str, depth: int) -> Any:
+def _shown(value: Any, name: str, depth: int, longest: int) -> Any:
     if value is not None and value != "" and not isinstance(value, bool) and looks_secret(name):
         return MASK
     if isinstance(value, str):
-        return value if len(value) <= LONGEST else f"{value[:LONGEST]}… ({len(value):,} characters)"
+        return value if len(value) <= longest else f"{value[:longest]}… ({len(value):,} characters)"
     if depth >= DEEPEST and isinstance(value, dict | list):
         return "…"
     if isinstance(value, dict):
-        return {key: _shown(item, key, depth + 1) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: _shown(item, key, depth + 1, longest) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_shown(item, "", depth + 1) for item in cast("list[Any]", value)]
+        return [_shown(item, "", depth + 1, longest) for item in cast("list[Any]", value)]
     return value
 
 

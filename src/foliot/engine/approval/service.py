@@ -18,7 +18,9 @@ from foliot.engine.approval.documents import (
     KIND,
     answer_of,
     check_open,
+    check_voter,
     creation,
+    current_digest,
     gravest,
     key_of,
     name_of,
@@ -44,19 +46,17 @@ Decision: TypeAlias = Literal["approve", "deny", "edit"]
 TRIES = 20
 MOST_WAITING = 1000
 MOST_PROBLEMS = 5
-_PAST: dict[Decision, tuple[str, str]] = {
-    "approve": ("Approved", "approved"),
-    "edit": ("Approved", "edited"),
-    "deny": ("Denied", "denied"),
-}
 
 
 class Decided(Struct, frozen=True):
-    """A decision that stands. `signal` is what the run is told; it has been left for whoever drives it."""
+    """A decision that stands. `signal` is what the run is told; it has been left for whoever drives it.
+
+    None while more people have to approve.
+    """
 
     document: Document
     run_id: str
-    signal: Signal
+    signal: Signal | None
 
 
 class ApprovalService:
@@ -190,14 +190,18 @@ class ApprovalService:
         namespace: str = "default",
         comment: str = "",
         arguments: dict[str, Any] | None = None,
+        digest: str = "",
         also: Beside | None = None,
     ) -> Decided:
-        """Decide once and for all, and tell the run. `arguments` are what is run instead when the decision is "edit".
+        """Decide, and tell the run. `arguments` are what is run instead when the decision is "edit".
 
+        One denial denies. Where several must approve, each approval is a vote, and an edit is the first vote for other
+        arguments: those that were given before count no more. `digest` is that of the arguments which were looked at.
         Masked values that were left as shown stand for the real ones. The record of it, and what `also` writes, are
-        stored with it or not at all. Raises `Conflict` when it was decided before
-        (the error says by whom and when), has expired, or the run no longer waits for it; `Denied` when `by` is not
-        one of the approvers; `InvalidInput` for arguments that do not fit the tool; `NotFound`.
+        stored with it or not at all. Raises `Conflict` when it was decided before (the error says by whom and when),
+        has expired, the run no longer waits for it, `by` has voted already, or the arguments are no longer those of
+        `digest`; `Denied` when `by` is not one of the approvers, or is who asks; `InvalidInput` for arguments that do
+        not fit the tool; `NotFound`.
         """
         if not by.strip():
             raise InvalidInput("a decision needs the name of who decides")
@@ -205,22 +209,30 @@ class ApprovalService:
             raise InvalidInput("arguments are given with the decision `edit`, and only with it")
         for _ in range(TRIES):
             document = await self._store.get(key_of(namespace, name))
-            await self._refuse_unless_open(document, by)
+            await self._refuse_unless_open(document)
             state, call = await self._parked(document)
-            original = parse_object(call.arguments)[0] or {}
-            granted = (
-                original if arguments is None else restored(arguments, document["spec"].get("arguments", {}), original)
-            )
+            asked = call.approval
+            assert asked is not None, "a parked call has its question"
+            check_voter(name, asked, state.identity, by)
+            if digest and digest != current_digest(document):
+                raise Conflict(
+                    f"the arguments of approval {name} were changed meanwhile",
+                    hint=f"`foliot approvals show {name}` shows what is to be decided now",
+                )
+            before = await self._as_it_stands(document, call)
+            granted = before
             if arguments is not None:
+                granted = restored(arguments, _seen(document), before)
                 check_schema(state, call.name, granted)
                 # Kept by its digest first: a process that dies before the run is told must not lose what was written.
                 await self._journal.put_blob(canonical(granted))
-            status = self._decision_status(document, decision, by, comment, original, granted)
-            record = self._log.new(status["decision"], by, self._clock(), also=also)
+            status = self._decision_status(document, decision, by, comment, granted, asked.required)
+            done = status["phase"] != "Pending"
+            record = self._log.new(status["decision"] if done else "voted", by, self._clock(), also=also)
             written = await self._put_status(document, status, record)
             if written is not None:
                 record.tell()
-                return await self._tell(written, state.run_id)
+                return await self._tell(written, state.run_id) if done else Decided(written, state.run_id, None)
         raise Conflict(f"approval {name} changes too often to be decided", hint="try again", retryable=True)
 
     async def grant(
@@ -256,24 +268,49 @@ class ApprovalService:
         decision: Decision,
         by: str,
         comment: str,
-        original: dict[str, Any],
         granted: dict[str, Any],
+        required: int,
     ) -> dict[str, Any]:
-        same = canonical(granted) == canonical(original)
-        phase, decided = _PAST["approve" if decision == "edit" and same else decision]
-        status = {**document["status"], "phase": phase, "decision": decided, "decided_by": by}
-        status["decided_at"] = stamp(self._clock())
+        """The status with this decision in it: still "Pending" when others have to approve as well."""
+        now, name = stamp(self._clock()), name_of(document)
+        status: dict[str, Any] = {**document["status"]}
+        digest = arguments_digest(granted)
+        as_written = digest == document["spec"]["arguments_digest"]
+        voters = [by]
+        if decision != "deny" and required > 1:
+            votes: list[dict[str, str]] = status.get("votes", []) if digest == current_digest(document) else []
+            if any(vote["by"].casefold() == by.casefold() for vote in votes):
+                raise Conflict(f"{by} has approved {name} already: {len(votes)} of {required}")
+            votes = [*votes, {"by": by, "at": now, **({"reason": comment} if comment else {})}]
+            voters = [vote["by"] for vote in votes]
+            status["votes"] = votes
+            status.pop("proposed_digest", None)
+            status.pop("edited_arguments", None)
+            if not as_written:
+                status |= {"proposed_digest": digest, "edited_arguments": shown(granted, self._masker)}
+            if len(voters) < required:
+                return status
+        phase, decided = (
+            ("Denied", "denied") if decision == "deny" else ("Approved", "approved" if as_written else "edited")
+        )
+        status |= {"phase": phase, "decision": decided, "decided_by": ", ".join(voters), "decided_at": now}
         if comment:
             status["reason"] = comment
         if phase == "Approved":
-            status["granted_digest"] = document["spec"]["arguments_digest"] if same else arguments_digest(granted)
+            status["granted_digest"] = digest
         if decided == "edited":
             status["edited_arguments"] = shown(granted, self._masker)
         return status
 
-    async def _refuse_unless_open(self, document: Document, by: str) -> None:
+    async def _as_it_stands(self, document: Document, call: Call) -> dict[str, Any]:
+        """The arguments that are decided about: what the model wrote, or what somebody put in their place."""
+        proposed = document["status"].get("proposed_digest")
+        text = call.arguments if not proposed else (await self._journal.get_blob(proposed)).decode()
+        return parse_object(text)[0] or {}
+
+    async def _refuse_unless_open(self, document: Document) -> None:
         try:
-            check_open(document, by, self._clock())
+            check_open(document, self._clock())
         except Conflict:
             if phase_at(document, self._clock()) in ("Approved", "Denied") and document["spec"].get("run"):
                 await self._tell_again(document)
@@ -353,6 +390,12 @@ def _is_about(document: Document, state: State, call: Call) -> bool:
     spec, asked = document["spec"], call.approval
     bound = (spec.get("run"), spec.get("call_id"), spec.get("arguments_digest"))
     return asked is not None and bound == (state.run_id, call.id, asked.digest)
+
+
+def _seen(document: Document) -> dict[str, Any]:
+    """The arguments as whoever edits them sees them."""
+    proposed = document["status"].get("proposed_digest")
+    return (document["status"].get("edited_arguments") if proposed else document["spec"].get("arguments")) or {}
 
 
 def check_schema(state: State, tool: str, arguments: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def entry_of(
     ended = record.result if record.moment == "finished" else None
     return CallEntry(
         agent,
-        _approval(record) if record.parked is not None or call.grant else UNSET,
+        _approval(record) if record.parked is not None or call.grant or call.standing[0] else UNSET,
         _arguments(arguments, definition, masker),
         record.at,
         call.attempt,
@@ -245,6 +245,9 @@ def _decision(record: CallRecord, masker: Masker | None) -> dict[str, Any]:
 
 def _approval(record: CallRecord) -> dict[str, Any]:
     parked = record.parked
+    if parked is None and record.call.standing[0]:
+        grant, giver = record.call.standing
+        return {"id": _text(grant), "standing": True, "given_by": _text(giver)}
     if parked is None:
         return {"id": _text(record.call.grant)}
     return {
@@ -252,6 +255,8 @@ def _approval(record: CallRecord) -> dict[str, Any]:
         "digest": parked.digest,
         "approvers": [_text(name) for name in parked.approvers],
         "expires_at": parked.expires_at,
+        **({"required": parked.required} if parked.required > 1 else {}),
+        **({"four_eyes": True} if parked.four_eyes else {}),
     }
 
 
@@ -277,7 +282,7 @@ def _arguments(data: bytes, definition: ToolDefinition | None, masker: Masker | 
         schema = definition.schema if definition is not None else None
         if schema is not None and _marks_secrets(schema):
             arguments = _without_secrets(arguments, schema)
-        return shown(arguments, masker)
+        return shown(arguments, masker, longest=LONGEST_MESSAGE)
     except (RecursionError, msgspec.DecodeError):
         return {"(left out)": "nested too deeply"}
 

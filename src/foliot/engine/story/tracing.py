@@ -125,6 +125,9 @@ class _Building:
 
     def tool_started(self, at: float, event: e.ToolStarted) -> None:
         call = self.call(event.call_id, event.name)
+        if event.standing and not call.starts:
+            text = f"{event.name} is covered by the standing grant {event.standing}"
+            self.mark("approval", at, text, by=event.granted_by, call_id=event.call_id)
         call.starts.append(at)
         call.unknown = False
 

@@ -88,6 +88,10 @@ class AgentExecution(Model):
         default=None,
         description="A call that was not permitted or not approved: tell the model (the default), or end the run.",
     )
+    on_expiry: Annotated[Literal["tell", "fail"], BeforeValidator(lowered)] | None = Field(
+        default=None,
+        description="A call that nobody approved in time: tell the model, or end the run; as on_denied when not given.",
+    )
 
     def problems(self) -> Iterator[Problem]:
         if self.profile == "contract" and not self.tool_sequence:

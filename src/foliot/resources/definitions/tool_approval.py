@@ -36,13 +36,19 @@ class ToolApprovalSpec(Model):
     arguments_digest: str = Field(default="", description="SHA-256 of the canonical arguments: what the answer covers.")
     reason: str = Field(default="", description="Why an approval is needed.")
     approvers: ExactList = Field(default_factory=list[str], description="Who may decide; anybody when empty.")
-    ttl: Timeout = Field(default="10m", description="How long the question stands before it expires.")
+    required_approvals: Positive | None = Field(
+        default=None, description="How many of them must approve; one if empty."
+    )
+    four_eyes: bool | None = Field(default=None, description="Whether `asked_by` may not decide.")
+    asked_by: str = Field(default="", description="Who the run acts for, and who acts in their name.")
+    ttl: Timeout = Field(default="72h", description="How long the question stands before it expires.")
     standing: bool | None = Field(default=None, description="Whether it covers every call in its scope until it ends.")
     when: RawText = Field(default="", description="A CEL condition on the calls that a standing grant covers.")
     max_uses: Positive | None = Field(default=None, description="How many calls a standing grant covers at most.")
 
     def complete(self) -> None:
         self.standing = self.standing or None
+        self.four_eyes = self.four_eyes or None
 
     def problems(self) -> Iterator[Problem]:
         if self.standing:
@@ -57,6 +63,14 @@ class ToolApprovalSpec(Model):
         for name in ("when", "max_uses"):
             if getattr(self, name):
                 yield problem(name, message="{field} is only for a standing grant")
+
+
+class Vote(Model):
+    """One person's approval, where several are needed."""
+
+    by: str = Field(default="", description="Who approved.")
+    at: str = Field(default="", description="When.")
+    reason: str = Field(default="", description="Why.")
 
 
 class ToolApprovalStatus(Status):
@@ -79,7 +93,14 @@ class ToolApprovalStatus(Status):
     edited_arguments: dict[str, Any] = Field(
         default_factory=dict[str, Any], description="The arguments that were approved instead: secrets are masked."
     )
-    granted_digest: str = Field(default="", description="SHA-256 of the canonical arguments that may be run.")
+    granted_digest: str = Field(
+        default="",
+        description="SHA-256 of what was granted: canonical arguments, or the scope of a standing grant.",
+    )
+    votes: list[Vote] = Field(default_factory=list["Vote"], description="Who approved the arguments as they stand.")
+    proposed_digest: str = Field(
+        default="", description="SHA-256 of edited arguments that wait for further approvals: what a vote is for."
+    )
     uses: ExactList = Field(default_factory=list[str], description="The calls that a standing grant has covered.")
     attended_by: str = Field(default="", description="The process that waits for the answer, if one does.")
 

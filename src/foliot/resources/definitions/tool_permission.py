@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from foliot.resources.base import Model, ReadyResource, Status, problem
-from foliot.resources.fields import ExactList, RawText, Timeout, ToolName, WordList, lowered
+from foliot.resources.fields import ExactList, Positive, RawText, Timeout, ToolName, WordList, lowered
 from foliot.resources.problems import Problem
 
 
@@ -64,11 +64,19 @@ class ToolPermissionSpec(Model):
     approvers: ExactList = Field(
         default_factory=list[str], description="Who may approve; everyone who may, when empty."
     )
-    approval_ttl: Timeout | None = Field(default=None, description="How long a question stands; 10m when not given.")
+    approval_ttl: Timeout | None = Field(default=None, description="How long a question stands; 72h when not given.")
+    required_approvals: Positive | None = Field(
+        default=None, description="How many different people must approve; one when not given."
+    )
+    four_eyes: bool | None = Field(
+        default=None, description="Whether the person the run acts for, and who acts in their name, may not approve."
+    )
 
     def problems(self) -> Iterator[Problem]:
         if self.apply_mode == "scoped" and not self.target_agents:
             yield problem("target_agents", message="{field} is required when spec.apply_mode=scoped")
+        if self.approvers and (self.required_approvals or 1) > len(set(self.approvers)):
+            yield problem("required_approvals", message="{field} is more than there are in spec.approvers")
 
 
 class ToolPermission(ReadyResource[ToolPermissionSpec, Status]):

@@ -22,15 +22,20 @@ router = new_router("approvals")
 
 
 class Comment(Struct, forbid_unknown_fields=True):
-    """`decided_by` is taken from older clients and not believed: who decides is who calls."""
+    """`decided_by` is taken from older clients and not believed: who decides is who calls.
+
+    `digest` is that of the arguments which were looked at: 409 when they have been changed since.
+    """
 
     reason: str = ""
     decided_by: str = ""
+    digest: str = ""
 
 
 class Edited(Struct, forbid_unknown_fields=True):
     arguments: dict[str, Any]
     reason: str = ""
+    digest: str = ""
 
 
 @router.post("/v1/tool-approvals/{name}/approve")
@@ -39,7 +44,7 @@ async def approve(
 ) -> Response:
     """Let the call run, once, with the arguments that are shown. 409 when it was decided before, or has expired."""
     body = await form(request, Comment)
-    return await _decide(request, services, caller, space(namespace), name, "approve", body.reason)
+    return await _decide(request, services, caller, space(namespace), name, "approve", body.reason, digest=body.digest)
 
 
 @router.post("/v1/tool-approvals/{name}/deny")
@@ -48,7 +53,7 @@ async def deny(
 ) -> Response:
     """Refuse the call; the agent is told why."""
     body = await form(request, Comment)
-    return await _decide(request, services, caller, space(namespace), name, "deny", body.reason)
+    return await _decide(request, services, caller, space(namespace), name, "deny", body.reason, digest=body.digest)
 
 
 @router.post("/v1/tool-approvals/{name}/edit")
@@ -57,7 +62,9 @@ async def edit(
 ) -> Response:
     """Let the call run with other arguments. Masked values that are left as shown stand for the real ones."""
     body = await form(request, Edited)
-    return await _decide(request, services, caller, space(namespace), name, "edit", body.reason, body.arguments)
+    return await _decide(
+        request, services, caller, space(namespace), name, "edit", body.reason, body.arguments, digest=body.digest
+    )
 
 
 async def _decide(
@@ -69,6 +76,8 @@ async def _decide(
     decision: Decision,
     reason: str,
     arguments: dict[str, Any] | None = None,
+    *,
+    digest: str = "",
 ) -> Response:
     act = ActRecord(
         services.runtime, caller, "decided", "ToolApproval", namespace, name, request=request.scope[REQUEST_ID]
@@ -80,6 +89,7 @@ async def _decide(
         namespace=namespace,
         comment=reason,
         arguments=arguments,
+        digest=digest,
         also=act.record,
     )
     act.tell()

@@ -41,6 +41,7 @@ class Verdict(msgspec.Struct, frozen=True):
     by: str = ""
     comment: str = ""
     arguments: dict[str, Any] | None = None
+    digest: str = ""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -269,10 +270,12 @@ async def decide(
         namespace=where,
         comment=verdict.comment,
         arguments=verdict.arguments,
+        digest=verdict.digest,
         also=done.record,
     )
     done.tell()
-    await _go_on(services, decided.run_id)
+    if decided.signal is not None:
+        await _go_on(services, decided.run_id)
     return Json(Answered(decided.document, decided.run_id))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
+from secrets import token_hex
 from typing import Protocol
 
 from foliot.kernel.arguments import arguments_digest
 from foliot.tools.base import ApprovalNeeded, Invocation, Parked
 from foliot.tools.conditions import ConditionFailed
 from foliot.tools.rules import Rules, StandingGrant
-from foliot.tools.verdict import Verdict
+from foliot.tools.verdict import Verdict, together
 
 LAYER = "approval"
 
@@ -27,10 +28,10 @@ class Grants(Protocol):
         """
         ...
 
-    async def use(self, grant_id: str, call: str) -> bool:
-        """Count one use of a standing grant for `call` (its idempotency key). False when it has ended or is used up.
+    async def use(self, grant_id: str, use: str) -> bool:
+        """Count one use of a standing grant. False when it has ended or is used up.
 
-        Asked again for the same call it is the same use.
+        `use` names the call of a run with its arguments (`use_of`): asked again for it, it is the same use.
         """
         ...
 
@@ -39,6 +40,18 @@ def approval_id_of(run_id: str, call_id: str) -> str:
     """The same for the same call, so that a question asked again after a crash is the same question."""
     name = f"{run_id}\0{call_id}"
     return f"ap-{sha256(name.encode()).hexdigest()[:20]}"
+
+
+def use_of(call: Invocation, digest: str) -> str:
+    """Names one use of a standing grant.
+
+    The same for the same call of a run, so that what a crash cut off is not counted twice. A call outside of a run is
+    a use each time: its keys are chosen by the caller, and one key would cover any number of calls.
+    """
+    if not call.run_id:
+        return f"once-{token_hex(8)}"
+    name = f"{call.run_id}\0{call.call_id}\0{digest}"
+    return sha256(name.encode()).hexdigest()[:20]
 
 
 class Approval:
@@ -50,15 +63,19 @@ class Approval:
         self._grants = grants
         self._clock = clock
 
-    async def __call__(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> None:
+    async def __call__(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> StandingGrant | None:
+        """The standing grant that the call rests on, if it is one."""
         if not asks:
-            return
+            return None
         approval_id = approval_id_of(call.run_id, call.call_id)
         digest = arguments_digest(call.arguments)
         if call.grant:
             await self._verify(call, approval_id, digest)
-        elif not await self._stands(call, rules):
+            return None
+        grant = await self._stands(call, rules, asks, digest)
+        if grant is None:
             raise ApprovalNeeded(self._question(approval_id, digest, asks))
+        return grant
 
     async def _verify(self, call: Invocation, approval_id: str, digest: str) -> None:
         if call.grant != approval_id:
@@ -70,46 +87,48 @@ class Approval:
         """Whether the questions are answered already, or who may answer them. No use of a grant is counted."""
         if not asks:
             return None
-        for grant in self._covering(call, rules):
-            return Verdict("allow", LAYER, "a standing grant covers the call", f"ToolApproval/{grant.id}")
-        named = _approvers(asks)
-        return Verdict("ask", LAYER, f"one of {', '.join(named)} has to agree" if named else "somebody has to agree")
+        for grant in self._answering(call, rules, asks):
+            if not grant.spent:
+                reason = f"a standing grant of {grant.giver} covers the call"
+                return Verdict("allow", LAYER, reason, f"ToolApproval/{grant.id}")
+        asked = together(asks, LAYER)
+        if asked.outcome == "deny":
+            return asked
+        who = f"of {', '.join(asked.approvers)}" if asked.approvers else "of those who may approve"
+        other = f", and not {call.caller.user or 'who asks'}" if asked.four_eyes else ""
+        needed = f"{asked.required} {who} have" if asked.required > 1 else f"one {who} has"
+        return Verdict("ask", LAYER, f"{needed} to agree{other}, within {round(asked.seconds / 3600, 1):g}h")
 
-    async def _stands(self, call: Invocation, rules: Rules) -> bool:
-        for grant in self._covering(call, rules):
-            if self._grants is None or await self._grants.use(grant.id, call.idempotency_key):
-                return True
-        return False
+    async def _stands(
+        self, call: Invocation, rules: Rules, asks: Sequence[Verdict], digest: str
+    ) -> StandingGrant | None:
+        for grant in self._answering(call, rules, asks):
+            if self._grants is None or await self._grants.use(grant.id, use_of(call, digest)):
+                return grant
+        return None
 
-    def _covering(self, call: Invocation, rules: Rules) -> Iterator[StandingGrant]:
-        """The standing grants that are for calls like this one."""
+    def _answering(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> Iterator[StandingGrant]:
+        """The standing grants that answer all questions about a call like this one."""
         now = self._clock()
         for grant in rules.grants:
             # One whose condition cannot be evaluated covers nothing.
             with contextlib.suppress(ConditionFailed):
-                if grant.covers(call, now):
+                if grant.answers(call, asks, now):
                     yield grant
 
     def _question(self, approval_id: str, digest: str, asks: Sequence[Verdict]) -> Parked:
+        asked = together(asks, LAYER)
+        if asked.outcome == "deny":
+            raise asked.denial()
         return Parked(
             approval_id=approval_id,
             digest=digest,
             reason="; ".join(dict.fromkeys(f"{ask.reason} ({ask.rule})" if ask.rule else ask.reason for ask in asks)),
-            approvers=_approvers(asks),
-            expires_at=self._clock() + min(ask.seconds for ask in asks),
+            approvers=asked.approvers,
+            expires_at=self._clock() + asked.seconds,
+            required=asked.required,
+            four_eyes=asked.four_eyes,
         )
-
-
-def _approvers(asks: Sequence[Verdict]) -> tuple[str, ...]:
-    """Who satisfies every rule that asks. Rules that agree on nobody leave a question that nobody may answer."""
-    named = [ask for ask in asks if ask.approvers]
-    if not named:
-        return ()
-    common = [name for name in named[0].approvers if all(name in ask.approvers for ask in named[1:])]
-    if not common:
-        rules = ", ".join(ask.rule for ask in named)
-        raise Verdict("deny", LAYER, f"nobody may approve this: {rules} name different approvers", rules).denial()
-    return tuple(common)
 
 
 def _refused(call: Invocation, why: str) -> Exception:

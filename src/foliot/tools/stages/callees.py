@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from foliot.tools.stages.allow_list import AllowList, Profile
 from foliot.tools.stages.conditions import Conditions
 from foliot.tools.stages.permissions import Permissions
 from foliot.tools.stages.policy import Policies
-from foliot.tools.verdict import Verdict
+from foliot.tools.verdict import Verdict, together
 
 LAYER = "delegation"
 MOST_KNOWN = 256
@@ -50,7 +50,7 @@ class Callees:
                     return verdict
                 if verdict.outcome == "ask":
                     asks.append(verdict)
-        return _together(asks) if asks else _ALLOWED
+        return together(asks, LAYER) if asks else _ALLOWED
 
     def _verdicts(self, agent: str, told: str, call: Invocation, rules: Rules) -> Iterable[Verdict]:
         name = f"{PREFIX}{agent}"
@@ -72,19 +72,6 @@ class Callees:
             judges = (AllowList(made, self._profile), Permissions(made), Policies(made), Conditions(made))
             self._judges[namespace, agent] = judges
         return judges
-
-
-def _together(asks: Sequence[Verdict]) -> Verdict:
-    """One question for all agents of the call. Who answers it must be one whom every rule accepts."""
-    named = [set(ask.approvers) for ask in asks if ask.approvers]
-    common = set[str].intersection(*named) if named else set[str]()
-    rules = ", ".join(dict.fromkeys(ask.rule for ask in asks if ask.rule))
-    if named and not common:
-        return Verdict("deny", LAYER, f"nobody may approve these agents in one call ({rules}); call them singly", rules)
-    reason = "; ".join(dict.fromkeys(ask.reason for ask in asks))
-    return Verdict(
-        "ask", LAYER, reason, rules, approvers=tuple(sorted(common)), seconds=min(ask.seconds for ask in asks)
-    )
 
 
 _ALLOWED = Verdict("allow", LAYER, "the agents may be called")

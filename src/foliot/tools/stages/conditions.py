@@ -5,7 +5,7 @@ from __future__ import annotations
 from foliot.tools.base import Invocation, ToolDefinition
 from foliot.tools.conditions import ConditionFailed
 from foliot.tools.rules import Condition, Permission, Rules, tokens_of, tool_token
-from foliot.tools.verdict import STRICTNESS, Verdict
+from foliot.tools.verdict import STRICTNESS, Verdict, together
 
 LAYER = "conditions"
 
@@ -30,7 +30,9 @@ class Conditions:
             if not permission.conditions or not permission.applies_to(caller.agent):
                 continue
             verdict = _under(permission, call)
-            if STRICTNESS[verdict.outcome] > STRICTNESS[strictest.outcome] or strictest is _NONE:
+            if verdict.outcome == strictest.outcome == "ask":
+                strictest = together((strictest, verdict), LAYER)
+            elif STRICTNESS[verdict.outcome] > STRICTNESS[strictest.outcome] or strictest is _NONE:
                 strictest = verdict
         return strictest
 
@@ -48,7 +50,17 @@ def _under(permission: Permission, call: Invocation) -> Verdict:
             strictest = condition
     if strictest is not None:
         reason = strictest.reason or f"the condition `{strictest.when.text}` holds"
-        return Verdict(strictest.outcome, LAYER, reason, rule, {}, permission.approvers, permission.ask_seconds)
+        return Verdict(
+            strictest.outcome,
+            LAYER,
+            reason,
+            rule,
+            {},
+            permission.approvers,
+            permission.ask_seconds,
+            permission.required_approvals,
+            permission.four_eyes,
+        )
     if any(condition.outcome == "allow" for condition in permission.conditions):
         return Verdict("deny", LAYER, "none of the conditions that would allow the call holds", rule)
     return _PASSED

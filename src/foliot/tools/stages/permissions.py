@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from foliot.tools.base import Invocation, ToolDefinition
 from foliot.tools.rules import EVERY_TOOL, Permission, Rules, permission_token, tokens_of, tool_token
-from foliot.tools.verdict import STRICTNESS, Outcome, Verdict
+from foliot.tools.verdict import STRICTNESS, Outcome, Verdict, together
 
 LAYER = "permissions"
 
@@ -71,7 +71,9 @@ class Permissions:
             if lacking and (not permission.any_of or len(lacking) == len(required)):
                 return self._lacks(lacking, rule, any_of=permission.any_of)
             outcome, name = self._operation(permission)
-            if STRICTNESS[outcome] > STRICTNESS[strictest.outcome]:
+            if outcome == strictest.outcome == "ask":
+                strictest = together((strictest, self._operation_verdict(outcome, name, rule, permission)), LAYER)
+            elif STRICTNESS[outcome] > STRICTNESS[strictest.outcome]:
                 strictest = self._operation_verdict(outcome, name, rule, permission)
         return strictest
 
@@ -89,7 +91,17 @@ class Permissions:
         if outcome == "deny":
             return Verdict("deny", LAYER, f"policy operation denied: {self._name!r} does {name!r}", rule, details)
         reason = f"{self._name!r} does {name!r}, which needs an approval"
-        return Verdict("ask", LAYER, reason, rule, details, permission.approvers, permission.ask_seconds)
+        return Verdict(
+            "ask",
+            LAYER,
+            reason,
+            rule,
+            details,
+            permission.approvers,
+            permission.ask_seconds,
+            permission.required_approvals,
+            permission.four_eyes,
+        )
 
     def _required(self, action: str) -> tuple[str, ...]:
         return (permission_token(f"tool:{self._tool}:{action}"), *self._capabilities)
