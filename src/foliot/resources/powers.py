@@ -161,7 +161,8 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "model_settings.stop model_settings.seed model_settings.reasoning_effort model_settings.tool_choice "
                 "model_settings.extra description prompt memory.allow memory.type memory.provider execution.profile "
                 "execution.required_output_markers execution.duplicate_tool_call_policy "
-                "execution.on_contract_violation execution.tool_use_behavior execution.on_denied execution.on_expiry limits.max_steps "
+                "execution.on_contract_violation execution.tool_use_behavior execution.on_denied "
+                "execution.on_expiry limits.max_steps "
                 "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
                 "output_schema",
             ),
@@ -275,7 +276,8 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         ("approver",),
         _all(
             "consents",
-            "task_ref run call_id tool operation_class agent input arguments arguments_digest reason approvers required_approvals four_eyes asked_by ttl "
+            "task_ref run call_id tool operation_class agent input arguments arguments_digest reason approvers "
+            "required_approvals four_eyes asked_by ttl "
             "standing when max_uses",
         ),
     ),
