@@ -10,8 +10,8 @@ from foliot.errors import InvalidInput
 
 # What can be typed again, stands in a path, and cannot be taken for an option.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
-# How ids begin that follow from names: turns of conversations, requests with a key, children of runs.
-MADE: Final = ("s-", "i-", "sub-")
+# Ids that follow from names: turns of conversations, requests with a key, children of runs.
+_MADE: Final = re.compile(r"s-[0-9a-f]{26}-[0-9]+|i-[0-9a-f]{26}|sub-[0-9a-f]{24}")
 # Lower case without i, l, o, u: nothing to mistake when read aloud or typed from a screen.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -36,11 +36,16 @@ def check_chosen_id(run_id: str) -> None:
     Whoever knows the names would know the id, and could be there before: a turn of a conversation, a child of a run.
     """
     check_run_id(run_id)
-    if run_id.startswith(MADE):
+    if is_made(run_id):
         raise InvalidInput(
             f"{run_id[:80]!r} cannot be chosen as the id of a run",
-            hint=f"ids that begin with {', '.join(MADE)} are made by the server",
+            hint="ids of this form are made by the server; choose another one",
         )
+
+
+def is_made(name: str) -> bool:
+    """Whether the name of a run or task has the form of those that the server makes from other names."""
+    return _MADE.fullmatch(name) is not None
 
 
 def id_from(now: float, chance: int) -> str:

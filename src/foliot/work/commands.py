@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from foliot.engine.ids import is_made
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import NOBODY
 from foliot.resources.durations import seconds
@@ -93,6 +94,7 @@ def command_of(document: Mapping[str, Any]) -> Command:
     retry: dict[str, Any] = {**(spec.get("retry") or {}), **_given(spec.get("message_retry"))}
     needs: dict[str, Any] = spec.get("requirements") or {}
     check_labels(metadata.get("labels") or ())
+    check_chosen_name(metadata["name"])
     return Command(
         target_kind="system" if spec.get("system") else "agent",
         target=spec.get("system") or spec.get("agent", ""),
@@ -114,6 +116,15 @@ def command_of(document: Mapping[str, Any]) -> Command:
             non_retryable=tuple(retry.get("non_retryable") or ()),
         ),
     )
+
+
+def check_chosen_name(name: str) -> None:
+    """Raises `InvalidInput` for the name of a task that a caller cannot choose: somebody's conversation goes by it."""
+    if is_made(name):
+        raise InvalidInput(
+            f"{name[:80]!r} cannot be chosen as the name of a task",
+            hint="names of this form are made by the server; choose another one",
+        )
 
 
 def from_template(template: Mapping[str, Any], given: Command) -> Command:

@@ -28,6 +28,7 @@ from foliot.server.openai.conversations import (
     history_of,
     last_turn,
     load_visible,
+    no_response,
     parse_response,
     run_response,
     task_history,
@@ -79,7 +80,7 @@ async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *,
     session = Session(asker.caller.name, target, named) if named else None
     previous, turn = await _previous(runtime, asker, order, target, session)
     if previous and not parse_response(previous).is_task:
-        gone_on = await _answered(runtime, drives, asker, order, previous)
+        gone_on = await _answered(runtime, drives, asker, order, previous, target)
         if gone_on is not None:
             return gone_on
     before, said = order.conversation.split(param)
@@ -169,18 +170,26 @@ async def _history(runtime: Runtime, caller: Caller, previous: str, target: Targ
         return ()
     ref = parse_response(previous)
     if ref.is_task:
-        caller.require("reader", ref.namespace)
+        caller.require("reader", ref.namespace, missing=no_response(previous).message)
+        _check_namespace(ref.namespace, target)
         return await task_history(runtime, ref.namespace, ref.name)
     info, state = await load_visible(runtime, caller, ref.name)
-    if info.namespace != target.namespace:
-        raise BadRequest("a conversation stays in its namespace", param="previous_response_id")
+    _check_namespace(info.namespace, target)
     return history_of(info, state, target)
 
 
-async def _answered(runtime: Runtime, drives: Drives, asker: Asker, order: Order, previous: str) -> Begun | None:
+def _check_namespace(namespace: str, target: Target) -> None:
+    if namespace != target.namespace:
+        raise BadRequest("a conversation stays in its namespace", param="previous_response_id")
+
+
+async def _answered(
+    runtime: Runtime, drives: Drives, asker: Asker, order: Order, previous: str, target: Target
+) -> Begun | None:
     """Go on with a run that waits for what the request says: decisions about calls, or the answer to a question."""
     caller = asker.caller
     info, state = await load_visible(runtime, caller, parse_response(previous).name)
+    _check_namespace(info.namespace, target)
     waiting = state.waiting if state.ended is None else None
     if waiting is None or info.phase != "waiting":
         if order.conversation.approvals:

@@ -16,7 +16,7 @@ from foliot.kernel.messages import Message, Text
 from foliot.kernel.state import State
 from foliot.runtime import Runtime
 from foliot.server.access.identity import Caller
-from foliot.server.engagements import derived_id
+from foliot.server.engagements import CALLER_LABEL, derived_id
 from foliot.server.targets import Target
 from foliot.store.runs import RunInfo
 from foliot.store.tasks import ENDED
@@ -92,30 +92,31 @@ class Session:
 
 async def last_turn(runtime: Runtime, session: Session) -> int:
     """How many turns a session has had: few looks, however many there are."""
-    target = session.target
-    if not await _is_there(runtime, target, session.turn(1)):
+    if not await _is_there(runtime, session, 1):
         return 0
     low, high = 1, 2
-    while high <= MOST_TURNS and await _is_there(runtime, target, session.turn(high)):
+    while high <= MOST_TURNS and await _is_there(runtime, session, high):
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        if await _is_there(runtime, target, session.turn(middle)):
+        if await _is_there(runtime, session, middle):
             low = middle
         else:
             high = middle
     return low
 
 
-async def _is_there(runtime: Runtime, target: Target, id: str) -> bool:
+async def _is_there(runtime: Runtime, session: Session, turn: int) -> bool:
+    """Whether the session has had this turn. Work that another has begun under its id is none of its turns."""
+    target, id = session.target, session.turn(turn)
     try:
         if target.kind == "system":
-            await runtime.tasking.tasks.get(target.namespace, id)
+            found = await runtime.tasking.tasks.get(target.namespace, id)
         else:
-            await runtime.runs.journal.get(id)
+            found = await runtime.runs.journal.get(id)
     except NotFound:
         return False
-    return True
+    return (found.namespace, found.labels.get(CALLER_LABEL)) == (target.namespace, session.caller)
 
 
 def history_of(info: RunInfo, state: State, target: Target) -> tuple[Message, ...]:

@@ -51,6 +51,7 @@ from foliot.server.streams.following import task_batches
 from foliot.server.streams.sse import frame
 from foliot.store.base import Page
 from foliot.work.base import Command
+from foliot.work.commands import check_chosen_name
 from foliot.work.listing import cursor_of
 
 router = new_router("work")
@@ -135,6 +136,7 @@ async def submit(
         raise InvalidInput("the namespace of the command is not that of the request")
     key = one_key(idempotency_key, command.idempotency_key)
     check_labels(command.labels)
+    check_chosen_name(command.name)
     check_spawner(command.spawned_by)
     identity = caller.identity(command.namespace, "http", user=command.user)
     command = msgspec.structs.replace(command, by=caller.name, user="", identity=identity, idempotency_key=key)
