@@ -24,9 +24,9 @@ from foliot.runtime import Runtime
 from foliot.server.access.auth import TokenAuth
 from foliot.server.access.oidc_claims import Reading
 from foliot.server.access.passwords import Passwords
-from foliot.server.access.permissions import RULES
 from foliot.server.app import create_app
 from foliot.server.edge.serving import HttpServer, Listen
+from foliot.server.route_table import ROUTES
 from foliot.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Filter
@@ -72,7 +72,7 @@ def _filled(path: str) -> str:
     return "/".join("x" if part.startswith("{") else part for part in path.split("/"))
 
 
-PRIVATE = sorted((method, path) for (method, path), rule in RULES.items() if rule.where != "public")
+PRIVATE = sorted((method, path) for (method, path), row in ROUTES.items() if row.rule.where != "public")
 
 
 async def test_no_route_that_is_not_public_answers_somebody_without_a_credential(app: FastAPI) -> None:

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from foliot.runtime import Runtime
 from foliot.server.access.auth import TokenAuth
 from foliot.server.access.guard import all_routes
-from foliot.server.access.permissions import RULES
 from foliot.server.app import create_app
+from foliot.server.route_table import ROUTES
 from foliot.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Put
@@ -101,7 +101,7 @@ async def test_every_route_refuses_somebody_without_a_token(
     await token(runtime, "reader", spaces=("a",))
 
     for _, method, path, _ in all_routes(app):
-        if RULES[method, path].where == "public" or method == "*":
+        if ROUTES[method, path].rule.where == "public" or method == "*":
             continue
         concrete = path.replace("{kind}", "agents").replace("{", "").replace("}", "")
         answer = await http.request(method, concrete)

@@ -14,9 +14,9 @@ import pytest
 
 from foliot.runtime import Runtime
 from foliot.server.access.auth import TokenAuth
-from foliot.server.access.permissions import RULES
 from foliot.server.app import create_app
 from foliot.server.edge.serving import HttpServer, Listen
+from foliot.server.route_table import ROUTES
 from foliot.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Filter
@@ -137,8 +137,8 @@ FORMS: dict[str, Any] = {
 }
 TABLE = sorted(
     (method, path)
-    for method, path in RULES
-    if method != "*" and RULES[method, path].where != "public" and not path.startswith(("/v1/auth", "/v1/tokens"))
+    for method, path in ROUTES
+    if method != "*" and ROUTES[method, path].rule.where != "public" and not path.startswith(("/v1/auth", "/v1/tokens"))
 )
 
 

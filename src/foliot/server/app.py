@@ -3,7 +3,7 @@
     app = create_app(runtime, settings=settings, auth=auth)
 
 The runtime must be open, and stays the caller's to close. A router is added by a line in `ROUTERS`, and its routes by
-rows in permissions.py.
+rows in route_table.py.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ABOUT: Final[dict[str, Any]] = {
 
 
 def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> FastAPI:
-    """The server of an open runtime. Raises `FoliotError` when a route is not in the table of permissions."""
+    """The server of an open runtime. Raises `FoliotError` when handlers and the route table do not match."""
     limits = limits or Limits()
     services = Services(runtime, settings, auth, _client(runtime, settings))
     services.rates = Rates(limits.rate, limits.burst, limits.auth_failures)

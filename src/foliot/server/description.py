@@ -1,8 +1,8 @@
 """The description of the API, OpenAPI 3.1: what the framework knows of the routes, and what only we know.
 
 Bodies are read by the rooms below and not by the framework, answers are documents that nobody validates a second time,
-errors are problems, and who may call what stands in the table of permissions. All of it is added here, from where it is
-defined; `foliot.server.describing` has what is defined nowhere else.
+errors are problems, and what a route is stands in the route table. All of it is added here, from where it is defined;
+`foliot.server.describing` has what is defined nowhere else.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import re
 from typing import Any, Final, cast
 
 from fastapi import FastAPI
+from msgspec import Struct
 
-from foliot.server.access.permissions import RULES, Rule
+from foliot.server.access.permissions import Rule
 from foliot.server.describing import access, events, kinds, operating, shapes, work_shapes
 from foliot.server.describing.failures import failures, responses
 from foliot.server.describing.kinds import ANY_KIND, expanded
-from foliot.server.describing.operations import FORMS, OPERATIONS, otherwise
+from foliot.server.describing.operation import Operation
 from foliot.server.describing.schema import TEXT, ref
-from foliot.server.describing.told import Told
 from foliot.server.keys.answering import KEY
-from foliot.server.keys.table import keeps_answers
 from foliot.server.problems import MEDIA_TYPE
+from foliot.server.route_table import ROUTES, Row
 
 # As the description writes paths: without how a parameter is matched.
-PLAIN_RULES: Final = {(method, re.sub(r":\w+}", "}", path)): rule for (method, path), rule in RULES.items()}
+ROWS: Final = {(method, re.sub(r":\w+}", "}", path)): row for (method, path), row in ROUTES.items()}
 SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {"session": []}]
 SCHEMES: Final = {
     "token": {"type": "http", "scheme": "bearer", "bearerFormat": "fol_…"},
@@ -50,22 +50,31 @@ def _completed(described: dict[str, Any]) -> dict[str, Any]:
         del paths[path]
     for path, item in paths.items():
         for method, operation in item.items():
-            told = OPERATIONS.get((method, path)) or otherwise(method, path)
-            keyed = method == "post" and keeps_answers(path)
-            _complete(path, operation, told, PLAIN_RULES[method.upper(), path], keyed=keyed)
-    for method, path, route, operation, told in of_kinds:
-        rule = PLAIN_RULES[method.upper(), route]
-        plural = path.split("/")[2]
-        keyed = method == "post" and keeps_answers(path)
-        _complete(path, operation, told, Rule(rule.where, rule.kinds.get(plural, rule.role)), keyed=keyed)
+            row = ROWS[method.upper(), path]
+            _complete(path, operation, row.described(), row.rule, keyed=_is_keyed(row))
+    for method, path, route, operation, kind in of_kinds:
+        row = ROWS[method.upper(), route]
+        rule = Rule(row.rule.where, row.rule.kinds.get(kind.plural, row.rule.role))
+        _complete(path, operation, row.described(kind), rule, keyed=_is_keyed(row))
         paths.setdefault(path, {})[method] = operation
     described["paths"] = dict(sorted(paths.items()))
     described["tags"] = [{"name": tag} for tag in sorted(_tags(described["paths"]))]
     components = described.setdefault("components", {})
-    components["schemas"] = {**kinds.schemas(), **work_shapes.derived(*FORMS), **_written()}
+    components["schemas"] = {**kinds.schemas(), **work_shapes.derived(*forms()), **_written()}
     components["responses"] = responses()
     components["securitySchemes"] = dict(SCHEMES)
     return described
+
+
+def forms() -> list[type[Struct]]:
+    """Return the classes of all bodies that have one, each once."""
+    operations = (row.operation for row in ROUTES.values())
+    bodies = (each.body for each in operations if isinstance(each, Operation) and each.body is not None)
+    return [*dict.fromkeys(shape for body in bodies if (shape := body.shape()) is not None)]
+
+
+def _is_keyed(row: Row) -> bool:
+    return row.key is not None and row.key.kept
 
 
 def _written() -> dict[str, Any]:
@@ -73,7 +82,7 @@ def _written() -> dict[str, Any]:
     return {**own, **shapes.SHAPES, **shapes.OPENAI, **work_shapes.SHAPES, **events.SHAPES}
 
 
-def _complete(path: str, operation: dict[str, Any], told: Told, rule: Rule, *, keyed: bool) -> None:
+def _complete(path: str, operation: dict[str, Any], told: Operation, rule: Rule, *, keyed: bool) -> None:
     operation["operationId"] = told.id
     operation["security"] = [] if rule.where == "public" else list(SECURITY)
     if rule.where != "public":
@@ -83,7 +92,7 @@ def _complete(path: str, operation: dict[str, Any], told: Told, rule: Rule, *, k
         operation["requestBody"] = told.body.described()
     given = cast("dict[str, Any]", operation["responses"])
     own = {code: each for code, each in given.items() if code != "422" and _says_something(each)}
-    told_of = failures(path, rule, body=told.body is not None, more=(*told.fails, *((409,) if keyed else ())))
+    told_of = failures(path, rule.where, body=told.body is not None, more=(*told.fails, *((409,) if keyed else ())))
     operation["responses"] = {**told_of, **told.responses(), **own}
     for code in told.others.keys() & told_of.keys():  # before it comes to that, it may be refused as any other
         operation["responses"][code]["content"][MEDIA_TYPE] = {"schema": ref("Problem")}

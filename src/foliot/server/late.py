@@ -3,7 +3,7 @@
 FastAPI reads the signature of an endpoint, makes a field of each of its parameters and compiles a handler when a route
 is declared. With a hundred routes that is a third of the time until a server is ready, and most servers never use
 most of them. The path and the methods are there from the beginning, so that finding a route, guarding it and checking
-it against the table of permissions cost nothing of the kind.
+it against the route table cost nothing of the kind.
 
 A mistake in a declaration shows with its first request. So the tests ask for the description, which looks at all.
 """

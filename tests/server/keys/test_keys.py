@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,8 +17,9 @@ from foliot.runtime import Runtime
 from foliot.server.access.guard import all_routes
 from foliot.server.access.identity import Caller, granted
 from foliot.server.context import CALLER
+from foliot.server.description import ROWS
 from foliot.server.keys.answering import answer_once
-from foliot.server.keys.table import AGAIN, APART, keeps_answers
+from foliot.server.route_table import ROUTES, KeyRule
 from foliot.store.access.request_keys import HELD, KEPT, Claimed, Kept, OtherRequest, SqlRequestKeys, UnderWay
 from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.open import open_database
@@ -32,6 +34,12 @@ def keyed(key: str = "k1") -> dict[str, str]:
 
 async def said(runtime: Runtime, run_id: str) -> list[str]:
     return [event.message.text for _, event in await runtime.runs.facts(run_id) if isinstance(event, InputReceived)]
+
+
+def kept(path: str) -> bool:
+    """Whether the POST of a path, as it is declared or as it is described, keeps its answers."""
+    row = ROWS.get(("POST", re.sub(r":\w+}", "}", path))) or ROWS["POST", "/v1/{kind}"]
+    return row.key is not None and row.key.kept
 
 
 def posts(app: FastAPI) -> list[str]:
@@ -49,7 +57,7 @@ async def test_every_post_takes_a_key_or_says_why_not(app: FastAPI, http: httpx.
 
     silent: list[str] = []
     for path in posts(app):
-        if path in APART:
+        if not kept(path):
             continue
         address = path.replace("{kind}", "agents").replace(":path}", "}")
         for word in ("name", "run_id", "id", "response_id", "username"):
@@ -61,13 +69,11 @@ async def test_every_post_takes_a_key_or_says_why_not(app: FastAPI, http: httpx.
     assert silent == []
 
 
-def test_the_lists_of_routes_name_routes_and_reasons(app: FastAPI) -> None:
-    there = set(posts(app))
+def test_a_route_that_keeps_no_answers_says_why() -> None:
+    rules = [row.key for row in ROUTES.values() if row.key is not None]
 
-    assert {*APART, *AGAIN} - there == set(), "routes that there are not"
-    assert AGAIN.isdisjoint(APART)
-    assert all(len(reason) > 10 for reason in APART.values())
-    assert not keeps_answers("/v1/tool-callbacks/{request_id}"), "as it is described"
+    assert all((len(rule.why) > 10) == (not rule.kept) for rule in rules)
+    assert all(rule.kept for rule in rules if rule.again)
 
 
 def test_the_description_tells_of_the_key_wherever_there_is_one(app: FastAPI) -> None:
@@ -77,8 +83,8 @@ def test_the_description_tells_of_the_key_wherever_there_is_one(app: FastAPI) ->
         if "post" not in item or path in ("/v1/tasks", "/v1/work/tasks", "/v1/chat/completions", "/v1/responses"):
             continue
         told = [each["name"] for each in item["post"]["parameters"]]
-        assert told.count("Idempotency-Key") == int(keeps_answers(path)), path
-        if keeps_answers(path):
+        assert told.count("Idempotency-Key") == int(kept(path)), path
+        if kept(path):
             assert "409" in item["post"]["responses"], path
 
 
@@ -263,7 +269,7 @@ async def test_whoever_asks_while_it_is_under_way_waits_for_the_answer(app: Fast
             "headers": [(b"idempotency-key", b"k")],
             CALLER: Caller("ann", "token", granted(("*",), ("operator",))),
         }
-        await answer_once("/v1/slow", slow, scope, receive, send)
+        await answer_once(KeyRule(kept=True), slow, scope, receive, send)
         return sent[-1]["body"]
 
     async with asyncio.timeout(30):

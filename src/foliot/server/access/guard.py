@@ -1,13 +1,14 @@
-"""Stands in front of every route: finds out who calls, and looks the route up in the table of permissions.
+"""Stands in front of every route: finds out who calls, and whether the row of the route lets them pass.
 
-It runs before parameters are parsed and before a body is read. Deny by default is kept twice: an application with a
-route that has no row does not start (`check_routes`), and a request that finds none is refused.
+It runs before parameters are parsed and before a body is read. Deny by default: a handler without a row cannot be
+registered, a row without a handler keeps the application from starting (`check_routes`), and a request that finds no
+route reaches none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import iter_route_contexts
@@ -16,33 +17,38 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from foliot.errors import Denied, FoliotError
 from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller
-from foliot.server.access.permissions import RULES, Rule
+from foliot.server.access.permissions import Rule
 from foliot.server.context import CALLER, Services
 from foliot.server.edge.query import NAMESPACE, check_names, query_of
 from foliot.server.errors import MethodNotAllowed
 from foliot.server.keys.answering import answer_once
 from foliot.server.late import LateRoute
+from foliot.server.route_table import ROUTES, Row
 
 DEFAULT: Final = "default"
 # Where a route that knows the namespace only later finds the role that it must ask for.
 ROLE: Final = "foliot.role"
+_HINT: Final = "see server/route_table.py"
 
 
 class GuardedRoute(LateRoute):
-    """A route that nobody passes whom the table does not let through."""
+    """A route that nobody passes whom its row of the route table does not let through."""
 
-    _known: frozenset[str] | None = None
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        """Raise `FoliotError` for a handler without a row: it is never registered."""
+        super().__init__(path, endpoint, **options)
+        self.rows = {method: _row(method, path) for method in self.methods}
+        self._known: frozenset[str] | None = None
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope["method"]
-        if method not in (self.methods or ()):  # a router tries routes of other methods too
-            raise MethodNotAllowed("this cannot be done here", allow=", ".join(sorted(self.methods or ())))
-        rule = _rule(method, self.path)
-        await admit(scope, rule)
+        row = self.rows.get(scope["method"])
+        if row is None:  # a router tries routes of other methods too
+            raise MethodNotAllowed("this cannot be done here", allow=", ".join(sorted(self.rows)))
+        await admit(scope, row.rule)
         if query_of(scope):
-            check_names(scope, self._names(rule), others=rule.others)
-        if method == "POST":
-            await answer_once(self.path, super().handle, scope, receive, send)
+            check_names(scope, self._names(row.rule), others=row.rule.others)
+        if row.key is not None:
+            await answer_once(row.key, super().handle, scope, receive, send)
         else:
             await super().handle(scope, receive, send)
 
@@ -58,10 +64,11 @@ class GuardedApp:
 
     def __init__(self, path: str, app: ASGIApp) -> None:
         self.path = path
+        self._row = _row("*", path)
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await admit(scope, _rule("*", self.path))
+        await admit(scope, self._row.rule)
         await self._app(scope, receive, send)
 
 
@@ -98,12 +105,15 @@ def namespace_of(scope: Scope) -> str:
 
 
 def check_routes(app: FastAPI) -> None:
-    """Raises `FoliotError` for a route that the table does not speak of, or that has no guard."""
+    """Raises `FoliotError` for a route that has no guard, or no row, and for a row that has no handler."""
+    found: set[tuple[str, str]] = set()
     for what, method, path, guarded in all_routes(app):
         if not guarded:
             raise FoliotError(f"{what} is not guarded", hint="make its router with server.access.guard.new_router()")
-        if (method, path) not in RULES:
-            raise FoliotError(f"{what} has no row in the table of permissions", hint="see server/access/permissions.py")
+        _row(method, path)
+        found.add((method, path))
+    for method, path in ROUTES.keys() - found:
+        raise FoliotError(f"{method} {path} has a row and no handler", hint=_HINT)
 
 
 def all_routes(app: FastAPI) -> Iterator[tuple[str, str, str, bool]]:
@@ -120,8 +130,10 @@ def all_routes(app: FastAPI) -> Iterator[tuple[str, str, str, bool]]:
             yield f"the route {method} {path}", method, path, guarded
 
 
-def _rule(method: str, path: str) -> Rule:
-    rule = RULES.get((method, path))
-    if rule is None:
-        raise Denied("nobody may call this", hint="it is not in the table of permissions")
-    return rule
+def _row(method: str, path: str) -> Row:
+    row = ROUTES.get((method, path))
+    if row is None:
+        raise FoliotError(f"the route {method} {path} has no row", hint=_HINT)
+    if (method == "POST") != (row.key is not None):
+        raise FoliotError(f"{method} {path}: a POST, and nothing else, says what a key means", hint=_HINT)
+    return row

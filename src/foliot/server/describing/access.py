@@ -1,4 +1,4 @@
-"""The operations on who one is: logging in, accounts, tokens."""
+"""What is answered about who one is: logins, accounts, tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from foliot.server.describing.schema import COUNT, TEXT, TIME, YES_NO, Schema, listof, ref, shape
-from foliot.server.describing.told import Told, form
-from foliot.server.routes import auth, tokens, users
 
 _ROLES: Final[Schema] = {"type": "object", "additionalProperties": listof(TEXT)}
 _TOKEN: Final[Mapping[str, Schema]] = {
@@ -55,41 +53,3 @@ SHAPES: Final[dict[str, Schema]] = {
     "UserList": shape({"items": listof(ref("User"))}),
     "TokenList": shape({"items": listof(ref("Token"))}),
 }
-
-OPERATIONS: Final[Mapping[tuple[str, str], Told]] = {
-    ("get", "/v1/auth/me"): Told("getMe", ref("Me")),
-    ("get", "/v1/auth/config"): Told("getLoginConfig", ref("LoginConfig")),
-    ("post", "/v1/auth/setup"): Told(
-        "setUp", ref("FirstUser"), codes=("201",), body=form(auth.SetUp), fails=(403, 409, 415)
-    ),
-    ("post", "/v1/auth/login"): Told("logIn", ref("Me"), body=form(auth.Login), fails=(401, 403, 409, 415)),
-    ("post", "/v1/auth/logout"): Told("logOut", ref("LoggedOut"), fails=(403,)),
-    ("get", "/v1/auth/oidc/login"): Told("beginOidcLogin", codes=("303",)),
-    ("get", "/v1/auth/oidc/callback"): Told("endOidcLogin", codes=("303",), fails=(401, 403)),
-    ("post", "/v1/auth/change-password"): Told(
-        "changePassword", ref("PasswordChanged"), body=form(auth.ChangePassword), fails=(409,)
-    ),
-    ("post", "/v1/auth/admin/reset-password"): Told(
-        "resetPassword", ref("PasswordChanged"), body=form(auth.ResetPassword)
-    ),
-    ("get", "/v1/users"): Told("listUsers", ref("UserList")),
-    ("post", "/v1/users"): Told("createUser", ref("User"), codes=("201",), body=form(users.NewUser), fails=(409,)),
-    ("put", "/v1/users/{username}/roles"): Told("setUserRoles", ref("User"), body=form(users.UserRoles), fails=(409,)),
-    ("post", "/v1/users/{username}/disable"): Told("disableUser", ref("User"), fails=(409,)),
-    ("post", "/v1/users/{username}/enable"): Told("enableUser", ref("User"), fails=(409,)),
-    ("get", "/v1/tokens"): Told("listTokens", ref("TokenList")),
-    ("post", "/v1/tokens"): Told(
-        "createToken", ref("NewTokenText"), codes=("201",), body=form(tokens.NewToken), fails=(409,)
-    ),
-    ("delete", "/v1/tokens/{token_id}"): Told("revokeToken", ref("Token")),
-}
-
-FORMS: Final = (
-    auth.SetUp,
-    auth.Login,
-    auth.ChangePassword,
-    auth.ResetPassword,
-    tokens.NewToken,
-    users.NewUser,
-    users.UserRoles,
-)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from foliot.server.access.permissions import Rule
 from foliot.server.describing.schema import SCHEMAS, TEXT, Schema, ref
 from foliot.server.problems import MEDIA_TYPE
 
@@ -55,12 +54,12 @@ def responses() -> dict[str, Any]:
     return made
 
 
-def failures(path: str, rule: Rule, *, body: bool, more: Iterable[int]) -> dict[str, Any]:
-    """The responses of an operation that are failures, by status."""
+def failures(path: str, where: str, *, body: bool, more: Iterable[int]) -> dict[str, Any]:
+    """The responses of an operation that are failures, by status. `where` is that of its rule."""
     found = {*ALWAYS, *more}
-    if rule.where != "public":
+    if where != "public":
         found |= {401, 403}
-    if rule.where in ("everywhere", "named", "inside") or "{" in path:
+    if where in ("everywhere", "named", "inside") or "{" in path:
         found.add(404)
     if path.startswith("/v1/work/"):  # where parameters are looked at by the rooms below
         found.add(422)

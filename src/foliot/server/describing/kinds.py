@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from foliot.resources.kinds import KINDS, Kind
 from foliot.resources.schema import bundle_schema
-from foliot.server.describing.operations import RESOURCES, Told
 from foliot.server.describing.schema import ANYTHING, TEXT, Schema, listof, moved, ref, shape
 from foliot.server.naming import NOT_EDITED
 from foliot.server.routes.resources import WITHOUT_STATUS
@@ -21,8 +20,8 @@ ANY_KIND: Final = "/v1/{kind}"
 _MASKED: Final = {"type": "object", "additionalProperties": {"type": "string", "pattern": "^[*]{3}"}}
 
 
-def expanded(paths: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, Any], Told]]:
-    """Each operation of each kind: method, path, the path of its route, the operation, and what is told of it."""
+def expanded(paths: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, Any], Kind]]:
+    """Each operation of each kind: method, path, the path of its route, the operation, and the kind."""
     for path, item in paths.items():
         if not path.startswith(ANY_KIND):
             continue
@@ -31,7 +30,7 @@ def expanded(paths: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, A
                 own = path.replace("{kind}", kind.plural)
                 if method in paths.get(own, {}) or not _has(kind, method, path):
                     continue
-                yield method, own, path, _of(kind, operation), RESOURCES[method, path](kind)
+                yield method, own, path, _of(kind, operation), kind
 
 
 def _has(kind: Kind, method: str, path: str) -> bool:

@@ -21,7 +21,7 @@ from foliot.errors import Conflict, FoliotError, OutcomeUnknown
 from foliot.server.bodies import replayed
 from foliot.server.context import CALLER, Services
 from foliot.server.errors import BadParameter
-from foliot.server.keys.table import AGAIN, keeps_answers
+from foliot.server.route_table import KeyRule
 from foliot.stopping import stop_tasks
 from foliot.store.access.request_keys import HELD, Claimed, Kept, OtherRequest, SqlRequestKeys, UnderWay
 
@@ -40,9 +40,9 @@ _NOT_KEPT: Final = frozenset({"content-length", "date", "x-request-id"})
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-async def answer_once(path: str, app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    """Have `app` answer a POST to the route of this path: by its key, if it has one and the route keeps answers."""
-    key = key_of(scope) if keeps_answers(path) else None
+async def answer_once(rule: KeyRule, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Have `app` answer a POST: by its key, if it has one and the route keeps answers."""
+    key = key_of(scope) if rule.kept else None
     if key is None:
         await app(scope, receive, send)
         return
@@ -53,7 +53,7 @@ async def answer_once(path: str, app: App, scope: Scope, receive: Receive, send:
     found = await _claimed(services, keys, scope[CALLER].principal, key, _digest(key, scope, body))
     if isinstance(found, Kept):
         await _send(found, send, REPEATED)
-    elif found.broken and path not in AGAIN:
+    elif found.broken and not rule.again:
         await _give_up(keys, found)
         raise OutcomeUnknown(
             "a server stopped in the middle of this request: whether it was done is not known",

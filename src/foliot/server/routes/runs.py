@@ -23,6 +23,7 @@ from foliot.server.errors import BadParameter
 from foliot.server.keys.answering import id_by_key
 from foliot.server.naming import Limit, Namespace, last_event
 from foliot.server.responses import Json
+from foliot.server.routes.tasks import Reason
 from foliot.server.streams.following import event_data, run_frames
 from foliot.store.journal import ALL_PHASES
 from foliot.store.runs import Phase, RunInfo
@@ -31,10 +32,6 @@ router = new_router("runs")
 
 Before = Annotated[str | None, Query(description="`continue` of the page before.")]
 Seq = Annotated[int, Query(ge=0, lt=2**53, description="Only events behind this number.")]
-
-
-class Reason(Struct, forbid_unknown_fields=True):
-    reason: str = ""
 
 
 class Said(Struct, forbid_unknown_fields=True):

@@ -1,9 +1,10 @@
-"""What is told of one operation beside what its signature says."""
+"""One operation in the description of the API: what its handler's signature does not say."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -29,7 +30,7 @@ ETAG: Final = {"ETag": {"schema": TEXT, "required": True, "description": "The ve
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Operation:
     """`id` is the operationId, and never changes. `answer` is the schema of success, `events` those of a stream.
 
     `body` is what it takes; `fails` are statuses beside those that every route of its sort can give.
@@ -67,20 +68,37 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The content type is not looked at: a body that is JSON is told as JSON, and a manifest also as YAML."""
+    """The content type is not looked at: a body that is JSON is told as JSON, and a manifest also as YAML.
+
+    `form` is where the class of a JSON body is defined, which then says whether it is `required`.
+    """
 
     schema: Schema
     kind: Literal["json", "manifest"] = "json"
     required: bool = True
+    form: str = ""
 
     def described(self) -> dict[str, Any]:
         content: dict[str, Any] = {JSON: {"schema": self.schema}}
         if self.kind == "manifest":
             content["application/yaml"] = {"schema": self.schema}
-        return {"required": self.required, "content": content}
+        return {"required": self._is_required() if self.form else self.required, "content": content}
+
+    def shape(self) -> type[msgspec.Struct] | None:
+        """Return the class of a body that has one."""
+        if not self.form:
+            return None
+        module, _, name = self.form.partition(":")
+        return getattr(import_module(f"foliot.{module}"), name)
+
+    def _is_required(self) -> bool:
+        """Whether there is something in the form that must be given."""
+        shape = self.shape()
+        assert shape is not None, "asked only of forms"
+        own = msgspec.json.schema(shape).get("$defs", {}).get(shape.__name__, {})
+        return bool(own.get("required"))
 
 
-def form(shape: type[msgspec.Struct]) -> Body:
-    """A body of JSON in a shape that is defined where it is read; it may be left out when nothing in it must be."""
-    own = msgspec.json.schema(shape).get("$defs", {}).get(shape.__name__, {})
-    return Body(ref(shape.__name__), required=bool(own.get("required")))
+def form(place: str) -> Body:
+    """Return a body of JSON in a form that is defined where it is read, such as `work.base:Command`."""
+    return Body(ref(place.rpartition(":")[2]), form=place)

@@ -1,0 +1,583 @@
+"""The routes of the server: one row for each method and path says everything about it that is not its handler.
+
+A row has who may call it and where (`Rule`), what is told of it in the description of the API (`Operation`), and, for a
+POST, what an `Idempotency-Key` means (`KeyRule`). The guard, the idempotency keys, the description and the registration
+of handlers all read it here, so they cannot disagree. A handler without a row does not start, nor a row without a
+handler.
+
+Parameters of paths, queries and headers are in the signatures of the handlers, which check them. Forms of bodies are
+named by their place and loaded for the description alone: handlers import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from foliot.resources.kinds import KINDS, Kind
+from foliot.server.access.permissions import (
+    ANYONE,
+    CONSENT,
+    DECLARE,
+    LISTED,
+    LOOK,
+    OPERATE,
+    PROBED,
+    PUBLIC,
+    READ,
+    STEER,
+    WRITE,
+    Rule,
+)
+from foliot.server.describing.events import HAPPENED, RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
+from foliot.server.describing.operation import Body, Operation, form
+from foliot.server.describing.schema import ANYTHING, COUNT, TEXT, YES_NO, Schema, listof, maybe, ref, shape
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """What an `Idempotency-Key` means for a POST. `kept`: its answer is kept under the key of its caller.
+
+    A request may be broken off when its server dies: whether it was done is then not known. With `again` it is done
+    again when it is asked again, because what it does cannot be done twice; all others say that it is not known. Where
+    answers are not kept, `why` says why.
+    """
+
+    kept: bool
+    again: bool = False
+    why: str = ""
+
+
+KEPT: Final = KeyRule(kept=True)
+# Done twice is done once: it sets something, names what it makes, or finds that it was done before.
+AGAIN: Final = KeyRule(kept=True, again=True)
+
+
+def apart(why: str) -> KeyRule:
+    """Return the rule of a route for which the header means something else, or nothing."""
+    return KeyRule(kept=False, why=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One route. The `operation` of a route for all kinds is made for each kind; None for one that is not described."""
+
+    rule: Rule
+    operation: Operation | Callable[[Kind], Operation] | None = None
+    key: KeyRule | None = None
+
+    def described(self, kind: Kind | None = None) -> Operation:
+        """Return what is told of the route, for this kind if it is one for all kinds."""
+        operation = self.operation
+        if callable(operation):
+            assert kind is not None, "asked for one kind at a time"
+            return operation(kind)
+        assert operation is not None, "a route that is described has an operation"
+        return operation
+
+
+_NAMESPACE: Final = ("namespace",)
+_ANY: Final[Schema] = {"oneOf": [ref(name) for name in KINDS]}
+_BUNDLE: Final = Body({"anyOf": [_ANY, ref("ManifestList")]}, "manifest")
+_TASK: Final = ref("StoredTask")
+# With these a delivery to a webhook is refused in a shape of its own.
+_REFUSED: Final = ("400", "401", "403", "404", "409", "413", "422", "429", "500")
+_APPROVAL: Final = ref("StoredToolApproval")
+_ACT: Final = form("server.routes.work_tasks:Act")
+_RUN: Final = ref("RunInfo")
+_SCHEDULE: Final = ref("StoredTaskSchedule")
+_WEBHOOK: Final = ref("StoredTaskWebhook")
+_SOUGHT: Final = (409, 422)
+_CLASH: Final = (409,)
+
+
+def _named(kind: Kind) -> str:
+    return "".join(word.capitalize() for word in kind.plural.split("-"))
+
+
+def _deleted(kind: Kind) -> Operation:
+    if kind.name == "McpServer":  # answers with its name, as it always did
+        return Operation("deleteMcpServer", ref("Deleted"), fails=(409, 412))
+    return Operation(f"delete{kind.name}", codes=("204",), fails=(409, 412))
+
+
+def _made(kind: Kind) -> Operation:
+    body = Body(ref(f"{kind.name}Body"), "manifest")
+    answer = ref(f"Stored{kind.name}")
+    return Operation(f"create{kind.name}", answer, codes=("200", "201"), body=body, fails=(404, 409, 412), tagged=True)
+
+
+ROUTES: Final[Mapping[tuple[str, str], Row]] = {
+    # --- health and the server itself
+    ("GET", "/healthz"): Row(PROBED, Operation("getHealthz", ref("Health"))),
+    ("GET", "/livez"): Row(PROBED, Operation("getLivez", ref("Health"))),
+    ("GET", "/readyz"): Row(PROBED, Operation("getReadyz", ref("Health"), others={"503": ref("Health")})),
+    ("GET", "/metrics"): Row(Rule("everywhere"), Operation("getMetrics", TEXT, media="text/plain")),
+    ("GET", "/v1/health"): Row(ANYONE, Operation("getHealth", ref("DeepHealth"), others={"503": ref("DeepHealth")})),
+    ("GET", "/v1/version"): Row(PUBLIC, Operation("getVersion", ref("Version"))),
+    ("GET", "/openapi.json"): Row(ANYONE),
+    ("GET", "/v1/namespaces"): Row(ANYONE, Operation("listNamespaces", ref("Namespaces"))),
+    ("GET", "/v1/capabilities"): Row(ANYONE, Operation("listCapabilities", ref("Capabilities"))),
+    ("GET", "/v1/workers"): Row(ANYONE, Operation("listWorkers", ref("WorkerList"))),
+    ("GET", "/v1/workers/{name}"): Row(ANYONE, Operation("getWorker", ref("StoredWorker"), tagged=True)),
+    # --- who one is: what is public here is how one comes to be known
+    ("GET", "/v1/auth/me"): Row(ANYONE, Operation("getMe", ref("Me"))),
+    ("GET", "/v1/auth/config"): Row(PUBLIC, Operation("getLoginConfig", ref("LoginConfig"))),
+    ("GET", "/v1/auth/local"): Row(
+        PUBLIC, Operation("introduceServer", shape({"boot": TEXT, "expires_at": COUNT, "proof": TEXT}), fails=(404,))
+    ),
+    ("POST", "/v1/auth/setup"): Row(
+        PUBLIC,
+        Operation(
+            "setUp", ref("FirstUser"), codes=("201",), body=form("server.routes.auth:SetUp"), fails=(403, 409, 415)
+        ),
+        apart("public, and can be done once"),
+    ),
+    ("POST", "/v1/auth/login"): Row(
+        PUBLIC,
+        Operation("logIn", ref("Me"), body=form("server.routes.auth:Login"), fails=(401, 403, 409, 415)),
+        apart("public: each login is a session of its own, whose cookie is told once"),
+    ),
+    ("POST", "/v1/auth/logout"): Row(
+        PUBLIC, Operation("logOut", ref("LoggedOut"), fails=(403,)), apart("public, and done twice is done once")
+    ),
+    ("GET", "/v1/auth/oidc/login"): Row(PUBLIC, Operation("beginOidcLogin", codes=("303",))),
+    ("GET", "/v1/auth/oidc/callback"): Row(
+        Rule("public", query=("code", "error", "iss", "state"), others=True),
+        Operation("endOidcLogin", codes=("303",), fails=(401, 403)),
+    ),
+    ("POST", "/v1/auth/change-password"): Row(
+        ANYONE,
+        Operation(
+            "changePassword", ref("PasswordChanged"), body=form("server.routes.auth:ChangePassword"), fails=(409,)
+        ),
+        apart("ends the session that it came in, and needs the password as it was before"),
+    ),
+    ("POST", "/v1/auth/admin/reset-password"): Row(
+        Rule("everywhere", "admin"),
+        Operation("resetPassword", ref("PasswordChanged"), body=form("server.routes.auth:ResetPassword")),
+        apart("done twice is done once; nothing that was made with a password is kept"),
+    ),
+    ("GET", "/v1/users"): Row(Rule("everywhere", "admin"), Operation("listUsers", ref("UserList"))),
+    ("POST", "/v1/users"): Row(
+        Rule("everywhere", "admin"),
+        Operation("createUser", ref("User"), codes=("201",), body=form("server.routes.users:NewUser"), fails=(409,)),
+        apart("a name is taken once; nothing that was made with a password is kept"),
+    ),
+    ("PUT", "/v1/users/{username}/roles"): Row(
+        Rule("everywhere", "admin"),
+        Operation("setUserRoles", ref("User"), body=form("server.routes.users:UserRoles"), fails=(409,)),
+    ),
+    ("POST", "/v1/users/{username}/disable"): Row(
+        Rule("everywhere", "admin"), Operation("disableUser", ref("User"), fails=(409,)), AGAIN
+    ),
+    ("POST", "/v1/users/{username}/enable"): Row(
+        Rule("everywhere", "admin"), Operation("enableUser", ref("User"), fails=(409,)), AGAIN
+    ),
+    ("GET", "/v1/tokens"): Row(Rule("listed", "admin"), Operation("listTokens", ref("TokenList"))),
+    ("POST", "/v1/tokens"): Row(
+        Rule("inside", "admin"),
+        Operation(
+            "createToken", ref("NewTokenText"), codes=("201",), body=form("server.routes.tokens:NewToken"), fails=(409,)
+        ),
+        apart("the text of a token is told once and kept nowhere; its name is taken once"),
+    ),
+    ("DELETE", "/v1/tokens/{token_id}"): Row(Rule("inside", "admin"), Operation("revokeToken", ref("Token"))),
+    # --- tasks
+    ("GET", "/v1/tasks"): Row(LISTED, Operation("listTasks", ref("TaskList"))),
+    ("POST", "/v1/tasks"): Row(
+        LOOK,
+        Operation(
+            "createTask",
+            _TASK,
+            codes=("200", "201"),
+            body=Body(ref("TaskBody"), "manifest"),
+            fails=(404, 409, 412),
+            tagged=True,
+        ),
+        apart("the task itself has the key, for as long as there is the task"),
+    ),
+    ("GET", "/v1/tasks/{name}"): Row(READ, Operation("getTask", _TASK, tagged=True)),
+    ("PUT", "/v1/tasks/{name}"): Row(
+        OPERATE,
+        Operation("replaceTask", _TASK, body=Body(ref("TaskBody"), "manifest"), fails=(409, 412, 428), tagged=True),
+    ),
+    ("GET", "/v1/tasks/{name}/status"): Row(READ, Operation("getTaskStatus", _TASK, tagged=True)),
+    ("PUT", "/v1/tasks/{name}/status"): Row(
+        OPERATE, Operation("replaceTaskStatus", _TASK, body=Body(ANYTHING), fails=(409, 412, 428), tagged=True)
+    ),
+    ("GET", "/v1/tasks/{name}/events"): Row(READ, Operation("followTask", events=TASK_EVENTS)),
+    ("GET", "/v1/tasks/{name}/messages"): Row(READ, Operation("listTaskMessages", ref("TaskMessages"))),
+    ("GET", "/v1/tasks/{name}/metrics"): Row(READ, Operation("getTaskMetrics", ref("TaskMetrics"))),
+    ("GET", "/v1/tasks/{name}/logs"): Row(READ, Operation("getTaskLogs", ref("Logs"))),
+    ("GET", "/v1/tasks/{name}/runs"): Row(READ, Operation("listTaskRuns", ref("TaskRuns"))),
+    ("GET", "/v1/tasks/{name}/trace"): Row(READ, Operation("getTaskTrace", ref("TaskTrace"))),
+    ("GET", "/v1/tasks/{name}/why"): Row(READ, Operation("explainTask", ref("TaskExplanation"))),
+    ("POST", "/v1/tasks/{name}/cancel"): Row(
+        OPERATE,
+        Operation("cancelTask", _TASK, body=form("server.routes.tasks:Reason"), fails=(409,), tagged=True),
+        AGAIN,
+    ),
+    ("POST", "/v1/tasks/{name}/requeue"): Row(
+        OPERATE,
+        Operation("requeueTask", _TASK, body=form("server.routes.tasks:Requeue"), fails=(409,), tagged=True),
+        KEPT,
+    ),
+    ("POST", "/v1/tasks/{name}/archive"): Row(
+        OPERATE, Operation("archiveTask", _TASK, fails=(409,), tagged=True), AGAIN
+    ),
+    # --- runs
+    ("GET", "/v1/runs"): Row(LISTED, Operation("listRuns", ref("RunList"))),
+    ("GET", "/v1/runs/{run_id}"): Row(LOOK, Operation("getRun", ref("Run"))),
+    ("GET", "/v1/runs/{run_id}/journal"): Row(LOOK, Operation("getRunJournal", ref("Journal"))),
+    ("GET", "/v1/runs/{run_id}/events"): Row(LOOK, Operation("followRun", events=RUN_EVENTS)),
+    ("GET", "/v1/runs/{run_id}/trace"): Row(LOOK, Operation("getRunTrace", ref("RunTrace"))),
+    ("POST", "/v1/runs/{run_id}/cancel"): Row(
+        STEER, Operation("cancelRun", ref("Run"), body=form("server.routes.tasks:Reason"), fails=(409,)), AGAIN
+    ),
+    ("POST", "/v1/runs/{run_id}/input"): Row(
+        STEER,
+        Operation("sayToRun", ref("Run"), codes=("202",), body=form("server.routes.runs:Said"), fails=(409,)),
+        AGAIN,
+    ),
+    ("POST", "/v1/runs/{run_id}/answer"): Row(
+        STEER,
+        Operation("answerRun", ref("Run"), codes=("202",), body=form("server.routes.runs:Answered"), fails=(409,)),
+        AGAIN,
+    ),
+    # --- what waits for consent, and what comes signed
+    ("POST", "/v1/tool-approvals/{name}/approve"): Row(
+        CONSENT,
+        Operation(
+            "approveToolCall", _APPROVAL, body=form("server.routes.approvals:Comment"), fails=(409,), tagged=True
+        ),
+        AGAIN,
+    ),
+    ("POST", "/v1/tool-approvals/{name}/deny"): Row(
+        CONSENT,
+        Operation("denyToolCall", _APPROVAL, body=form("server.routes.approvals:Comment"), fails=(409,), tagged=True),
+        AGAIN,
+    ),
+    ("POST", "/v1/tool-approvals/{name}/edit"): Row(
+        CONSENT,
+        Operation("editToolCall", _APPROVAL, body=form("server.routes.approvals:Edited"), fails=(409,), tagged=True),
+        AGAIN,
+    ),
+    ("POST", "/v1/webhook-deliveries/{endpoint_id}"): Row(
+        PROBED,
+        Operation(
+            "deliverToWebhook",
+            ref("DeliveryAnswer"),
+            codes=("200", "202"),
+            body=Body(ANYTHING, required=False),
+            others=dict.fromkeys(_REFUSED, ref("DeliveryAnswer")),
+        ),
+        apart("public: a delivery is known by the id that its sender gave it"),
+    ),
+    ("POST", "/v1/tool-callbacks/{request_id:path}"): Row(
+        PUBLIC,
+        Operation("pushToolResult", ref("Taken"), codes=("202",), body=Body(ANYTHING, required=False), fails=(410,)),
+        apart("public: a result is taken once by the id of its call"),
+    ),
+    # --- as clients of OpenAI call it
+    ("GET", "/v1/models"): Row(
+        Rule("listed", query=_NAMESPACE, others=True), Operation("listModels", ref("ModelList"))
+    ),
+    ("GET", "/v1/models/{model:path}"): Row(
+        Rule("inside", query=_NAMESPACE, others=True), Operation("getModel", ref("Model"))
+    ),
+    ("POST", "/v1/chat/completions"): Row(
+        Rule("inside", "operator", query=_NAMESPACE, others=True),
+        Operation(
+            "createChatCompletion",
+            ref("ChatCompletion"),
+            body=form("server.openai.requests:ChatRequest"),
+            events={"": ref("ChatCompletionChunk")},
+            fails=(409,),
+        ),
+        apart("the run itself has the key; its answer may be a stream"),
+    ),
+    ("POST", "/v1/responses"): Row(
+        Rule("inside", "operator", query=_NAMESPACE, others=True),
+        Operation(
+            "createResponse",
+            ref("Response"),
+            body=form("server.openai.requests:ResponsesRequest"),
+            events={"response.*": ref("ResponseEvent")},
+            fails=(409,),
+        ),
+        apart("the run itself has the key; its answer may be a stream"),
+    ),
+    ("GET", "/v1/responses/{response_id}"): Row(
+        Rule("inside", others=True),
+        Operation("getResponse", ref("Response"), events={"response.*": ref("ResponseEvent")}, fails=(409,)),
+    ),
+    ("GET", "/v1/responses/{response_id}/input_items"): Row(
+        Rule("inside", others=True), Operation("listInputItems", ref("InputItemList"))
+    ),
+    ("DELETE", "/v1/responses/{response_id}"): Row(
+        Rule("inside", "operator", others=True), Operation("deleteResponse", ref("DeletedResponse"), fails=(409,))
+    ),
+    ("POST", "/v1/responses/{response_id}/cancel"): Row(
+        Rule("inside", "operator", others=True), Operation("cancelResponse", ref("Response"), fails=(409,)), AGAIN
+    ),
+    # --- work, as Foliot's own client asks for it
+    ("GET", "/v1/resources"): Row(LISTED, Operation("listResources", ref("ResourceList"), fails=(422,))),
+    ("POST", "/v1/work/declared"): Row(
+        Rule("inside", "operator"),
+        Operation("acceptDeclaredTasks", listof(ref("TakenWire")), body=_BUNDLE, fails=(404, 409)),
+        AGAIN,
+    ),
+    ("GET", "/v1/work/tasks"): Row(LISTED, Operation("listWork", ref("TaskPage"), fails=(422,))),
+    ("POST", "/v1/work/tasks"): Row(
+        OPERATE,
+        Operation("submitWork", ref("Accepted"), codes=("200", "201"), body=form("work.base:Command"), fails=(409,)),
+        apart("the task itself has the key, for as long as there is the task"),
+    ),
+    ("GET", "/v1/work/tasks/{name}"): Row(READ, Operation("getWork", ref("TaskInfo"), fails=(409, 422))),
+    ("DELETE", "/v1/work/tasks/{name}"): Row(OPERATE, Operation("deleteWork", codes=("204",), fails=(409,))),
+    ("POST", "/v1/work/tasks/{name}/cancel"): Row(
+        OPERATE, Operation("cancelWork", ref("TaskInfo"), body=_ACT, fails=(409,)), AGAIN
+    ),
+    ("POST", "/v1/work/tasks/{name}/archive"): Row(
+        OPERATE, Operation("archiveWork", ref("TaskInfo"), body=_ACT, fails=(409,)), AGAIN
+    ),
+    ("POST", "/v1/work/tasks/{name}/requeue"): Row(
+        OPERATE, Operation("requeueWork", ref("TaskInfo"), body=_ACT, fails=(409,)), KEPT
+    ),
+    ("GET", "/v1/work/tasks/{name}/story"): Row(READ, Operation("getWorkStory", ref("StoryWire"))),
+    ("GET", "/v1/work/tasks/{name}/why"): Row(READ, Operation("explainWork", ref("TaskExplanation"))),
+    ("GET", "/v1/work/tasks/{name}/records"): Row(READ, Operation("listWorkRecords", listof(ref("FactWire")))),
+    ("GET", "/v1/work/tasks/{name}/happenings"): Row(
+        READ, Operation("listWorkHappenings", ref("BatchWire"), fails=(422,))
+    ),
+    ("GET", "/v1/work/tasks/{name}/watch"): Row(READ, Operation("watchWork", events=WORK_EVENTS, fails=(422,))),
+    ("GET", "/v1/work/runs"): Row(LISTED, Operation("listWorkRuns", listof(ref("RunInfo")), fails=(422,))),
+    ("POST", "/v1/work/runs"): Row(
+        OPERATE, Operation("beginWorkRun", _RUN, body=form("client.run_standing:RunOrder"), fails=(404, 409)), AGAIN
+    ),
+    ("GET", "/v1/work/interrupted"): Row(LISTED, Operation("listInterruptedRuns", shape({"runs": listof(_RUN)}))),
+    ("GET", "/v1/work/runs/{name}/standing"): Row(
+        LOOK, Operation("getWorkRunStanding", shape({"info": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
+    ),
+    ("GET", "/v1/work/runs/{name}/replay"): Row(
+        LOOK,
+        Operation(
+            "replayWorkRun",
+            shape({"events": COUNT, "decided": COUNT, "ended": YES_NO, "difference": maybe(ANYTHING)}),
+            fails=_SOUGHT,
+        ),
+    ),
+    ("POST", "/v1/work/runs/{name}/fork"): Row(
+        STEER, Operation("forkWorkRun", _RUN, body=form("client.run_standing:ForkOrder"), fails=_CLASH), AGAIN
+    ),
+    ("POST", "/v1/work/runs/{name}/resume"): Row(STEER, Operation("resumeWorkRun", _RUN, fails=_SOUGHT), AGAIN),
+    ("POST", "/v1/work/runs/{name}/settle"): Row(
+        STEER, Operation("settleWorkCall", _RUN, body=form("server.routes.work_runs:Settled"), fails=_CLASH), AGAIN
+    ),
+    ("GET", "/v1/work/runs/{name}"): Row(LOOK, Operation("getWorkRun", ref("RunInfo"), fails=(409, 422))),
+    ("GET", "/v1/work/runs/{name}/facts"): Row(
+        LOOK, Operation("listWorkRunFacts", listof(ref("FactWire")), fails=(409, 422))
+    ),
+    ("GET", "/v1/work/runs/{name}/why"): Row(LOOK, Operation("explainWorkRun", ref("Explanation"), fails=(409, 422))),
+    ("POST", "/v1/work/runs/{name}/cancel"): Row(
+        Rule("inside", "operator"), Operation("cancelWorkRun", ref("RunInfo"), body=_ACT, fails=(409,)), AGAIN
+    ),
+    ("POST", "/v1/work/runs/{name}/answer"): Row(
+        Rule("inside", "operator"),
+        Operation("answerWorkRun", ref("RunInfo"), body=form("server.routes.work_runs:Reply"), fails=(409,)),
+        AGAIN,
+    ),
+    ("GET", "/v1/work/approvals"): Row(LISTED, Operation("listWorkApprovals", listof(_APPROVAL))),
+    ("POST", "/v1/work/approvals"): Row(
+        CONSENT,
+        Operation("grantWork", _APPROVAL, codes=("201",), body=form("server.routes.work_runs:Grant"), fails=(409,)),
+        KEPT,
+    ),
+    ("GET", "/v1/work/approvals/{name}"): Row(READ, Operation("getWorkApproval", _APPROVAL, fails=(409, 422))),
+    ("POST", "/v1/work/approvals/{name}/decide"): Row(
+        CONSENT,
+        Operation("decideWorkApproval", ref("Decided"), body=form("server.routes.work_runs:Verdict"), fails=(409,)),
+        AGAIN,
+    ),
+    ("POST", "/v1/work/approvals/{name}/revoke"): Row(
+        CONSENT, Operation("revokeWorkGrant", _APPROVAL, body=_ACT, fails=(409,)), AGAIN
+    ),
+    ("GET", "/v1/work/questions"): Row(LISTED, Operation("listWorkQuestions", listof(ref("OpenQuestion")))),
+    # --- records: of the namespaces that the caller can see; the log as a whole concerns the installation
+    ("GET", "/v1/audit"): Row(LISTED, Operation("listAuditRecords", ref("AuditRecords"))),
+    ("GET", "/v1/audit/totals"): Row(
+        LISTED, Operation("getAuditTotals", shape({"totals": listof(ANYTHING)}), fails=(422,))
+    ),
+    ("GET", "/v1/audit/export"): Row(
+        Rule("everywhere", "operator"), Operation("exportAuditRecords", ref("AuditRecords"))
+    ),
+    ("POST", "/v1/audit/verify"): Row(
+        Rule("everywhere", "operator"),
+        Operation("verifyAudit", ref("AuditVerified"), body=form("server.routes.audit:Anchor")),
+        apart("changes nothing"),
+    ),
+    ("GET", "/v1/audit/{number}"): Row(LOOK, Operation("getAuditRecord", ref("AuditRecord"))),
+    # --- budgets, workers and their limits, tools, schedules and webhooks, as Foliot's own client asks for them
+    ("GET", "/v1/work/budgets"): Row(
+        READ,
+        Operation(
+            "getBudgetStandings", shape({"standings": listof(ANYTHING), "declared": COUNT, "waiting": listof(TEXT)})
+        ),
+    ),
+    ("GET", "/v1/work/rules"): Row(
+        ANYONE, Operation("getRuleDefaults", shape({"default_tool_access": {"enum": ["allow", "deny"]}}))
+    ),
+    ("POST", "/v1/work/rules/explain"): Row(
+        READ,
+        Operation(
+            "explainToolCall",
+            shape({"judgement": ref("Judged"), "declared": YES_NO}),
+            body=form("tools.judge:PolicyQuestion"),
+        ),
+        apart("changes nothing"),
+    ),
+    ("POST", "/v1/work/rules/simulate"): Row(
+        READ,
+        Operation(
+            "simulateToolCalls",
+            shape({"fates": listof(shape({"before": ref("Judged"), "after": ref("Judged")}))}),
+            body=form("client.operations:Simulation"),
+        ),
+        apart("changes nothing"),
+    ),
+    ("GET", "/v1/work/workers"): Row(ANYONE, Operation("listWorkWorkers", shape({"workers": listof(ANYTHING)}))),
+    ("GET", "/v1/work/limits"): Row(Rule("everywhere"), Operation("listLimits", ref("Limits"))),
+    ("POST", "/v1/work/limits"): Row(
+        Rule("everywhere", "admin"), Operation("setLimit", ref("Limits"), body=form("store.bounds:Limit")), AGAIN
+    ),
+    ("POST", "/v1/work/limits/clear"): Row(
+        Rule("everywhere", "admin"),
+        Operation("clearLimit", ref("Limits"), body=form("server.routes.operations:Unlimited")),
+        AGAIN,
+    ),
+    ("GET", "/v1/work/classes"): Row(Rule("everywhere"), Operation("listFailingClasses", ref("Classes"))),
+    ("POST", "/v1/work/classes/mend"): Row(
+        Rule("everywhere", "operator"),
+        Operation("mendClass", ref("Classes"), body=form("server.routes.operations:Mended")),
+        AGAIN,
+    ),
+    ("GET", "/v1/work/tools"): Row(
+        READ,
+        Operation("getToolset", shape({"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}), fails=(422,)),
+    ),
+    ("GET", "/v1/work/tools/{name}"): Row(READ, Operation("describeTool", ref("ToolFacts"), fails=(422,))),
+    ("POST", "/v1/work/tools/{name}/call"): Row(
+        OPERATE,
+        Operation(
+            "callTool",
+            shape({}, optional={"result": maybe(ANYTHING), "parked": maybe(ANYTHING), "printed": TEXT}),
+            body=form("server.routes.tools:ToolOrder"),
+            fails=(409,),
+        ),
+        KEPT,
+    ),
+    ("POST", "/v1/work/tools/{name}/test"): Row(
+        READ,
+        Operation("testTool", ref("Judged"), body=form("server.routes.tools:ToolOrder"), fails=(409,)),
+        apart("changes nothing"),
+    ),
+    ("GET", "/v1/work/schedules"): Row(LISTED, Operation("listWorkSchedules", shape({"items": listof(_SCHEDULE)}))),
+    ("GET", "/v1/work/schedules/{name}"): Row(READ, Operation("getWorkSchedule", _SCHEDULE)),
+    ("GET", "/v1/work/schedules/{name}/slots"): Row(READ, Operation("listSlots", shape({"slots": listof(ANYTHING)}))),
+    ("POST", "/v1/work/schedules/{name}/run"): Row(
+        OPERATE,
+        Operation(
+            "runSchedule",
+            shape({}, optional={"task": TEXT, "phase": TEXT, "reason": TEXT}),
+            body=form("server.routes.triggers:Now"),
+            fails=_CLASH,
+        ),
+        KEPT,
+    ),
+    ("GET", "/v1/work/webhooks"): Row(LISTED, Operation("listWorkWebhooks", shape({"items": listof(_WEBHOOK)}))),
+    ("GET", "/v1/work/webhooks/{name}"): Row(READ, Operation("getWorkWebhook", _WEBHOOK, fails=_CLASH)),
+    ("POST", "/v1/work/webhooks/{name}/rotate"): Row(
+        Rule("named", "author"),
+        Operation("rotateWebhook", _WEBHOOK, body=form("server.routes.triggers:Rotation"), fails=_CLASH),
+        KEPT,
+    ),
+    ("GET", "/v1/work/webhooks/{name}/deliveries"): Row(
+        READ, Operation("listDeliveries", shape({"deliveries": listof(ref("Delivery"))}))
+    ),
+    ("GET", "/v1/work/webhooks/{name}/deliveries/{id}"): Row(OPERATE, Operation("getDelivery", ref("Delivery"))),
+    ("POST", "/v1/work/webhooks/{name}/deliveries/{id}/replay"): Row(
+        OPERATE,
+        Operation("replayDelivery", shape({"task": TEXT}), body=form("server.routes.triggers:Again"), fails=_CLASH),
+        KEPT,
+    ),
+    ("POST", "/v1/work/webhooks/{name}/send-test"): Row(
+        OPERATE,
+        Operation(
+            "sendTestDelivery",
+            shape({"status": COUNT, "document": ANYTHING}),
+            body=form("server.routes.triggers:Trial"),
+            fails=_CLASH,
+        ),
+        KEPT,
+    ),
+    # --- as MCP clients call it; what a tool needs is asked when it is called
+    ("GET", "/mcp"): Row(Rule("named", query=_NAMESPACE)),
+    ("POST", "/mcp"): Row(
+        Rule("named", query=_NAMESPACE),
+        None,
+        apart("a protocol of its own, with the key among the arguments of a tool"),
+    ),
+    ("DELETE", "/mcp"): Row(Rule("named", query=_NAMESPACE)),
+    # --- what agents said, and what they keep
+    ("GET", "/v1/agents/{name}/logs"): Row(READ, Operation("getAgentLogs", ref("Logs"))),
+    ("GET", "/v1/memories/{name}/entries"): Row(READ, Operation("listMemoryEntries", ref("MemoryEntries"))),
+    # --- resources of every kind
+    ("POST", "/v1/apply"): Row(
+        LOOK, Operation("applyManifests", ref("Applied"), body=_BUNDLE, fails=(404, 409)), AGAIN
+    ),
+    ("GET", "/v1/events/watch"): Row(LISTED, Operation("watchEvents", events=HAPPENED, fails=(410,))),
+    ("GET", "/v1/resources/watch"): Row(
+        LISTED, Operation("watchResources", events=changes("StoredResource"), fails=(410,))
+    ),
+    ("GET", "/v1/tasks/watch"): Row(LISTED, Operation("watchTasks", events=TASK_CHANGES, fails=(410,))),
+    ("GET", "/v1/{kind}/watch"): Row(
+        LISTED, lambda kind: Operation(f"watch{_named(kind)}", events=changes(f"Stored{kind.name}"), fails=(410,))
+    ),
+    ("GET", "/v1/{kind}"): Row(LISTED, lambda kind: Operation(f"list{_named(kind)}", ref(f"{kind.name}List"))),
+    ("POST", "/v1/{kind}"): Row(DECLARE, _made, AGAIN),
+    ("GET", "/v1/{kind}/{name}"): Row(
+        READ, lambda kind: Operation(f"get{kind.name}", ref(f"Stored{kind.name}"), codes=("200", "304"), tagged=True)
+    ),
+    ("PUT", "/v1/{kind}/{name}"): Row(
+        WRITE,
+        lambda kind: Operation(
+            f"replace{kind.name}",
+            ref(f"Stored{kind.name}"),
+            body=Body(ref(f"{kind.name}Body"), "manifest"),
+            fails=(409, 412, 428),
+            tagged=True,
+        ),
+    ),
+    ("PATCH", "/v1/{kind}/{name}"): Row(
+        WRITE,
+        lambda kind: Operation(
+            f"patch{kind.name}", ref(f"Stored{kind.name}"), body=Body(ANYTHING), fails=(409, 412), tagged=True
+        ),
+    ),
+    ("DELETE", "/v1/{kind}/{name}"): Row(WRITE, _deleted),
+    ("GET", "/v1/{kind}/{name}/status"): Row(
+        READ, lambda kind: Operation(f"get{kind.name}Status", ref(f"Stored{kind.name}"), tagged=True)
+    ),
+    ("PUT", "/v1/{kind}/{name}/status"): Row(
+        Rule("named", "operator"),
+        lambda kind: Operation(
+            f"replace{kind.name}Status",
+            ref(f"Stored{kind.name}"),
+            body=Body(ANYTHING),
+            fails=(409, 412, 428),
+            tagged=True,
+        ),
+    ),
+}
