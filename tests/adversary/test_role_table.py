@@ -7,6 +7,8 @@ that the operator grants is asked for by somebody who has no grant.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import sys
 import typing
 from collections.abc import AsyncIterator, Iterator
@@ -16,9 +18,13 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from foliot.catalog.apply import apply_documents
+from foliot.errors import FoliotError
+from foliot.offering import Asker
 from foliot.resources.base import Model, emitted_key
 from foliot.resources.kinds import KINDS
 from foliot.resources.powers import KIND_POWERS, Field, table
+from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
 from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
@@ -553,3 +559,22 @@ async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server
             with pytest.raises(ToolError):
                 await connections.tools(server_spec(made))
         assert canary.exists() == operator
+
+
+async def test_what_an_older_version_stored_counts_as_anybodys_until_it_is_applied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bench.py").write_text("def find() -> str:\n    return 'found'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = load_settings({"home": str(tmp_path)}, {})
+    made, problems = validate_document(document("Tool", "f", {"type": "function", "function": "bench:find"}))
+    assert made is not None, problems
+    async with Runtime(settings=settings) as runtime:
+        await apply_documents(runtime.resources, [made])
+    with contextlib.closing(sqlite3.connect(tmp_path / "foliot.db")) as connection, connection:
+        connection.execute("UPDATE resource SET document = json_remove(document, '$.metadata.declaredBy')")
+    async with Runtime(settings=settings) as runtime:
+        with pytest.raises(FoliotError, match="may not be tools here"):
+            await runtime.tools.call("f", {}, Asker(SPACE))
+        await apply_documents(runtime.resources, [made])
+        assert "found" in repr(await runtime.tools.call("f", {}, Asker(SPACE)))

@@ -244,6 +244,19 @@ def test_a_secret_given_wrongly_is_refused_without_its_value(foliot, tmp_path, w
     assert foliot("get", "secrets", "-o", "name").out == ""
 
 
+def test_a_secret_is_bound_to_hosts_and_stays_so_with_another_value(foliot):
+    made = foliot(
+        "create", "secret", "s", "--from-literal", "value=one", "--host", "API.example", "--host", "*.x.example"
+    )
+    assert made.code == 0
+    assert foliot("create", "secret", "s", "--from-literal", "value=two", "--replace").code == 0
+    assert json.loads(foliot("get", "secret", "s", "-o", "json").out)["spec"]["hosts"] == ["api.example", "*.x.example"]
+    said = foliot("create", "secret", "t", "--from-literal", "value=hunter2", "--host", "http://api.example")
+    assert said.code != 0
+    assert "hosts" in said.err
+    assert "hunter2" not in said.err
+
+
 def test_rotating_the_key_keeps_every_secret(foliot):
     foliot("create", "secret", "s", "--from-literal", "a=b")
 

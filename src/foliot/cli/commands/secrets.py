@@ -35,13 +35,17 @@ def create() -> None:
 )
 @click.option("--from-file", "files", multiple=True, metavar="[KEY=]PATH", help="The content of a file.")
 @click.option("--from-env-file", "env_files", multiple=True, metavar="PATH", help="Lines of KEY=VALUE.")
-@click.option("--replace", is_flag=True, help="Put it in the place of one that is there already.")
+@click.option(
+    "--host", "hosts", multiple=True, metavar="HOST", help="A host that the values may be sent to, such as api.example."
+)
+@click.option("--replace", is_flag=True, help="Put it in the place of one that is there already; its hosts stay.")
 @click.option("--dry-run", is_flag=True, help="Check everything, and store nothing.")
 def secret(
     name: str,
     literals: tuple[str, ...],
     files: tuple[str, ...],
     env_files: tuple[str, ...],
+    hosts: tuple[str, ...],
     replace: bool,
     dry_run: bool,
 ) -> None:
@@ -51,6 +55,7 @@ def secret(
     foliot create secret openai-key --from-literal value=-          asks, or reads stdin
     foliot create secret tls --from-file cert=server.pem --from-file key.pem
     foliot create secret app --from-env-file .env
+    foliot create secret search --from-literal value=- --host api.example
 
     A value typed on the command line stays in the shell's history; `KEY=-` does not.
     """
@@ -59,7 +64,7 @@ def secret(
         raise UsageError(
             "A secret needs at least one value.", hint="Use --from-literal, --from-file or --from-env-file."
         )
-    outcome = run(_create(_document(name, values), replace=replace, dry_run=dry_run))
+    outcome = run(_create(_document(name, values, hosts), replace=replace, dry_run=dry_run))
     out(f"secret/{name} {outcome.action} ({count(len(values), 'value')}){' (dry run)' if dry_run else ''}")
 
 
@@ -112,7 +117,7 @@ def _env_file(path: Path) -> Iterator[tuple[str, bytes]]:
         yield found[1], value.encode()
 
 
-def _document(name: str, values: dict[str, bytes]) -> dict[str, Any]:
+def _document(name: str, values: dict[str, bytes], hosts: tuple[str, ...]) -> dict[str, Any]:
     from foliot.resources.validate import validate_document
 
     data = {key: base64.b64encode(value).decode("ascii") for key, value in values.items()}
@@ -120,7 +125,7 @@ def _document(name: str, values: dict[str, bytes]) -> dict[str, Any]:
         "apiVersion": "foliot.dev/v1",
         "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace()},
-        "spec": {"data": data},
+        "spec": {"data": data, **({"hosts": [*hosts]} if hosts else {})},
     }
     document, problems = validate_document(raw)
     if document is None:
@@ -131,15 +136,16 @@ def _document(name: str, values: dict[str, bytes]) -> dict[str, Any]:
 async def _create(document: dict[str, Any], *, replace: bool, dry_run: bool) -> Outcome:
     metadata = document["metadata"]
     async with connected() as client:
-        if not replace:
-            try:
-                await client.get("Secret", metadata["name"], namespace=metadata["namespace"])
-            except NotFound:
-                pass
-            else:
-                raise Conflict(
-                    f"secret/{metadata['name']} is there already.", hint="Add --replace to put this one in its place."
-                )
+        try:
+            there = await client.get("Secret", metadata["name"], namespace=metadata["namespace"])
+        except NotFound:
+            there = None
+        if there is not None and not replace:
+            raise Conflict(
+                f"secret/{metadata['name']} is there already.", hint="Add --replace to put this one in its place."
+            )
+        if there is not None and "hosts" in there["spec"]:
+            document["spec"].setdefault("hosts", there["spec"]["hosts"])
         applied = await client.apply([document], dry_run=dry_run)
     return applied.outcomes[0]
 
