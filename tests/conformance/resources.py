@@ -90,6 +90,7 @@ class ResourceStoreConformance:
             "generation": 1,
             "createdAt": "2023-11-14T22:13:20.500Z",
             "updatedAt": "2023-11-14T22:13:20.500Z",
+            "declaredBy": {"user": "", "operator": True},
         }
         assert written.document == await store.get(key())
         assert list(written.document) == ["apiVersion", "kind", "metadata", "spec", "status"]
