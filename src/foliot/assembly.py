@@ -178,6 +178,10 @@ class Assembly:
         """Tools by name, for calls outside any run. Raises as `pipeline`."""
         return Pipeline(await self._tools_for(requests, namespace, agent), self._parts_in(namespace))
 
+    def pipeline_of(self, tools: Iterable[Tool], namespace: str) -> Pipeline:
+        """These very tools, governed as any tool of the namespace."""
+        return Pipeline(tools, self._parts_in(namespace))
+
     async def rules(self, namespace: str) -> Rules:
         """The rules that calls in this namespace are judged by now."""
         return await self._parts.rules.rules(namespace)

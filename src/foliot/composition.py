@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foliot.assembly import Assembly
 from foliot.delegation import Delegator
@@ -150,6 +150,17 @@ async def compose(
     )
 
 
+def _over_nats(settings: Settings) -> dict[str, Any]:
+    """How tools over NATS are reached, and what their calls are signed with. Raises `InvalidInput` for a bad key."""
+    from foliot.bus.open import nats_options
+    from foliot.tools.serving.signing import Signer, read_key
+
+    given: dict[str, Any] = {"nats": nats_options(settings, name="foliot-tools")}
+    if settings.nats_caller_key is not None:
+        given["signer"] = Signer(settings.nats_caller, read_key(settings.nats_caller_key, "FOLIOT_NATS_CALLER_KEY"))
+    return given
+
+
 def _assembled(
     database: Database | None,
     resources: ResourceStore | None,
@@ -175,7 +186,7 @@ def _assembled(
         secrets,
         resources,
         grants=Grants.of(settings),
-        nats=settings.nats if settings else None,
+        **(_over_nats(settings) if settings and settings.nats else {}),
         public_url=settings.public_url if settings else None,
         environ=os.environ,
         journal=journal,

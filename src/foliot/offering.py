@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from foliot.assembly import Assembly
 from foliot.engine.base import Clock
 from foliot.engine.definition import tool_definition
-from foliot.errors import FoliotError, NotFound
+from foliot.errors import FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import ToolResult
 from foliot.settings import Settings
@@ -25,9 +25,11 @@ from foliot.tools.judge import Judgement, refused_by
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.result import failure_result
 from foliot.tools.rules import EVERY_TOOL, tool_token
+from foliot.tools.serving.handling import AgentRights
 from foliot.tools.stages.asking import Asking, nobody_hears
 from foliot.tools.versions import split_request
 
+Refused: TypeAlias = Callable[[Document, FoliotError], None]
 Source: TypeAlias = Literal["python", "declared", "mcp", "builtin"]
 # What a part of the system needs to be installed: extra, and the module that it brings.
 EXTRAS: Final[Mapping[str, str]] = {
@@ -106,6 +108,32 @@ class Offering:
         grants = [f"ToolApproval/{each.id}" for each in rules.grants if each.tool == token]
         broken = [f"{which}: {why}" for which, why in rules.broken.items() if which in (token, EVERY_TOOL)]
         return [*permissions, *policies, *grants, *broken]
+
+    def served(self, documents: Iterable[Document], namespace: str, refused: Refused | None = None) -> Pipeline:
+        """The tools of these documents in one pipeline, for whoever serves them to others.
+
+        `refused` hears of one that cannot be called here; without it, it is raised.
+        """
+        tools: list[Tool] = []
+        for document in documents:
+            try:
+                if document["spec"]["type"] == "queue":
+                    name = document["metadata"]["name"]
+                    raise InvalidInput(f"{name} is itself called over NATS: serving it would call it in a circle")
+                tools.append(self._backends.tool(document))
+            except FoliotError as error:
+                if refused is None:
+                    raise
+                refused(document, error)
+        return self._assembly.pipeline_of(tools, namespace)
+
+    async def rights_of(self, namespace: str, agent: str) -> AgentRights | None:
+        """What an agent may do with tools; None when it is not declared."""
+        try:
+            caller, tools = await self._caller(Asker(namespace, agent))
+        except NotFound:
+            return None
+        return AgentRights(caller.roles, caller.allowed_tools, frozenset(split_request(each)[0] for each in tools))
 
     async def call(
         self,

@@ -86,6 +86,10 @@ class Settings:
     # The JetStream stream that carries tickets to workers, and what the subjects in it begin with.
     nats_stream: str = field(metadata=rule(as_stream, "FOLIOT_AGENT_MESSAGES"))
     nats_prefix: str = field(metadata=rule(as_subject, "foliot.agentmsg"))
+    # Tools over NATS: the name and key that calls are signed with, and the file that says whose calls are served.
+    nats_caller: str = field(metadata=rule(as_text, "foliot"))
+    nats_caller_key: str | None = field(metadata=rule(as_text, None, sources=("environment",), secret=True))
+    nats_callers: Path | None = field(metadata=rule(as_path, None))
     # Hosts inside this network that tools may reach; without it they reach only the public internet.
     outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))
     # Python modules whose functions a Tool may name that somebody else than the operator declares.

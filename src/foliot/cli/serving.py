@@ -7,28 +7,21 @@ import contextlib
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from foliot.bus.open import nats_options
 from foliot.cli.connect import namespace
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.manifests import load
 from foliot.cli.terminal import out
-from foliot.engine.backends import Backends
-from foliot.engine.endpoints import stored_secrets
-from foliot.engine.governance import governed
-from foliot.engine.powers import Grants
-from foliot.engine.records.opening import open_audit
-from foliot.engine.records.trail import AuditTrail
 from foliot.engine.story.amounts import counted
-from foliot.errors import FoliotError, InvalidInput, NotFound, UsageError
-from foliot.store.base import Database, Document, Filter, ResourceStore
-from foliot.tools.base import Tool
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.secrets import Secrets
+from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.runtime import Runtime
+from foliot.store.base import Document, Filter, ResourceStore
+from foliot.tools.serving.callers import Callers, load_callers
 from foliot.tools.serving.link import NatsLink
 from foliot.tools.serving.server import ServerConfig, ToolServer
 
@@ -39,6 +32,7 @@ class Serving:
 
     files: tuple[str, ...]
     url: str | None
+    callers: Path | None
     names: tuple[str, ...]
     shared: bool
     create_stream: bool
@@ -47,40 +41,60 @@ class Serving:
 
 
 async def serve_tools(order: Serving) -> None:
-    """Serve until SIGINT or SIGTERM. Raises `UsageError`, `NotFound`, `Unavailable`, `ManifestError`."""
+    """Serve until SIGINT or SIGTERM. Raises `FoliotError`."""
     settings = current().store_settings()
     url = order.url or settings.nats
     if not url:
         raise UsageError("Where is NATS?", hint="Give --nats nats://host:port, or set FOLIOT_NATS.")
+    callers = _callers(order.callers or settings.nats_callers)
     _importable_from(order.files)
     config = ServerConfig(shared=order.shared, create_stream=order.create_stream, concurrency=order.concurrency)
-    async with (
-        _store() as (store, database),
-        _backends(store) as (backends, secrets),
-        _audit(database, secrets) as audit,
-    ):
-        documents = await _documents(order, store)
-        tools = _callable(documents, backends, strict=bool(order.files or order.names))
-        parts = governed(
-            store,
-            clock=time.time,
-            default_access=settings.default_tool_access,
-            allowed_tools=settings.allowed_tools,
-            secrets=secrets,
-            recorders=(audit,),
-        )
-        link = NatsLink(url)
-        server = ToolServer(Pipeline(tools, parts), link, config)
+    async with Runtime(settings=settings) as runtime:
+        documents = await _documents(order, runtime.resources)
+        tools = runtime.tools.served(documents, namespace(), None if order.files or order.names else _not_served)
+        if not tools.definitions:
+            raise NotFound("None of these tools can be served.")
+        reached = nats_options(replace(settings, nats=url), name="foliot-tools")
+        reached.check()
+        link = NatsLink(url, options=reached.arguments())
+        server = ToolServer(tools, link, config, callers=callers, agents=runtime.tools.rights_of)
         try:
             await server.start()
-            listed = ", ".join(sorted(tool.definition.name for tool in tools))
-            out(f"Serving {counted(len(tools), 'tool')}: {listed}. Ctrl-C stops.", err=True)
+            listed = ", ".join(sorted(tools.definitions))
+            known = ", ".join(sorted(each.name for each in callers))
+            out(
+                f"Serving {counted(len(tools.definitions), 'tool')}: {listed}. Callers: {known}. Ctrl-C stops.",
+                err=True,
+            )
             await _told_to_stop()
             out("Finishing what is under way …", err=True)
         finally:
             await server.stop(within=order.drain)
             await link.close()
         out(f"Stopped after {counted(server.metrics.value('executions_total'), 'call')}.", err=True)
+
+
+def _callers(path: Path | None) -> Callers:
+    """Raises `UsageError` when nobody could call: a server that refuses everything helps nobody."""
+    if path is None:
+        raise UsageError(
+            "Who may call these tools over NATS?",
+            hint="Give --callers FILE, or set FOLIOT_NATS_CALLERS: docs/tools.md, Tools over NATS, has an example.",
+        )
+    callers = load_callers(path, namespace=namespace())
+    for each in callers:
+        if each.entry.namespace != namespace():
+            raise UsageError(
+                f"{path}: caller {each.name} is of namespace {each.entry.namespace}, and {namespace()} is served",
+                hint="A server serves one namespace; serve the other with --namespace and a prefix of its own.",
+            )
+    if not len(callers):
+        raise UsageError(f"{path} names no callers.")
+    return callers
+
+
+def _not_served(document: Document, error: FoliotError) -> None:
+    warn(f"{document['metadata']['name']} is not served: {error.message}")
 
 
 def _importable_from(files: Sequence[str]) -> None:
@@ -112,24 +126,6 @@ async def _documents(order: Serving, store: ResourceStore) -> list[Document]:
     return found
 
 
-def _callable(documents: list[Document], backends: Backends, *, strict: bool) -> list[Tool]:
-    """The tools behind the documents. What cannot be called is an error when it was asked for by name or file."""
-    tools: list[Tool] = []
-    for document in documents:
-        name = document["metadata"]["name"]
-        try:
-            if document["spec"]["type"] == "queue":
-                raise InvalidInput(f"{name} is itself called over NATS: serving it would call it in a circle")
-            tools.append(backends.tool(document))
-        except FoliotError as error:
-            if strict:
-                raise
-            warn(f"{name} is not served: {error.message}")
-    if not tools:
-        raise NotFound("None of these tools can be served.")
-    return tools
-
-
 async def _told_to_stop() -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -142,42 +138,3 @@ async def _told_to_stop() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(NotImplementedError):
                 loop.remove_signal_handler(number)
-
-
-@asynccontextmanager
-async def _backends(store: ResourceStore) -> AsyncGenerator[tuple[Backends, Secrets]]:
-    settings = current().store_settings()
-    secrets = stored_secrets(store, os.environ)
-    backends = Backends(
-        secrets,
-        store,
-        grants=Grants.of(settings),
-        environ=os.environ,
-    )
-    try:
-        yield backends, secrets
-    finally:
-        await backends.close()
-
-
-@asynccontextmanager
-async def _audit(database: Database, secrets: Secrets) -> AsyncGenerator[AuditTrail]:
-    trail = open_audit(database, secrets, current().settings())
-    try:
-        yield trail
-    finally:
-        await trail.close()
-
-
-@asynccontextmanager
-async def _store() -> AsyncGenerator[tuple[ResourceStore, Database]]:
-    from foliot.store.keyring import load_keyring
-    from foliot.store.open import open_database
-    from foliot.store.resources import SqlResourceStore
-
-    settings = current().store_settings()
-    database = await open_database(settings.store)
-    try:
-        yield SqlResourceStore(database, lambda: load_keyring(settings)), database
-    finally:
-        await database.close()

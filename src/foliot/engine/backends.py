@@ -19,6 +19,7 @@ from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUn
 from foliot.tools.secrets import Secrets
 
 if TYPE_CHECKING:
+    from foliot.bus.nats_link import NatsOptions
     from foliot.store.runs import Journal
     from foliot.tools.backends.agent import Agents
     from foliot.tools.backends.grpc_channels import GrpcChannels
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from foliot.tools.builtin.memory import SharedMemory
     from foliot.tools.mcp.connections import McpConnections
     from foliot.tools.serving.link import NatsLink
+    from foliot.tools.serving.signing import Signer
 
 OVER_HTTP = ("http", "external", "webhook-callback")
 
@@ -42,7 +44,8 @@ class Backends:
         store: ResourceStore | None,
         *,
         grants: Grants = NOTHING_GRANTED,
-        nats: str | None = None,
+        nats: NatsOptions | None = None,
+        signer: Signer | None = None,
         public_url: str | None = None,
         environ: Mapping[str, str],
         journal: Journal | None = None,
@@ -52,7 +55,8 @@ class Backends:
         self._secrets = secrets
         self._store = store
         self.grants = grants
-        self._nats_url = nats
+        self._nats_options = nats
+        self._signer = signer
         self._public_url = public_url
         self._environ = environ
         self._journal = journal
@@ -148,13 +152,14 @@ class Backends:
         from foliot.tools.serving.link import NatsLink
 
         if self._nats is None:
-            if self._nats_url is None:
+            if self._nats_options is None:
                 raise UsageError(
                     f"tool {definition.name!r} is served over NATS, and no NATS server is configured",
                     hint="set FOLIOT_NATS, or `nats` in the configuration file",
                 )
-            self._nats = NatsLink(self._nats_url)
-        return NatsTool(definition, self._nats)
+            self._nats_options.check()
+            self._nats = NatsLink(self._nats_options.url, options=self._nats_options.arguments())
+        return NatsTool(definition, self._nats, signer=self._signer)
 
     def _mcp_tool(self, document: Document, definition: ToolDefinition) -> Tool:
         from foliot.tools.mcp.connections import McpConnections

@@ -10,6 +10,7 @@ from typing import Any
 
 from foliot.tools.base import Caller, Invocation, Tool
 from foliot.tools.pipeline import Pipeline
+from foliot.tools.serving.callers import CallerEntry, Callers, new_callers
 from foliot.tools.serving.link import NatsLink, ensure_stream
 from foliot.tools.serving.server import ServerConfig, ToolServer
 
@@ -27,11 +28,14 @@ async def linked(url: str, *, stream: bool = True) -> AsyncIterator[NatsLink]:
         await link.close()
 
 
+ANYBODY = new_callers({"anybody": CallerEntry(anonymous=True)})
+
+
 @asynccontextmanager
 async def served(
-    link: NatsLink, *tools: Tool, pipeline: Pipeline | None = None, **config: Any
+    link: NatsLink, *tools: Tool, pipeline: Pipeline | None = None, callers: Callers = ANYBODY, **config: Any
 ) -> AsyncIterator[ToolServer]:
-    server = ToolServer(pipeline or Pipeline(tools), link, ServerConfig(**{**QUICK, **config}))
+    server = ToolServer(pipeline or Pipeline(tools), link, ServerConfig(**{**QUICK, **config}), callers=callers)
     await server.start()
     try:
         yield server

@@ -35,6 +35,8 @@ def shout(text: str) -> str:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "tools.yaml").write_text(MANIFEST)
     (tmp_path / "served_functions.py").write_text(FUNCTIONS)
+    (tmp_path / "callers.toml").write_text("[anybody]\nanonymous = true\n")
+    (tmp_path / "callers.toml").chmod(0o600)
     return tmp_path
 
 
@@ -42,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 async def serving(folder: Path, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "foliot.cli.main", "tools", "serve", "-f", str(folder / "tools.yaml")),
-        "--create-stream",
+        *("--create-stream", "--callers", str(folder / "callers.toml")),
         env={**os.environ, "FOLIOT_HOME": str(folder / "home"), "FOLIOT_NATS": url},
         stderr=asyncio.subprocess.PIPE,
     )
@@ -74,6 +76,10 @@ async def test_a_declared_function_is_served_until_the_process_is_told_to_stop(f
     assert "Stopped after 1 call." in said
 
 
+def callers(folder: Path) -> tuple[str, str]:
+    return "--callers", str(folder / "callers.toml")
+
+
 def invoke(folder: Path, *words: str) -> tuple[int, str]:
     environ = {"FOLIOT_HOME": str(folder / "home"), "FOLIOT_NATS": "", "NO_COLOR": "1"}
     result = CliRunner().invoke(cli, ["tools", "serve", *words], env=environ)
@@ -85,11 +91,17 @@ def test_it_says_what_is_missing(folder: Path) -> None:
     assert code == 2
     assert "--nats" in said
 
-    code, said = invoke(folder, "--nats", "nats://127.0.0.1:1")
+    code, said = invoke(folder, "--nats", "nats://127.0.0.1:1", "-f", str(folder / "tools.yaml"))
+    assert code == 2
+    assert "Who may call" in said
+
+    code, said = invoke(folder, "--nats", "nats://127.0.0.1:1", *callers(folder))
     assert code == 3
     assert "no tools to serve" in said
 
-    code, said = invoke(folder, "--nats", "nats://127.0.0.1:1", "-f", str(folder / "tools.yaml"), "--tool", "whisper")
+    code, said = invoke(
+        folder, "--nats", "nats://127.0.0.1:1", *callers(folder), "-f", str(folder / "tools.yaml"), "--tool", "whisper"
+    )
     assert code == 3
     assert "whisper" in said
     assert "shout" in said
@@ -99,6 +111,6 @@ def test_a_tool_that_is_called_over_nats_is_not_served_over_nats(folder: Path) -
     (folder / "tools.yaml").write_text(
         MANIFEST.replace('type: function, function: "served_functions:shout"', "type: queue")
     )
-    code, said = invoke(folder, "--nats", "nats://127.0.0.1:1", "-f", str(folder / "tools.yaml"))
+    code, said = invoke(folder, "--nats", "nats://127.0.0.1:1", *callers(folder), "-f", str(folder / "tools.yaml"))
     assert code == 5
     assert "circle" in said

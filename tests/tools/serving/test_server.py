@@ -96,9 +96,8 @@ async def test_a_call_goes_from_one_foliot_to_another_and_back(link: NatsLink) -
         assert await caller_of(link).invoke(call) == "found clocks"
 
     received = served_tool.calls[0]
-    assert received.idempotency_key == call.idempotency_key
-    assert (received.caller.namespace, received.caller.agent) == ("team", "finder")
-    assert received.caller.roles == (), "a role that is only claimed in a message grants nothing"
+    assert received.idempotency_key == f"anybody/{call.idempotency_key}"
+    assert received.caller == Caller(user="anybody", via="nats", advertised=frozenset({"search"}))
     assert server.metrics.value("executions_total", tool_name="search", status="success") == 1
     assert server.metrics.value("outcome_total", path="new") == 1
 
@@ -158,7 +157,7 @@ async def test_an_outcome_that_cannot_be_read_ends_the_delivery(link: NatsLink) 
     served_tool = Counting()
     async with served(link, served_tool) as server:
         js: Any = await link.jetstream()
-        await (await js.key_value(BUCKET)).put(outcome_key(message().execution_id), b"\xffnot a record")
+        await (await js.key_value(BUCKET)).put(outcome_key(message().execution_id, "anybody"), b"\xffnot a record")
         await publish(link, message())
         await until(lambda: server.metrics.value("outcome_store_failures_total", reason="corrupt") == 1)
     assert served_tool.calls == []
@@ -291,7 +290,7 @@ async def test_admission_is_the_pipelines_and_an_approval_on_the_wire_is_no_proo
     assert server.health()["error_count"] == 0
     js: Any = await link.jetstream()
     with pytest.raises(Exception, match=r"key not found"):
-        await (await js.key_value(BUCKET)).get(outcome_key(message("c1").execution_id))
+        await (await js.key_value(BUCKET)).get(outcome_key(message("c1").execution_id, "anybody"))
 
 
 async def test_a_call_that_comes_after_its_deadline_is_not_run(link: NatsLink) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +31,6 @@ from foliot.tools.base import (
 from foliot.tools.serving.link import NatsLink
 from foliot.tools.serving.messages import (
     EXECUTE,
-    OUTPUT,
     CallMessage,
     Meta,
     Poison,
@@ -42,10 +41,13 @@ from foliot.tools.serving.messages import (
     decode_result,
     encode,
     execution_id,
+    output_subject,
+    prefix_of,
     result_subject,
     wire_call_id,
 )
 from foliot.tools.serving.outcomes import value_of
+from foliot.tools.serving.signing import BadSignature, Kind, Signer
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -70,10 +72,14 @@ class NatsTool:
         definition: ToolDefinition,
         link: NatsLink,
         *,
+        signer: Signer | None = None,
         clock: Callable[[], float] = time.time,
         look_every: float = LOOK_EVERY,
     ) -> None:
-        """Raises `ToolPolicyInvalid` when the definition cannot be carried out."""
+        """With a `signer` calls are signed, and only what is signed with its key counts as a result.
+
+        Raises `ToolPolicyInvalid` when the definition cannot be carried out.
+        """
         if definition.auth is not None:
             raise ToolPolicyInvalid(
                 f"tool {definition.name!r} has auth, and messages are kept: a credential in one would be kept too",
@@ -81,11 +87,15 @@ class NatsTool:
             )
         self._definition = definition
         self._subject = definition.endpoint.strip() or f"{EXECUTE}.{definition.name}"
-        self._remote_name = self._subject.removeprefix(f"{EXECUTE}.")
+        self._prefix = prefix_of(self._subject)
+        place = f"{self._prefix}{EXECUTE}."
+        self._remote_name = self._subject.removeprefix(place)
         if call_subject(self._remote_name) is None:
             raise ToolPolicyInvalid(f"tool {definition.name!r} cannot be reached: its endpoint is not a NATS subject")
-        if not self._subject.startswith(f"{EXECUTE}."):
+        if not self._subject.startswith(place):
             self._remote_name = definition.name
+        self._signer = signer
+        self._warned: deque[str] = deque(maxlen=64)
         self._link = link
         self._clock = clock
         self._look_every = look_every
@@ -129,6 +139,7 @@ class NatsTool:
             "agent.run_id": call.run_id,
             "agent.name": caller.agent,
             "agent.roles": list(caller.roles),
+            "user": caller.user,
         }
         if caller.advertised is not None:
             # The far side knows the tool by its own name.
@@ -148,13 +159,13 @@ class NatsTool:
         )
 
     async def _ask(self, call: Invocation, message: CallMessage, on_output: OnOutput | None) -> ResultMessage:
-        subject = result_subject(message.id)
+        subject = result_subject(message.id, self._prefix)
         assert subject is not None, "wire_call_id gives one token"
         answered: asyncio.Future[ResultMessage] = asyncio.get_running_loop().create_future()
         look = asyncio.Event()
 
         async def hear(msg: Msg) -> None:
-            _take(msg.data, message, answered)
+            self._take(subject, msg, message, answered)
 
         try:
             client = await self._link.client()
@@ -162,7 +173,7 @@ class NatsTool:
             raise _not_sent(f"{call.tool!r} cannot be called: {error.message}", error.hint) from None
         stop_listening = self._link.on_reconnect(look)
         try:
-            async with _subscribed(client, {subject: hear, **_output_handler(message, on_output)}):
+            async with _subscribed(client, {subject: hear, **self._output_handler(message, on_output)}):
                 ack = await self._publish(call, message, answered)
                 if ack is not None and ack.duplicate:
                     look.set()
@@ -180,6 +191,9 @@ class NatsTool:
         meta = Meta(SENDER, round(self._clock() * 1000), call.attempt, deadline, call.idempotency_key)
         data = encode(message.execution_id, message, meta)
         headers = {"Nats-Msg-Id": call_dedupe_id(message)}
+        if self._signer is not None:
+            headers = {"Nats-Msg-Id": self._signer.dedupe(call_dedupe_id(message))}
+            headers |= self._signer.sign("call", self._subject, data, expires=call.deadline)
         no_stream = 0
         while not answered.done():
             try:
@@ -235,7 +249,57 @@ class NatsTool:
         except (Error, TimeoutError, Unavailable, ValueError, KeyError):
             return  # not there yet, or the server is away: the next look will tell
         if kept.data:
-            _take(kept.data, message, answered)
+            self._take(subject, kept, message, answered)
+
+    def _take(self, subject: str, msg: Any, message: CallMessage, answered: asyncio.Future[ResultMessage]) -> None:
+        """Let a message end the wait, if it is the result of this very call and the first one."""
+        if answered.done() or not self._is_theirs("result", subject, msg):
+            return
+        try:
+            result = decode_result(msg.data)
+        except Poison as error:
+            # It came where only an answer to this call has business, so waiting longer would not make it better.
+            answered.set_exception(ToolError(f"the tool's server sent something that is no result: {error}"))
+            return
+        theirs = result.execution_id or (result.call_id if result.call_id != message.id else "")
+        if (theirs or self._signer is not None) and theirs != message.execution_id:
+            log.info("a result of another call came on the subject of %s and was ignored", message.id)
+            return
+        answered.set_result(result)
+
+    def _is_theirs(self, kind: Kind, subject: str, msg: Any) -> bool:
+        """Whether whoever serves the tool has sent it. Without a key that is left to permissions in NATS."""
+        if self._signer is None:
+            return True
+        try:
+            self._signer.check(kind, subject, msg.data, msg.headers, aged=True)
+        except BadSignature as error:
+            if subject not in self._warned:  # a flood of forgeries must not become a flood of lines
+                self._warned.append(subject)
+                log.warning("a %s on %s was ignored: %s", kind, subject, error)
+            return False
+        return True
+
+    def _output_handler(
+        self, message: CallMessage, on_output: OnOutput | None
+    ) -> dict[str, Callable[[Msg], Awaitable[None]]]:
+        if on_output is None:
+            return {}
+        heard, subject = 0, output_subject(message.execution_id, self._prefix)
+
+        async def hear(msg: Msg) -> None:
+            nonlocal heard
+            if not self._is_theirs("output", subject, msg):
+                return
+            try:
+                piece = decode_output(msg.data)
+            except Poison:
+                return
+            if piece.execution_id == message.execution_id and piece.seq > heard:
+                heard = piece.seq
+                on_output(piece.data)
+
+        return {subject: hear}
 
     def _seconds(self, call: Invocation) -> float | None:
         limits = [self._definition.attempt_timeout or self._definition.timeout]
@@ -243,41 +307,6 @@ class NatsTool:
             limits.append(max(0.0, call.deadline - self._clock()))
         left = [limit for limit in limits if limit is not None]
         return min(left) if left else None
-
-
-def _take(data: bytes, message: CallMessage, answered: asyncio.Future[ResultMessage]) -> None:
-    """Let a message end the wait, if it is the result of this very call and the first one."""
-    if answered.done():
-        return
-    try:
-        result = decode_result(data)
-    except Poison as error:
-        # It came where only an answer to this call has business, so waiting longer would not make it better.
-        answered.set_exception(ToolError(f"the tool's server sent something that is no result: {error}"))
-        return
-    theirs = result.execution_id or (result.call_id if result.call_id != message.id else "")
-    if theirs and theirs != message.execution_id:
-        log.info("a result of another call came on the subject of %s and was ignored", message.id)
-        return
-    answered.set_result(result)
-
-
-def _output_handler(message: CallMessage, on_output: OnOutput | None) -> dict[str, Callable[[Msg], Awaitable[None]]]:
-    if on_output is None:
-        return {}
-    heard = 0
-
-    async def hear(msg: Msg) -> None:
-        nonlocal heard
-        try:
-            piece = decode_output(msg.data)
-        except Poison:
-            return
-        if piece.execution_id == message.execution_id and piece.seq > heard:
-            heard = piece.seq
-            on_output(piece.data)
-
-    return {f"{OUTPUT}.{message.execution_id}": hear}
 
 
 @asynccontextmanager

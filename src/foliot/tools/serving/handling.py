@@ -1,4 +1,4 @@
-"""What one delivered call comes to: read, looked up, admitted, run, kept, published, in this order.
+"""What one delivered call comes to: read, its caller recognised, looked up, admitted, run, kept, published.
 
 The result is kept before it is published and published before the delivery is acknowledged, so whatever breaks in
 between is put right by the next delivery. Every way through ends in one of four dispositions.
@@ -11,18 +11,22 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
+
+from msgspec import Struct, structs
 
 from foliot.errors import Unavailable
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import Admitted, Caller, Invocation, OnOutput, Parked, Toolbox, ToolDefinition, ToolTimeout
 from foliot.tools.pipeline import ungoverned
 from foliot.tools.result import failure_result
+from foliot.tools.serving.callers import Callers, KnownCaller, Unidentified
 from foliot.tools.serving.health import Health
 from foliot.tools.serving.ledger import Collision, Corrupt, Ledger, StoreFailed
-from foliot.tools.serving.messages import CallMessage, Meta, Poison, ResultMessage, decode_call
+from foliot.tools.serving.messages import CallMessage, Meta, Poison, ResultMessage, call_subject, decode_call
 from foliot.tools.serving.metrics import UNKNOWN_TOOL, Metrics
 from foliot.tools.serving.outcomes import answer, compact, refusal
+from foliot.tools.serving.signing import Headers
 from foliot.tools.stages.asking import nobody_hears
 
 log = logging.getLogger(__name__)
@@ -55,20 +59,34 @@ class PublishFailed(Exception):
 
 
 class Publisher(Protocol):
-    async def result(self, call: CallMessage, result: ResultMessage, *, approval: bool = False) -> None:
-        """Raises `PublishFailed`."""
+    async def result(
+        self, call: CallMessage, result: ResultMessage, to: KnownCaller | None, *, approval: bool = False
+    ) -> None:
+        """`to` None is somebody unknown. Raises `PublishFailed`."""
         ...
 
-    def output(self, call: CallMessage) -> tuple[OnOutput, Callable[[], Awaitable[None]]]:
+    def output(self, call: CallMessage, to: KnownCaller) -> tuple[OnOutput, Callable[[], Awaitable[None]]]:
         """Where pieces of output go, and what to await when there are no more."""
         ...
+
+
+class AgentRights(Struct, frozen=True):
+    """What an agent that is declared where the tools are served may do."""
+
+    roles: tuple[str, ...] = ()
+    allowed_tools: tuple[str, ...] = ()
+    tools: frozenset[str] | None = None
+
+
+AgentLookup: TypeAlias = Callable[[str, str], Awaitable[AgentRights | None]]
+"""By namespace and name; None for an agent that is not declared here."""
 
 
 class Handler:
     """Handles deliveries of one server. `allowed` None or empty allows every tool.
 
-    `trust_callers` lets what a message says of the caller's roles and approvals through to the pipeline. A message is
-    no proof: only where nobody else can publish calls, and for pipelines that look approvals up where they are stored.
+    `callers` say who calls: nothing that a message says of its sender, of roles or of approvals has a part in it.
+    `agents` looks up what the agent of a caller may do.
     """
 
     def __init__(
@@ -79,7 +97,8 @@ class Handler:
         health: Health,
         *,
         allowed: Collection[str] | None = None,
-        trust_callers: bool = False,
+        callers: Callers,
+        agents: AgentLookup | None = None,
         limit_seconds: float = 600.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -88,12 +107,13 @@ class Handler:
         self._metrics = metrics
         self._health = health
         self._allowed = frozenset(allowed) if allowed else None
-        self._trust_callers = trust_callers
+        self._callers = callers
+        self._agents = agents
         self._limit_seconds = limit_seconds
         self._clock = clock
-        self._running: set[str] = set()
+        self._running: set[tuple[str, str]] = set()
         # Results of calls that ran and could not be kept. Running them again would be wrong.
-        self._unkept: dict[str, tuple[CallMessage, ResultMessage]] = {}
+        self._unkept: dict[tuple[str, str], tuple[CallMessage, ResultMessage, KnownCaller]] = {}
         self.ledger: Ledger | None = None
 
     @property
@@ -107,7 +127,7 @@ class Handler:
             return "not allowed in this deployment"
         return None
 
-    async def handle(self, data: bytes) -> Disposition:
+    async def handle(self, subject: str, headers: Headers | None, data: bytes) -> Disposition:
         self._health.took(len(data))
         try:
             call, meta = decode_call(data)
@@ -116,14 +136,21 @@ class Handler:
             self._metrics.count("poison_total")
             self._health.errors += 1
             return Disposition.TERMINATE
-        if call.execution_id in self._running:
-            return Disposition.RETRY  # delivered again although it is under way here
-        self._running.add(call.execution_id)
         try:
-            return await self._handle(call, meta)
+            known = self._callers.identify(subject, headers, data)
+            if subject != call_subject(call.name, known.prefix):
+                raise Unidentified(f'the subject is not that of the tool "{call.name}"')
+        except Unidentified as error:
+            return await self._turn_away(call, str(error))
+        place = known.name, call.execution_id
+        if place in self._running:
+            return Disposition.RETRY  # delivered again although it is under way here
+        self._running.add(place)
+        try:
+            return await self._handle(call, meta, known)
         except StoreFailed as error:
             self._store_failed(error)
-            return Disposition.QUARANTINE if call.execution_id in self._unkept else Disposition.RETRY
+            return Disposition.QUARANTINE if place in self._unkept else Disposition.RETRY
         except (Collision, Corrupt) as error:
             self._unusable(error)
             return Disposition.TERMINATE
@@ -131,13 +158,13 @@ class Handler:
             self._metrics.count("result_publish_failures_total", reason="transport")
             return Disposition.RETRY
         finally:
-            self._running.discard(call.execution_id)
+            self._running.discard(place)
 
     async def settle(self) -> None:
         """Try to keep what could not be kept. Raises `StoreFailed` when that still fails."""
-        for call, result in list(self._unkept.values()):
+        for call, result, known in list(self._unkept.values()):
             try:
-                await self._keep(call, result)
+                await self._keep(call, result, known)
             except StoreFailed as error:
                 self._store_failed(error)
                 raise
@@ -147,36 +174,53 @@ class Handler:
 
     # --- one call ------------------------------------------------------------------------------------------------
 
-    async def _handle(self, call: CallMessage, meta: Meta) -> Disposition:
+    async def _turn_away(self, call: CallMessage, why: str) -> Disposition:
+        """Nothing is kept, nothing is looked up, and what is said goes to everybody: who sent it is not known."""
+        log.warning("a call of %s over NATS was refused: %s", call.name[:80], why)
+        label = call.name if self._tools.definition(call.name) is not None else UNKNOWN_TOOL
+        self._metrics.count("rejections_total", tool_name=label, reason="unidentified")
+        failure = {"code": "permission_denied", "reason": "caller_unidentified", "kind": "denied", "retryable": False}
+        refused = refusal(call, f"the caller is not known: {why}", "policy_denied", failure=failure)
+        try:
+            await self._publisher.result(call, refused, None)
+        except PublishFailed:
+            self._metrics.count("result_publish_failures_total", reason="transport")
+        return Disposition.TERMINATE
+
+    async def _handle(self, call: CallMessage, meta: Meta, known: KnownCaller) -> Disposition:
         assert self.ledger is not None, "the ledger is opened before calls are taken"
-        if call.execution_id in self._unkept:
-            kept = await self._keep(call, self._unkept[call.execution_id][1])
-            return await self._publish(call, kept, path="new")
-        if (kept := await self.ledger.find(call)) is not None:
-            return await self._publish(call, kept, path="replay")
+        place = known.name, call.execution_id
+        if place in self._unkept:
+            kept = await self._keep(call, self._unkept[place][1], known)
+            return await self._publish(call, kept, known, path="new")
+        if (kept := await self.ledger.find(call, known.name)) is not None:
+            return await self._publish(call, kept, known, path="replay")
         definition = self._tools.definition(call.name)
         if (refused := self._refusal(call, definition)) is not None:
-            return await self._publish(call, await self._keep(call, refused), path="rejection")
+            return await self._publish(call, await self._keep(call, refused, known), known, path="rejection")
         assert definition is not None, "an unknown tool is refused"
         if meta.deadline_ms and meta.deadline_ms <= self._clock() * 1000:
             # Nothing happened, so nothing is kept: the same call may come again with more time.
-            return await self._publish(call, self._too_late(call), path="rejection")
-        invocation = self._invocation(call, meta)
+            return await self._publish(call, self._too_late(call), known, path="rejection")
+        invocation = await self._invocation(call, meta, known)
         try:
             admitted = await self._tools.admit(invocation)
         except Unavailable as error:
             # Nothing was decided, so nothing is kept: the same call may come again.
             refused = failure_result(invocation, ungoverned(error))
-            return await self._publish(call, answer(call, refused), path="rejection")
+            return await self._publish(call, answer(call, refused), known, path="rejection")
         if isinstance(admitted, Parked) and admitted.question is None:
-            return await self._ask_for_approval(call)
+            return await self._ask_for_approval(call, known)
         if isinstance(admitted, Parked):
             admitted = failure_result(invocation, nobody_hears(invocation))
         if isinstance(admitted, ToolResult):
             self._metrics.count("rejections_total", tool_name=call.name, reason=_reason(admitted))
-            return await self._publish(call, await self._keep(call, answer(call, admitted)), path="rejection")
-        result = await self._run(call, invocation, admitted, definition)
-        return await self._publish(call, await self._keep(call, result), path="new")
+            refused = answer(call, admitted)
+            if admitted.error is None or not admitted.error.retryable:  # else the same call may come again
+                refused = await self._keep(call, refused, known)
+            return await self._publish(call, refused, known, path="rejection")
+        result = await self._run(call, invocation, admitted, definition, known)
+        return await self._publish(call, await self._keep(call, result, known), known, path="new")
 
     def _refusal(self, call: CallMessage, definition: ToolDefinition | None) -> ResultMessage | None:
         """The refusals that need no rules. The texts differ, so that a caller can tell one from the other."""
@@ -202,16 +246,21 @@ class Handler:
         return refusal(call, f'the deadline passed before tool "{call.name}" was started', "timeout")
 
     async def _run(
-        self, call: CallMessage, invocation: Invocation, admitted: Admitted, definition: ToolDefinition
+        self,
+        call: CallMessage,
+        invocation: Invocation,
+        admitted: Admitted,
+        definition: ToolDefinition,
+        known: KnownCaller,
     ) -> ResultMessage:
-        if definition.effect == "once" and not await self._may_begin(call, definition):
+        if definition.effect == "once" and not await self._may_begin(call, definition, known):
             self._metrics.count("ambiguous_redeliveries_total", cause="restart")
             text = f'nobody knows whether tool "{call.name}" took effect: its server ended while it was under way'
             failure = {"reason": "unknown_effect", "retryable": False, "kind": "internal"}
             return refusal(call, text, "internal", ambiguous_effect=True, failure=failure)
         began = self._clock()
         self._metrics.in_flight += 1
-        on_output, ended = self._publisher.output(call)
+        on_output, ended = self._publisher.output(call, known)
         try:
             async with asyncio.timeout(self._limit_seconds):
                 result = await admitted.run(on_output=on_output)
@@ -227,72 +276,83 @@ class Handler:
         self._count(call.name, result, self._clock() - began)
         return answer(call, result)
 
-    async def _may_begin(self, call: CallMessage, definition: ToolDefinition) -> bool:
+    async def _may_begin(self, call: CallMessage, definition: ToolDefinition, known: KnownCaller) -> bool:
         """Whether a call that must not be repeated may act: nobody has begun it, or repeating is what was declared."""
         assert self.ledger is not None
-        if await self.ledger.began(call) or not await self.ledger.begin(call):
+        if await self.ledger.began(call, known.name) or not await self.ledger.begin(call, known.name):
             return definition.on_unknown == "retry"
         return True
 
-    async def _ask_for_approval(self, call: CallMessage) -> Disposition:
+    async def _ask_for_approval(self, call: CallMessage, known: KnownCaller) -> Disposition:
         """Not an outcome and not an error: the same call comes again when somebody has agreed."""
         self._metrics.count("rejections_total", tool_name=call.name, reason="approval_required")
         text = f"approval_required: Tool '{call.name}' requires human approval before execution"
         failure = {"code": "permission_denied", "reason": "approval_required", "kind": "permission", "retryable": False}
-        await self._publisher.result(call, refusal(call, text, "permission", failure=failure), approval=True)
+        await self._publisher.result(call, refusal(call, text, "permission", failure=failure), known, approval=True)
         return Disposition.ACK
 
-    def _invocation(self, call: CallMessage, meta: Meta) -> Invocation:
+    async def _invocation(self, call: CallMessage, meta: Meta, known: KnownCaller) -> Invocation:
+        """The call as one outside any run: runs and approvals of the sender are not those of this installation."""
         said = call.metadata
-        caller = Caller(
-            namespace=_text(said.get("namespace")) or "default",
-            agent=_text(said.get("agent.name")),
-            roles=(_texts(said.get("agent.roles")) or ()) if self._trust_callers else (),
-            advertised=_advertised(call),
-        )
         return Invocation(
-            run_id=_text(said.get("agent.run_id")) or call.loop_id,
+            run_id="",
             call_id=call.id,
             tool=call.name,
             arguments=call.arguments,
-            idempotency_key=meta.idempotency_key or call.execution_id,
-            caller=caller,
+            # Callers choose keys: two of them must not meet in one.
+            idempotency_key=f"{known.name}/{meta.idempotency_key or call.execution_id}",
+            caller=await self._caller(call, known),
             attempt=max(meta.attempt, 1),
-            grant=call.approved_by if self._trust_callers else "",
             deadline=meta.deadline_ms / 1000 if meta.deadline_ms else None,
             trace_id=call.trace_id,
             version=_text(said.get("tool_version")),
             schema_digest=_text(said.get("schema_digest")),
         )
 
+    async def _caller(self, call: CallMessage, known: KnownCaller) -> Caller:
+        """Raises `Unavailable`."""
+        caller = known.caller(call, _advertised(call))
+        if not caller.agent or self._agents is None:
+            return caller
+        rights = await self._agents(caller.namespace, caller.agent)
+        if rights is None:
+            # One that the operator named must be there; one that the caller brings along has no rights of its own.
+            return structs.replace(caller, advertised=frozenset()) if known.entry.agent else caller
+        advertised = caller.advertised
+        if rights.tools is not None:
+            advertised = rights.tools if advertised is None else advertised & rights.tools
+        roles = tuple(dict.fromkeys((*rights.roles, *caller.roles)))
+        return structs.replace(caller, roles=roles, allowed_tools=rights.allowed_tools, advertised=advertised)
+
     # --- what comes after the call -------------------------------------------------------------------------------
 
-    async def _keep(self, call: CallMessage, result: ResultMessage) -> ResultMessage:
+    async def _keep(self, call: CallMessage, result: ResultMessage, known: KnownCaller) -> ResultMessage:
         """The result that counts. One that is too large to be kept is replaced by a note of that."""
         assert self.ledger is not None
-        self._unkept[call.execution_id] = (call, result)
+        place = known.name, call.execution_id
+        self._unkept[place] = (call, result, known)
         try:
-            kept = await self.ledger.keep(call, result)
+            kept = await self.ledger.keep(call, result, known.name)
         except StoreFailed as error:
             if not error.too_large:
                 raise
             self._store_failed(error)
             self._metrics.count("outcome_total", path="compact")
-            kept = await self.ledger.keep(call, compact(call, len(result.content)))
+            kept = await self.ledger.keep(call, compact(call, len(result.content)), known.name)
         except (Collision, Corrupt):
-            self._unkept.pop(call.execution_id, None)
+            self._unkept.pop(place, None)
             raise
-        self._unkept.pop(call.execution_id, None)
+        self._unkept.pop(place, None)
         return kept
 
-    async def _publish(self, call: CallMessage, result: ResultMessage, *, path: str) -> Disposition:
+    async def _publish(self, call: CallMessage, result: ResultMessage, to: KnownCaller, *, path: str) -> Disposition:
         try:
-            await self._publisher.result(call, result)
+            await self._publisher.result(call, result, to)
         except PublishFailed as error:
             if not error.too_large:
                 raise
             self._metrics.count("result_publish_failures_total", reason="oversize")
-            await self._publisher.result(call, compact(call, len(result.content)))
+            await self._publisher.result(call, compact(call, len(result.content)), to)
         self._metrics.count("outcome_total", path=path)
         self._health.processed += 1
         return Disposition.ACK

@@ -1,5 +1,7 @@
 """What became of executions: each completed outcome is kept before it is published.
 
+Each caller (`owner`) has a space of its own: ids are chosen by callers, and nobody finds or takes another's.
+
 A call may be delivered more than once. With the ledger it runs once all the same: what is there is published again. A
 key is written once and never changed. For a tool that must not be repeated, the start is noted too: a start without an
 outcome means that somebody died in between, and nobody can know what happened.
@@ -86,14 +88,14 @@ class Ledger:
             found = await js.create_key_value(KeyValueConfig(bucket=bucket, history=1, ttl=seconds))
         return cls(found, largest=largest)
 
-    async def find(self, call: CallMessage) -> ResultMessage | None:
+    async def find(self, call: CallMessage, owner: str) -> ResultMessage | None:
         """The outcome of this call. Raises `Collision`, `Corrupt`, `StoreFailed`."""
-        data = await self._get(outcome_key(call.execution_id), "get")
+        data = await self._get(outcome_key(call.execution_id, owner), "get")
         return None if data is None else _checked(data, call)
 
-    async def began(self, call: CallMessage) -> bool:
+    async def began(self, call: CallMessage, owner: str) -> bool:
         """Whether somebody has begun this call. Raises as `find`."""
-        data = await self._get(started_key(call.execution_id), "get")
+        data = await self._get(started_key(call.execution_id, owner), "get")
         if data is None:
             return False
         try:
@@ -104,12 +106,12 @@ class Ledger:
             raise Collision(f"{call.execution_id} was begun with other content")
         return True
 
-    async def begin(self, call: CallMessage) -> bool:
+    async def begin(self, call: CallMessage, owner: str) -> bool:
         """Note that the call is about to act; False when another one has done so. Raises `StoreFailed`."""
         note = _Started(VERSION, call.execution_id, fingerprint(call))
-        return await self._create(started_key(call.execution_id), _encode(note))
+        return await self._create(started_key(call.execution_id, owner), _encode(note))
 
-    async def keep(self, call: CallMessage, result: ResultMessage) -> ResultMessage:
+    async def keep(self, call: CallMessage, result: ResultMessage, owner: str) -> ResultMessage:
         """Keep the outcome; the one that counts, which is another when somebody was faster.
 
         Raises `StoreFailed`, with `too_large` when it can never be kept.
@@ -120,9 +122,9 @@ class Ledger:
         data = _encode(record)
         if len(data) > self._largest:
             raise StoreFailed("create", too_large=True)
-        if await self._create(outcome_key(call.execution_id), data):
+        if await self._create(outcome_key(call.execution_id, owner), data):
             return result
-        winner = await self._get(outcome_key(call.execution_id), "read_winner")
+        winner = await self._get(outcome_key(call.execution_id, owner), "read_winner")
         if winner is None:
             raise StoreFailed("read_winner")
         return _checked(winner, call)

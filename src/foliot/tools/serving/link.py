@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from foliot.errors import Unavailable
@@ -26,9 +26,16 @@ _WEEK: Final = 7 * 24 * 3600.0
 class NatsLink:
     """One connection. `url` may hold a password; no error or log ever repeats it."""
 
-    def __init__(self, url: str, *, name: str = "foliot-tools", connect_seconds: float = 10.0) -> None:
-        self._url = url
-        self._name = name
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "foliot-tools",
+        connect_seconds: float = 10.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`options` are those of the client's `connect`: credentials, TLS."""
+        self._options: dict[str, Any] = {"servers": url, "name": name} | dict(options or {})
         self._connect_seconds = connect_seconds
         self._client: Client | None = None
         self._opening = asyncio.Lock()
@@ -70,8 +77,7 @@ class NatsLink:
         try:
             async with asyncio.timeout(self._connect_seconds):
                 await client.connect(
-                    self._url,
-                    name=self._name,
+                    **self._options,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType] - it only sleeps for it
                     connect_timeout=2,
@@ -93,15 +99,16 @@ class NatsLink:
             event.set()
 
 
-async def ensure_stream(js: Any, *, name: str = STREAM) -> None:
-    """Make the stream that keeps calls and results, unless there is one already."""
+async def ensure_stream(js: Any, *, name: str = STREAM, prefixes: Sequence[str] = ()) -> None:
+    """Make the stream that keeps calls and results, unless there is one already. `prefixes` end with a dot."""
     from nats.js.api import StreamConfig
     from nats.js.errors import NotFoundError
 
     try:
         await js.stream_info(name)
     except NotFoundError:
-        await js.add_stream(StreamConfig(name=name, subjects=list(CAPTURED), max_age=_WEEK))
+        subjects = [f"{prefix}{subject}" for prefix in ("", *prefixes) for subject in CAPTURED]
+        await js.add_stream(StreamConfig(name=name, subjects=subjects, max_age=_WEEK))
 
 
 async def wait_for_stream(js: Any, *, name: str, tries: int, sleep: Callable[[float], Awaitable[None]]) -> None:

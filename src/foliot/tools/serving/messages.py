@@ -191,14 +191,25 @@ def _open(data: bytes, category: Category) -> _Raw:
 # --- subjects and identities -------------------------------------------------------------------------------------
 
 
-def call_subject(tool: str) -> str | None:
-    """Where calls of this tool go; None for a name that a subject cannot hold."""
-    return f"{EXECUTE}.{tool}" if _TOOL.fullmatch(tool) else None
+def call_subject(tool: str, prefix: str = "") -> str | None:
+    """Where calls of this tool go; None for a name that a subject cannot hold. `prefix` is empty or ends with a dot."""
+    return f"{prefix}{EXECUTE}.{tool}" if _TOOL.fullmatch(tool) else None
 
 
-def result_subject(call_id: str) -> str | None:
+def result_subject(call_id: str, prefix: str = "") -> str | None:
     """Where the result goes; None for an id that is not one token."""
-    return f"{RESULT}.{call_id}" if call_id and "." not in call_id and _TOOL.fullmatch(call_id) else None
+    return f"{prefix}{RESULT}.{call_id}" if call_id and "." not in call_id and _TOOL.fullmatch(call_id) else None
+
+
+def output_subject(execution: str, prefix: str = "") -> str:
+    """Where pieces of output go."""
+    return f"{prefix}{OUTPUT}.{execution}"
+
+
+def prefix_of(subject: str) -> str:
+    """What a caller's subjects begin with, from the subject of its calls: `team-b.` of `team-b.tool.execute.search`."""
+    before, found, _ = f".{subject}".partition(f".{EXECUTE}.")
+    return f"{before[1:]}." if found and before else ""
 
 
 def wire_call_id(call_id: str, identity: str) -> str:
@@ -216,14 +227,14 @@ def execution_id(request_id: str, call_id: str, ordinal: int) -> str:
     return f"tool-exec-v1-{_digest(data)}"
 
 
-def outcome_key(execution: str) -> str:
-    """Where the outcome of an execution is kept."""
-    return f"v1.{_digest(execution.encode())}"
+def outcome_key(execution: str, owner: str) -> str:
+    """Where the outcome of an execution is kept. Callers choose ids, so each has a space of its own."""
+    return f"v2.{_digest(_owned(execution, owner))}"
 
 
-def started_key(execution: str) -> str:
+def started_key(execution: str, owner: str) -> str:
     """Where it is noted that an execution with an effect has begun."""
-    return f"started.v1.{_digest(execution.encode())}"
+    return f"started.v2.{_digest(_owned(execution, owner))}"
 
 
 def result_dedupe_id(execution: str, *, approval: bool = False) -> str:
@@ -239,6 +250,10 @@ def call_dedupe_id(call: CallMessage) -> str:
 def fingerprint(call: CallMessage) -> str:
     """Names the content of a call: the same execution with other content is somebody's mistake, or worse."""
     return f"sha256:{hashlib.sha256(_canonical(msgspec.to_builtins(call))).hexdigest()}"
+
+
+def _owned(execution: str, owner: str) -> bytes:
+    return f"{len(owner)}:{owner}:{execution}".encode()
 
 
 def _digest(data: bytes) -> str:

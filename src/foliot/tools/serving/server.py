@@ -1,6 +1,6 @@
 """`ToolServer`: tools of a pipeline, served to whoever publishes calls on NATS.
 
-    server = ToolServer(Pipeline([search]), NatsLink(url))
+    server = ToolServer(Pipeline([search]), NatsLink(url), callers=load_callers(path))
     await server.start()
     …
     await server.stop()
@@ -24,7 +24,8 @@ from msgspec import Struct
 
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.stopping import stop_tasks
-from foliot.tools.serving.handling import Disposition, Handler, ServedTools
+from foliot.tools.serving.callers import Callers
+from foliot.tools.serving.handling import AgentLookup, Disposition, Handler, ServedTools
 from foliot.tools.serving.health import Health
 from foliot.tools.serving.ledger import BUCKET, Ledger, StoreFailed
 from foliot.tools.serving.link import STREAM, NatsLink, ensure_stream, wait_for_stream
@@ -40,8 +41,7 @@ CONSUMER: Final = "foliot-tools"
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
     """`shared`: other programs serve other tools, so only calls of one's own are taken; otherwise a call of a tool that
-    is not here is answered with that. `allowed_tools` None or empty allows all. `trust_callers`: see handling.py. Times
-    are in seconds.
+    is not here is answered with that. `allowed_tools` None or empty allows all. Times are in seconds.
     """
 
     stream: str = STREAM
@@ -52,7 +52,6 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     shared: bool = False
     list_subject: str = LIST
     allowed_tools: tuple[str, ...] | None = None
-    trust_callers: bool = False
     concurrency: int = 3
     max_deliver: int = 3
     ack_wait: float = 300.0
@@ -79,10 +78,15 @@ class ToolServer:
         link: NatsLink,
         config: ServerConfig | None = None,
         *,
+        callers: Callers | None = None,
+        agents: AgentLookup | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """Without `callers` every call is refused."""
         self._config = config or ServerConfig()
         self._config.check()
+        self._callers = callers or Callers()
+        self._agents = agents
         self._tools = tools
         self._link = link
         self._clock = clock
@@ -101,7 +105,8 @@ class ToolServer:
     def consumer_name(self) -> str:
         """The durable consumer: servers with the same name share the work."""
         subjects = "own" if self._config.shared else EVERY_CALL.replace(".", "-").replace(">", "all")
-        return "-".join(filter(None, (CONSUMER, subjects, self._config.consumer_suffix)))
+        prefixes = "-".join(prefix.replace(".", "_") for prefix in self._callers.prefixes)
+        return "-".join(filter(None, (CONSUMER, subjects, prefixes.rstrip("_"), self._config.consumer_suffix)))
 
     def health(self) -> dict[str, Any]:
         if self._taking is not None and not self._link.connected:
@@ -151,7 +156,7 @@ class ToolServer:
         client: Any = await self._link.client()
         js = await self._link.jetstream()
         if self._config.create_stream:
-            await ensure_stream(js, name=self._config.stream)
+            await ensure_stream(js, name=self._config.stream, prefixes=self._callers.prefixes)
         await wait_for_stream(js, name=self._config.stream, tries=self._config.stream_tries, sleep=asyncio.sleep)
         publisher = NatsPublisher(client, js, self.metrics, self._clock)
         self._handler = Handler(
@@ -160,7 +165,8 @@ class ToolServer:
             self.metrics,
             self._health,
             allowed=self._config.allowed_tools,
-            trust_callers=self._config.trust_callers,
+            callers=self._callers,
+            agents=self._agents,
             limit_seconds=self._config.call_limit,
             clock=self._clock,
         )
@@ -179,9 +185,12 @@ class ToolServer:
             max_deliver=self._config.max_deliver,
             max_ack_pending=1000,  # the bound is on each server, see `concurrency`; this one is on all of them
         )
+        prefixes = ("", *self._callers.prefixes)
         if self._config.shared:
-            subjects = [call_subject(name) for name in self._tools.definitions]
+            subjects = [call_subject(name, prefix) for name in self._tools.definitions for prefix in prefixes]
             config.filter_subjects = sorted(subject for subject in subjects if subject is not None)
+        elif len(prefixes) > 1:
+            config.filter_subjects = [f"{prefix}{EVERY_CALL}" for prefix in prefixes]
         else:
             config.filter_subject = EVERY_CALL
         await js.add_consumer(self._config.stream, config)
@@ -257,7 +266,7 @@ class ToolServer:
         beating = asyncio.create_task(self._beat(msg))
         disposition = Disposition.RETRY
         try:
-            disposition = await self._handler.handle(msg.data)
+            disposition = await self._handler.handle(msg.subject, msg.headers, msg.data)
         except FoliotError as error:
             log.error("a call failed outside its tool: %s", error.message)
         finally:
