@@ -23,7 +23,7 @@ from foliot.tools.serving.ledger import BUCKET
 from foliot.tools.serving.link import NatsLink
 from foliot.tools.serving.messages import CallMessage, Meta, encode, execution_id, outcome_key
 from foliot.tools.serving.server import ServerConfig, ToolServer
-from tests.tools.serving.bus import QUICK, invocation, linked, served, settled, until
+from tests.tools.serving.bus import ANYBODY, QUICK, invocation, linked, served, settled, until
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ async def test_a_once_call_whose_server_died_is_not_run_again_and_says_so(link: 
         await asyncio.Event().wait()
 
     served_tool.do = hang
-    dying = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK))
+    dying = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK), callers=ANYBODY)
     await dying.start()
     task = asyncio.create_task(caller_of(link).invoke(invocation()))
     async with asyncio.timeout(20):
@@ -206,7 +206,7 @@ async def test_an_idempotent_call_whose_server_died_is_run_again_under_the_same_
         await asyncio.Event().wait()
 
     served_tool.do = hang
-    dying = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK))
+    dying = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK), callers=ANYBODY)
     await dying.start()
     task = asyncio.create_task(caller_of(link).invoke(invocation()))
     async with asyncio.timeout(20):
@@ -229,7 +229,7 @@ async def test_stopping_lets_what_is_under_way_finish(link: NatsLink) -> None:
         return "finished"
 
     served_tool.do = slow
-    server = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK))
+    server = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK), callers=ANYBODY)
     await server.start()
     task = asyncio.create_task(caller_of(link).invoke(invocation()))
     async with asyncio.timeout(20):
@@ -361,7 +361,7 @@ async def test_health_and_metrics_tell_what_happened(link: NatsLink) -> None:
 
 async def test_a_server_without_its_stream_says_what_is_missing_and_leaves_nothing_behind(nats_url: str) -> None:
     async with linked(nats_url, stream=False) as link:
-        server = ToolServer(Pipeline([Counting()]), link, ServerConfig(**{**QUICK, "stream_tries": 2}))
+        server = ToolServer(Pipeline([Counting()]), link, ServerConfig(**{**QUICK, "stream_tries": 2}), callers=ANYBODY)
         with pytest.raises(Unavailable, match="AGENT"):
             await server.start()
         assert server.health()["state"] == "failed"
