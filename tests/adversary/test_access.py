@@ -429,3 +429,39 @@ def test_two_people_of_an_identity_provider_have_two_names() -> None:
     for odd in (" bob", "bob ", "bob\u202e", "bob\n", "", None, 7):
         with pytest.raises(Denied):
             reading.name_of({"name": odd})
+
+
+# --- a page in a browser -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("origin", "refused"),
+    [
+        ("https://evil.example", True),
+        ("http://rebound.example", True),  # the name of the server, after DNS rebinding
+        ("http://127.0.0.1.evil.example", True),
+        ("null", True),
+        ("https://console.example", False),
+        ("http://127.0.0.1:5173", False),
+    ],
+)
+async def test_over_mcp_a_page_that_is_not_known_is_refused_also_with_a_good_token(
+    runtime: Runtime, tmp_path: Path, origin: str, refused: bool
+) -> None:
+    settings = load_settings({"home": str(tmp_path / "home"), "cors_origins": "https://console.example"}, {})
+    app = create_app(runtime, settings=settings, auth=TokenAuth(runtime.tasking.database, local=True))
+    root = await People(app, runtime).root()
+    headers = {"Origin": origin, "Host": "rebound.example", "Accept": "application/json, text/event-stream"}
+
+    answer = await root.delete("/mcp", headers=headers)
+
+    assert (answer.status_code == 403 and answer.json()["code"] == "cross_site") is refused, answer.text
+
+
+async def test_over_tls_a_browser_is_told_to_stay_with_it(app: FastAPI) -> None:
+    seen: dict[str, bool] = {}
+    for url in ("https://foliot.example", "http://foliot.example"):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url) as http:
+            seen[url] = "max-age=" in (await http.get("/v1/version")).headers.get("strict-transport-security", "")
+
+    assert seen == {"https://foliot.example": True, "http://foliot.example": False}

@@ -9,7 +9,7 @@ from foliot.server.access.auth import TokenAuth
 from foliot.server.access.logins import WrongLogin
 from foliot.server.access.passwords import Passwords
 from foliot.server.errors import TooMany
-from foliot.store.access.login_attempts import SqlLoginAttempts
+from foliot.store.access.login_attempts import Pace, SqlLoginAttempts
 from tests.server.login.conftest import CHEAP, PASSWORD, LogIn, Site
 
 
@@ -17,21 +17,35 @@ def login(name: str = "ada", password: str = PASSWORD) -> dict[str, str]:
     return {"username": name, "password": password}
 
 
-async def test_wrong_attempts_are_slowed_down_for_the_name_wherever_they_come_from(site: Site) -> None:
+async def test_wrong_attempts_are_slowed_down_for_the_name_and_keep_its_owner_out_nowhere_else(site: Site) -> None:
     await site.user()
     answers: list[httpx.Response] = []
-    for number in range(12):
-        async with site.browser(peer=f"203.0.113.{number}") as http:
+    async with site.browser(peer="203.0.113.1") as http:
+        for number in range(12):
             header = {"X-Forwarded-For": f"198.51.100.{number}"}
             answers.append(await http.post("/v1/auth/login", json=login(password="wrong"), headers=header))
 
-    assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 2
-    assert answers[-1].json()["code"] == "too_many_requests"
-    assert int(answers[-1].headers["retry-after"]) == 7
-    async with site.browser() as http:
+        assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 2
+        assert answers[-1].json()["code"] == "too_many_requests"
+        assert int(answers[-1].headers["retry-after"]) == 7
         assert (await http.post("/v1/auth/login", json=login())).status_code == 429, "also for the right one"
+        async with site.browser() as owner:
+            assert (await owner.post("/v1/auth/login", json=login())).status_code == 200
         site.clock.now += 6
         assert (await http.post("/v1/auth/login", json=login())).status_code == 200
+
+
+async def test_wrong_attempts_for_a_name_from_many_places_are_slowed_down(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foliot.server.access.logins.PER_NAME_ANYWHERE", Pace(3, 1.0))
+    await site.user()
+    statuses: list[int] = []
+    for number in range(4):
+        async with site.browser(peer=f"203.0.113.{number}") as http:
+            statuses.append((await http.post("/v1/auth/login", json=login(password="wrong"))).status_code)
+
+    assert statuses == [401] * 3 + [429]
 
 
 async def test_wrong_attempts_are_slowed_down_for_the_place_whatever_name_they_try(site: Site) -> None:
@@ -62,7 +76,7 @@ async def test_attempts_are_counted_for_all_servers_on_a_store(site: Site) -> No
             await logins.log_in("ada", "wrong", "203.0.113.1")
 
     with pytest.raises(TooMany):
-        await other.logins.log_in("ada", PASSWORD, "203.0.113.2")
+        await other.logins.log_in("ada", PASSWORD, "203.0.113.1")
 
 
 async def test_names_that_strangers_make_up_do_not_pile_up(

@@ -190,3 +190,46 @@ async def test_keys_that_cannot_be_read_let_nobody_in(known: Provider, provider:
 
     with pytest.raises((Unavailable, Unauthenticated)):
         await redeemed(known, provider)
+
+
+@pytest.mark.parametrize("azp", [None, "other", ""])
+async def test_a_bearer_for_several_audiences_is_taken_only_from_whom_it_was_issued_to(
+    provider: FakeProvider, azp: str | None
+) -> None:
+    known = Provider(provider.issuer, "foliot")
+    both = {"aud": ["api", "other"]}
+    good = provider.signed(provider.payload(**both, azp="foliot"))
+    assert (await known.verify(good, audience="api"))["sub"] == "1"
+
+    with pytest.raises(Unauthenticated):
+        await known.verify(
+            provider.signed(provider.payload(**both, **({} if azp is None else {"azp": azp}))), audience="api"
+        )
+
+
+async def test_a_key_that_the_provider_has_withdrawn_is_no_good_any_more(provider: FakeProvider) -> None:
+    now = 0.0
+    known = Provider(provider.issuer, "foliot", clock=lambda: now)
+    token = provider.signed(provider.payload())
+    await known.verify(token, audience="foliot")
+    provider.keys["two"] = provider.keys.pop("one")
+
+    now = 301.0
+
+    with pytest.raises(Unauthenticated):
+        await known.verify(token, audience="foliot")
+
+
+async def test_keys_of_a_provider_that_is_away_are_not_believed_for_ever(provider: FakeProvider) -> None:
+    now = 0.0
+    known = Provider(provider.issuer, "foliot", clock=lambda: now)
+    token = provider.signed(provider.payload())
+    await known.verify(token, audience="foliot")
+    await provider.stop()
+    now = 600.0
+    await known.verify(token, audience="foliot")
+
+    now = 901.0
+
+    with pytest.raises(Unavailable):
+        await known.verify(token, audience="foliot")

@@ -19,6 +19,7 @@ from foliot.server.access.auth import TokenAuth
 from foliot.server.access.passwords import Passwords
 from foliot.server.app import create_app
 from foliot.settings import Settings, load_settings
+from foliot.store.access.login_attempts import Pace
 from tests.server.login.conftest import CHEAP, Clock, Site
 from tests.server.login.provider import FakeProvider
 
@@ -174,7 +175,7 @@ async def test_a_bearer_token_of_the_provider_is_a_caller_until_it_expires(
     site: Site, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
     provider.keys = {"one": ec.generate_private_key(ec.SECP256R1())}
-    token = provider.signed(provider.payload(aud=["foliot-api", "other"]), algorithm="ES256")
+    token = provider.signed(provider.payload(aud=["foliot-api", "other"], azp="foliot-api"), algorithm="ES256")
     headers = {"Authorization": f"Bearer {token}"}
 
     for _ in range(2):
@@ -268,9 +269,30 @@ async def test_nobody_is_told_to_come_back_to_a_name_that_the_request_made_up(si
 
 
 async def test_logins_that_are_begun_and_never_ended_are_slowed_down(site: Site, http: httpx.AsyncClient) -> None:
-    answers = [await http.get("/v1/auth/oidc/login") for _ in range(21)]
+    answers = [await http.get("/v1/auth/oidc/login") for _ in range(301)]
 
-    assert [answer.status_code for answer in answers] == [303] * 20 + [429]
+    assert [answer.status_code for answer in answers] == [303] * 300 + [429]
+
+
+async def test_logins_at_the_provider_that_succeed_do_not_count(
+    site: Site, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a proxy all browsers have one address."""
+    monkeypatch.setattr("foliot.server.access.logins.PER_VISITOR", Pace(2, 60.0))
+    for _ in range(5):
+        async with site.browser() as browser:
+            assert (await browser.get(await began(browser, provider))).status_code == 303
+
+
+async def test_strangers_who_begin_without_end_keep_nobody_out_who_has_begun(
+    site: Site, http: httpx.AsyncClient, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foliot.server.access.logins.PER_VISITOR", Pace(3, 60.0))
+    mine = await began(http, provider)
+    async with site.browser() as stranger:
+        assert [(await stranger.get("/v1/auth/oidc/login")).status_code for _ in range(4)][-1] == 429
+
+        assert (await http.get(mine)).status_code == 303
 
 
 @pytest.mark.parametrize("wrong", [{"FOLIOT_OIDC_ROLES": "devs=king@a"}, {"FOLIOT_OIDC_CLIENT_ID": ""}])

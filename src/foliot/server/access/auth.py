@@ -35,6 +35,8 @@ LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 ANONYMOUS: Final = Caller("anonymous", "anonymous", granted([EVERYWHERE], ["admin"]))
 # The time of the last use is written at most so often; of a session that may rest only shortly, more often.
 NOTED_EVERY: Final = 60.0
+# For so long a token of the identity provider is believed without looking at its signature again.
+VOUCHED: Final = 60.0
 _SEND_ONE: Final = (
     "send a token: `Authorization: Bearer fol_…`; `foliot tokens create` makes one. On the server's own machine the "
     "command line needs none: whoever owns FOLIOT_HOME/local.key is let in"
@@ -160,7 +162,7 @@ class TokenAuth:
         return holder.caller
 
     async def _of_provider(self, text: str, now: float) -> Caller:
-        """Who a token of the identity provider is about. It is good until it expires: nobody can take it back."""
+        """Who a token of the identity provider is about. It is verified again every minute: keys may be withdrawn."""
         known = self._vouched.get(text)
         if known is not None and now < known[0]:
             return known[1]
@@ -169,7 +171,7 @@ class TokenAuth:
         caller = Caller(name, "oidc", granted_each(grants), str(claims.get("sub") or ""))
         if len(self._vouched) >= MOST_KNOWN:
             self._vouched.clear()
-        self._vouched[text] = (float(claims["exp"]) + LEEWAY, caller)
+        self._vouched[text] = (min(float(claims["exp"]) + LEEWAY, now + VOUCHED), caller)
         return caller
 
     async def _ask_token(self, text: str, now: float) -> Holder[TokenInfo] | None:

@@ -17,15 +17,22 @@ T = TypeVar("T")
 class Kept(Generic[T]):
     """`ask` is called when what is kept is `old` seconds old or not enough, at most once in `pause` seconds.
 
-    While the other server is away, what was kept before does.
+    While the other server is away, what was kept before does, until it is `longest` seconds old.
     """
 
     def __init__(
-        self, ask: Callable[[], Awaitable[T]], *, old: float, pause: float, clock: Callable[[], float]
+        self,
+        ask: Callable[[], Awaitable[T]],
+        *,
+        old: float,
+        pause: float,
+        clock: Callable[[], float],
+        longest: float = float("inf"),
     ) -> None:
         self._ask = ask
         self._old = old
         self._pause = pause
+        self._longest = longest
         self._clock = clock
         self._asking = asyncio.Lock()
         self._value: T | None = None
@@ -41,17 +48,21 @@ class Kept(Generic[T]):
                 return value
             now = self._clock()
             if self._asked_at is not None and now - self._asked_at < self._pause:
-                if self._value is None:
+                if (value := self._usable(now)) is None:
                     raise Unavailable("the other server did not answer a moment ago", hint="try again")
-                return self._value
+                return value
             self._asked_at = now
             try:
                 self._value, self._at = await self._ask(), now
             except Unavailable as error:
-                if self._value is None:
+                if (value := self._usable(now)) is None:
                     raise
                 log.warning("what was known before is used: %s", error.message)
+                return value
             return self._value
+
+    def _usable(self, now: float) -> T | None:
+        return self._value if now - self._at < self._longest else None
 
     def _fresh(self, enough: Callable[[T], bool]) -> T | None:
         value = self._value

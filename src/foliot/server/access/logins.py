@@ -26,9 +26,13 @@ from foliot.store.access.login_sessions import NOBODY, Lifetime, LoginSession, S
 from foliot.store.access.users import SqlUsers, UserInfo, digest_of
 from foliot.store.base import Database
 
-# Wrong ones: twenty in a row from one place, ten for one name; then one every six seconds.
+# Wrong ones: twenty in a row from one place, ten of them for one name; then one every six seconds. For one name from
+# all places together more than one place can reach, so that nobody alone keeps the owner out.
 PER_PEER: Final = Pace(20, 6.0)
 PER_NAME: Final = Pace(10, 6.0)
+PER_NAME_ANYWHERE: Final = Pace(100, 1.0)
+# Who is sent to an identity provider and does not come back: each is a row for ten minutes, and guesses nothing.
+PER_VISITOR: Final = Pace(300, 1.0)
 SWEPT_EVERY: Final = 256
 FIRST_ADMIN: Final = {"*": ("admin",)}
 DEFAULT_IDLE: Final = 12 * 3600.0
@@ -81,7 +85,7 @@ class Logins:
     async def log_in(self, name: str, password: str, peer: str) -> Entered:
         """Raises `WrongLogin`, `TooMany` after too many of them, `Conflict` while there is no account at all."""
         now = self._clock()
-        counted = ((_peer(peer), PER_PEER), (_named(name), PER_NAME))
+        counted = _counted(name, peer)
         await self._charge(*counted)
         account = await self.users.find(name)
         right = await self.passwords.matches(account.password if account else None, password)
@@ -112,12 +116,12 @@ class Logins:
         """
         if session.user_id == NOBODY:
             raise UsageError("your password is kept by your identity provider", hint="change it there")
-        await self._charge(counted := (_peer(peer), PER_PEER), named := (_named(session.name), PER_NAME))
+        await self._charge(*(counted := _counted(session.name, peer)))
         account = await self.users.find(session.name)
         if not await self.passwords.matches(account.password if account else None, current) or account is None:
             raise WrongLogin(session.name)
         check_password(new, session.name)
-        await self._forgive(counted, named)
+        await self._forgive(*counted)
         kept = await self.passwords.hash(new)
         return await self.users.set_password(session.name, kept, now=self._clock(), instead_of=account.password)
 
@@ -128,7 +132,11 @@ class Logins:
 
     async def pass_by(self, peer: str) -> None:
         """Count a visit that costs something, though it guesses nothing. Raises `TooMany`."""
-        await self._charge((f"visit {_peer(peer)}", PER_PEER))
+        await self._charge((f"visit {_peer(peer)}", PER_VISITOR))
+
+    async def came_back(self, peer: str) -> None:
+        """The visit ended in a login: it does not count."""
+        await self._forgive((f"visit {_peer(peer)}", PER_VISITOR))
 
     async def sweep(self) -> None:
         """Forget what is over. Done by whoever comes in, and now and then by those who do not."""
@@ -159,6 +167,12 @@ def _peer(address: str) -> str:
     if found.version == 6 and found.ipv4_mapped is None:
         return f"peer {ipaddress.ip_network((found, 64), strict=False).network_address}"
     return f"peer {found.ipv4_mapped or found}" if found.version == 6 else f"peer {found}"
+
+
+def _counted(name: str, peer: str) -> tuple[tuple[str, Pace], ...]:
+    """What an attempt to log in is counted by. A stranger is stopped by the first two, which others do not share."""
+    source, account = _peer(peer), _named(name)
+    return (source, PER_PEER), (f"{source} {account}", PER_NAME), (account, PER_NAME_ANYWHERE)
 
 
 def _named(name: str) -> str:

@@ -2,7 +2,8 @@
 
 The operator names the provider, so it may be anywhere; but it cannot send us elsewhere: redirects are not followed, and
 what it says about itself must be about the issuer that was named. Signatures are by public keys only. Keys are kept,
-and asked for again when a token names one that is not among them.
+and asked for again when a token names one that is not among them, and every few minutes: one that is withdrawn is no
+good any more.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 KEPT: Final = 3600.0
+# A key that the provider has withdrawn is good for so long at most; for the second, while the provider is away.
+KEYS_KEPT: Final = 300.0
+KEYS_LONGEST: Final = 900.0
 # A token that names an unknown key makes us ask for the keys again, but not more often than this.
 ASKED_EVERY: Final = 10.0
 LEEWAY: Final = 30.0
@@ -51,7 +55,7 @@ class Provider:
         self.client_id = client_id
         self._secret = client_secret
         self._about = Kept(self._ask_about, old=KEPT, pause=ASKED_EVERY, clock=clock)
-        self._keys = Kept(self._ask_keys, old=KEPT, pause=ASKED_EVERY, clock=clock)
+        self._keys = Kept(self._ask_keys, old=KEYS_KEPT, pause=ASKED_EVERY, longest=KEYS_LONGEST, clock=clock)
 
     @staticmethod
     def of(settings: Settings) -> Provider | None:
@@ -96,7 +100,7 @@ class Provider:
         claims = await self.verify(token, audience=self.client_id)
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise _not_good("its nonce is another one")
-        if claims["aud"] not in (self.client_id, [self.client_id]) and claims.get("azp") != self.client_id:
+        if claims.get("azp", self.client_id) != self.client_id:
             raise _not_good("it was issued to somebody else")
         return claims
 
@@ -119,7 +123,7 @@ class Provider:
         if key is None or key.get("alg", algorithm) != algorithm or key.get("use", "sig") != "sig":
             raise _not_good("its key is not known")
         try:
-            return jwt.decode(
+            claims = jwt.decode(
                 token,
                 jwt.PyJWK(key, algorithm),
                 algorithms=[algorithm],
@@ -130,6 +134,10 @@ class Provider:
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise _not_good(type(error).__name__) from None
+        # One of several audiences could pass the token on to another: it is taken only from whom it was issued to.
+        if claims["aud"] not in (audience, [audience]) and claims.get("azp") not in (self.client_id, audience):
+            raise _not_good("it is for several audiences, and was issued to somebody else")
+        return claims
 
     async def _ask_about(self) -> dict[str, Any]:
         """What the provider says about itself."""

@@ -36,6 +36,8 @@ CAREFUL: Final = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
+# A browser that was here by https does not come by http any more. It takes this over https only.
+HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 # Somebody who sends a body more slowly than so is not sending one.
 SLOWEST: Final = 128 * 1024
 
@@ -46,7 +48,7 @@ class Limits(HeadLimits):
 
     A body must come within `body_within` and a second more for every `SLOWEST` bytes of it. `rate` requests a second
     and `burst` at once are for one caller, `auth_failures` a minute for one address; 0 is any number. `origins` are
-    those whose pages may call.
+    those whose pages may call. `https`: browsers reach the server by https, though something else ends TLS.
     """
 
     body_within: float = 30.0
@@ -54,6 +56,7 @@ class Limits(HeadLimits):
     burst: int = 2000
     auth_failures: float = 30.0
     origins: tuple[str, ...] = ()
+    https: bool = False
 
 
 class Envelope:
@@ -157,6 +160,8 @@ class _Exchange:
             given: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
             names = {name for name, _ in given}
             given += [pair for pair in CAREFUL if pair[0] not in names]
+            if (self._limits.https or self.scope.get("scheme") == "https") and HSTS[0] not in names:
+                given.append(HSTS)
             given.append((b"x-request-id", self.id.encode()))
             if self._cors is not None:
                 given += self._cors.headers(self.origin)

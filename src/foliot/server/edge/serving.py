@@ -67,6 +67,7 @@ def limits_of(settings: Settings) -> Limits:
         burst=settings.request_burst,
         auth_failures=settings.auth_failures,
         origins=settings.cors_origins,
+        https=(settings.public_url or "").startswith("https://"),
     )
 
 

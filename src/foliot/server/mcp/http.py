@@ -19,6 +19,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from foliot.errors import Unavailable
 from foliot.runtime import Runtime
+from foliot.server.access.auth import is_loopback
+from foliot.server.access.csrf import CrossSite
 from foliot.server.access.guard import namespace_of
 from foliot.server.access.identity import Caller
 from foliot.server.bodies import refuse_repeated, replayed
@@ -27,6 +29,7 @@ from foliot.server.engagements import Drives
 from foliot.server.errors import Unauthenticated
 from foliot.server.mcp.who import Context, Who
 from foliot.server.streams.open_streams import Streams
+from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.tools.mcp.sdk import require_sdk
 
@@ -56,9 +59,10 @@ class Door:
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request that the guard has let through.
 
-        Raises `Unavailable` when stopping, or without the SDK; `TooMany`; `Unauthenticated` when the caller may no
-        longer wait, unless the answer has begun: then it ends.
+        Raises `CrossSite` for a page that is not known here; `Unavailable` when stopping, or without the SDK;
+        `TooMany`; `Unauthenticated` when the caller may no longer wait, unless the answer has begun: then it ends.
         """
+        check_page(scope)
         manager = await self._opened()
         waits = scope["method"] == "GET"
         if scope["method"] == "POST":
@@ -149,6 +153,33 @@ class _Line:
     async def end(self) -> None:
         if not self._ended:
             await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def check_page(scope: Scope) -> None:
+    """Raises `CrossSite` for a request of a page in a browser, unless the settings name where it is from, or it is from
+    this machine. Also with a good bearer: a page that has caught one shall not use it. By DNS rebinding a page is at
+    the same name as the server, so the `Host` proves nothing.
+    """
+    given = [str(value, "latin-1").lower() for name, value in scope["headers"] if name == b"origin"]
+    if not given:
+        return
+    settings: Settings = scope["app"].state.services.settings
+    known = {origin_of(settings.public_url or ""), *(each.rstrip("/").lower() for each in settings.cors_origins)}
+    if len(given) > 1 or not (given[0] in known or is_loopback(host_of(given[0]))):
+        raise CrossSite(
+            "this request was made by a page that is not known here", hint="name its origin in cors_origins"
+        )
+
+
+def origin_of(url: str) -> str:
+    scheme, _, rest = url.lower().partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+def host_of(origin: str) -> str:
+    place = origin.partition("://")[2]
+    name, _, port = place.rpartition(":")
+    return name if name and port.isdigit() else place
 
 
 class _Message(Struct):

@@ -205,13 +205,13 @@ async def begin_oidc(
 async def end_oidc(request: Request, services: ServicesDep) -> Response:
     """Where the identity provider sends the browser back to: begins a session, and goes on."""
     auth, oidc = _provider(services)
-    await auth.logins.pass_by(peer_of(request))
     cookies = auth.logins.cookies
     try:
         vouched = await oidc.take_back(request.query_params, cookies.read(request.scope, FLOW), here=_here(request))
     except (Unauthenticated, Denied) as error:
         await tell(request, "login_failed", "User", "", method="oidc", code=error.code)
         raise
+    await auth.logins.came_back(peer_of(request))
     await _leave_old(request, auth)
     await auth.logins.sweep()
     response = RedirectResponse(vouched.return_to, 303)
