@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from foliot.engine.approval.documents import phase_at
 from foliot.engine.approval.grants import in_force
+from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.definition import LOCK, freeze, tool_definition, with_search
 from foliot.engine.endpoints import models_reached, qualified
 from foliot.engine.intake import caller_for
@@ -28,13 +29,12 @@ from foliot.tools.backends.agent import PREFIX, agent_definition
 from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolError
 from foliot.tools.builtin.catalogue import builtin_to_judge
 from foliot.tools.isolation import NONE, Isolations
-from foliot.tools.judge import Judgement, PolicyQuestion, narrowed
+from foliot.tools.judge import Judgement, PolicyQuestion, narrowed, refused_by
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.rule_reader import read_rules
 from foliot.tools.rules import Access, FixedRules, Rules, placed
 from foliot.tools.stages.allow_list import Profile
-from foliot.tools.stages.budget import Budgets
 from foliot.tools.stages.callees import Delegates
 from foliot.tools.stages.policy import of_models
 from foliot.tools.stages.secrets import HasSecret
@@ -77,6 +77,7 @@ class World:
     tools: Mapping[str, Document]
     endpoints: Mapping[str, Document] = field(default_factory=dict[str, Document])
     parts: Parts = field(default_factory=Parts)
+    budgets: CallBudgets | None = None
 
     @classmethod
     def of(
@@ -86,7 +87,7 @@ class World:
         *,
         default_access: Access = "allow",
         allowed_tools: Sequence[str] | None = None,
-        budgets: Budgets | None = None,
+        budgets: CallBudgets | None = None,
         has_secret: HasSecret | None = None,
         clock: Callable[[], float] = time.time,
     ) -> World:
@@ -111,6 +112,7 @@ class World:
                 has_secret=has_secret,
                 clock=clock,
             ),
+            budgets,
         )
 
     def knows(self, tool: str) -> bool:
@@ -141,15 +143,21 @@ class World:
             schema_digest=locked[1],
         )
         judged = await Pipeline([self._tool(name) for name in names], self.parts).judge(call)
-        whole = Judgement.of((await self._of_model(spec, caller), *judged.verdicts))
+        whole = Judgement.of((*await self._of_model(spec, caller), *judged.verdicts))
         return whole if asked.arguments is not None else narrowed(whole, _ON_ARGUMENTS)
 
-    async def _of_model(self, spec: RunSpec, caller: Caller) -> Verdict:
+    async def _of_model(self, spec: RunSpec, caller: Caller) -> list[Verdict]:
         """What is said before the model that would make the call is asked."""
         models = [model for model in await models_reached(spec, self._endpoint) if model]
         verdict = replace(of_models(self.rules, caller, models), layer="model")
         limits = "; ".join(f"at most {each.tokens} tokens by {each.name}" for each in token_limits(self.rules, caller))
-        return replace(verdict, reason=f"{verdict.reason}; {limits}") if limits else verdict
+        said = [replace(verdict, reason=f"{verdict.reason}; {limits}") if limits else verdict]
+        try:
+            if self.budgets is not None:
+                await self.budgets.look_at_model(caller)
+        except ToolError as error:
+            said.append(refused_by("budget", error))
+        return said
 
     async def _frozen(self, asked: PolicyQuestion) -> RunSpec:
         """What a run of the agent would be pinned to. Raises `InvalidInput`."""

@@ -14,7 +14,7 @@ from foliot.kernel.events import BudgetExceeded
 from foliot.kernel.messages import ToolFailure
 from foliot.store.budgets import Act, Amount
 from foliot.store.runs import Journal
-from foliot.tools.base import Invocation, ToolDefinition
+from foliot.tools.base import Caller, Invocation, ToolDefinition
 from foliot.tools.stages.budget import NO_ROOM, ToolOverBudget
 
 KNOWN_PAYERS: Final = 1000
@@ -32,6 +32,14 @@ class CallBudgets:
 
     async def look(self, call: Invocation, definition: ToolDefinition) -> None:
         short = await self._service.look(call.namespace, self._payer(call), _estimate(definition))
+        if short is not None:
+            raise over_budget(short)
+
+    async def look_at_model(self, caller: Caller) -> None:
+        """Whether anything at all is left for a question to a model. Raises `ToolOverBudget`."""
+        asked = Invocation("", "", "", {}, "", caller)
+        least = Estimate(Amount(0, 1), caller.model)
+        short = await self._service.look(caller.namespace, self._payer(asked), least)
         if short is not None:
             raise over_budget(short)
 
