@@ -37,7 +37,9 @@ async def app(runtime: Runtime, settings: Settings) -> AsyncIterator[FastAPI]:
 
 async def token(runtime: Runtime, *roles: str, spaces: tuple[str, ...]) -> dict[str, str]:
     tokens = SqlTokens(runtime.tasking.database)
-    _, text = await tokens.create("-".join((*roles, *spaces)), namespaces=spaces, roles=roles, now=0.0)
+    _, text = await tokens.create(
+        "-".join((*roles, *spaces)).replace("*", "all"), namespaces=spaces, roles=roles, now=0.0
+    )
     return {"Authorization": f"Bearer {text}"}
 
 
