@@ -73,3 +73,18 @@ async def test_a_question_that_cannot_be_read_is_refused(site: Any) -> None:
     async with Http(Server(site.url, await site.token("ann"))) as http:
         with pytest.raises(InvalidInput, match="tool"):
             await http.ask("POST", "/v1/work/rules/explain", body=b'{"agent": "payer"}')
+
+
+async def test_the_server_says_what_manifests_would_change(reader: Client, site: Any, settings: Settings) -> None:
+    freeze = {"kind": "AgentPolicy", "metadata": {"name": "freeze", "namespace": "team-a"}}
+    freeze["spec"] = {"target_tasks": ["nightly"], "blocked_tools": ["pay"]}
+    asked = [PAY, PolicyQuestion("payer", "pay", {"amount": 1}, task="nightly")]
+
+    fates = await reader.simulate_calls("team-a", [freeze], asked)
+
+    assert [(fate.before.outcome, fate.after.outcome) for fate in fates] == [("allow", "allow"), ("allow", "deny")]
+    assert fates[1].after.decided.rule == "AgentPolicy/freeze"
+    here = LocalOperations(site.runtime.tasking.database, site.runtime.resources, settings)
+    assert await here.simulate_calls("team-a", [freeze], asked) == fates, "the same as at the machine of the store"
+    with pytest.raises(InvalidInput):
+        await reader.simulate_calls("team-a", [{"kind": "AgentPolicy"}], asked)
