@@ -14,7 +14,7 @@ from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.backends import Backends
 from foliot.engine.base import Clock
 from foliot.engine.definition import DEFERRED, ENDPOINT, LOCK, freeze, with_search
-from foliot.engine.endpoints import RunModels, qualified
+from foliot.engine.endpoints import RunModels
 from foliot.engine.intake import caller_for
 from foliot.engine.policies import ModelGate
 from foliot.engine.toolbox import tools_of
@@ -22,6 +22,7 @@ from foliot.errors import NotFound, UsageError
 from foliot.kernel.events import RunCreated
 from foliot.kernel.identity import NOBODY
 from foliot.kernel.spec import RunSpec
+from foliot.resources.references import qualified, target_of
 from foliot.store.base import Key, ResourceStore
 from foliot.tools import search
 from foliot.tools.backends.agent import Agents, AgentTool
@@ -96,14 +97,13 @@ class Assembly:
         return self._agents.get((namespace, name))
 
     async def agent(self, agent: Agent | str) -> Agent:
-        """The agent, looked up when it is a name (`name` or `namespace/name`). Raises `NotFound`."""
+        """The agent, looked up when it is a name (`name` or `namespace/name`). Raises `NotFound`, `InvalidInput`."""
         if isinstance(agent, Agent):
             self.know(agent)
             return agent
         if not isinstance(cast("object", agent), str):
             raise UsageError(f"{agent!r:.80} is no agent", hint="give an Agent, or the name of one that is declared")
-        namespace, _, name = agent.rpartition("/")
-        namespace = namespace or "default"
+        _, namespace, name = target_of("Agent", agent, "default")
         if (known := self.known(namespace, name)) is not None and (known.gateway is not None or known.tools):
             return known
         if self.resources is None:
@@ -145,7 +145,8 @@ class Assembly:
         """What a run of this agent is pinned to from now on. Raises `NotFound`, `InvalidInput`."""
         spec = agent.document["spec"]
         endpoint = qualified(agent.model_ref, agent.namespace)
-        model = spec.get("model_name") or await self._models.model_of(endpoint)
+        await self._models.allow(endpoint, agent.namespace)
+        model = spec.get("model_name") or await self._models.model_of(endpoint, agent.namespace)
         tools = await self._tools_for(spec.get("tools", []), agent.namespace, agent.name)
         frozen = freeze(
             agent.document, model=model, endpoint=endpoint, tools=with_search(tool.definition for tool in tools)
@@ -154,7 +155,8 @@ class Assembly:
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
         endpoint = qualified(ref, spec.namespace)
-        changed = replace(spec, model=await self._models.model_of(endpoint), extra={**spec.extra, ENDPOINT: endpoint})
+        model = await self._models.model_of(endpoint, spec.namespace)
+        changed = replace(spec, model=model, extra={**spec.extra, ENDPOINT: endpoint})
         return await self._allowed(changed)
 
     async def _allowed(self, spec: RunSpec) -> RunSpec:

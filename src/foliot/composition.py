@@ -25,6 +25,7 @@ from foliot.engine.policies import ModelGate
 from foliot.engine.powers import Grants
 from foliot.engine.records.opening import open_audit
 from foliot.engine.records.trail import AuditTrail
+from foliot.engine.references import References
 from foliot.engine.runs import Runs
 from foliot.engine.task_memory import TaskMemory
 from foliot.errors import UsageError
@@ -174,7 +175,8 @@ def _assembled(
     clock: Clock,
     lease_seconds: float,
 ) -> Parts:
-    secrets = stored_secrets(resources, os.environ)
+    references = References(resources)
+    secrets = stored_secrets(resources, os.environ, references)
     decisions = DecisionLog(audit)
     questions = Questions(journal, clock=clock, masker=secrets.masker, log=decisions)
     approvals = (
@@ -192,9 +194,15 @@ def _assembled(
         journal=journal,
         workspace=workspace or (settings.workspace if settings else None),
         namespace=settings.namespace if settings else "default",
+        references=references,
     )
     models = RunModels(
-        resources, clock=clock, environ=os.environ, secrets=secrets, outbound=lambda: backends.web.client
+        resources,
+        clock=clock,
+        environ=os.environ,
+        secrets=secrets,
+        outbound=lambda: backends.web.client,
+        references=references,
     )
     budgets = (
         open_budgets(

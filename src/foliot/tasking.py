@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 from foliot.assembly import Assembly
 from foliot.bus.base import Ticket, Transport
 from foliot.engine.base import Clock
+from foliot.engine.references import References
 from foliot.engine.runs import Runs
 from foliot.kernel.spec import RunSpec
 from foliot.resources.digest import definition_digest
+from foliot.resources.references import Origin
 from foliot.store.base import Database, Document, Key, ResourceStore
 from foliot.store.placement import Offer
 from foliot.store.runs import TASK_LABEL, RunInfo
@@ -32,6 +34,7 @@ class StoredDefinitions:
     def __init__(self, assembly: Assembly, resources: ResourceStore) -> None:
         self._assembly = assembly
         self._resources = resources
+        self._references = References(resources)
 
     async def version(self) -> Hashable:
         """See `Definitions`."""
@@ -47,9 +50,9 @@ class StoredDefinitions:
         document = await self._resources.get(Key("AgentSystem", namespace, name))
         return document, definition_digest(document)
 
-    async def template(self, namespace: str, name: str) -> Document:
+    async def template(self, ref: str, origin: Origin) -> Document:
         """See `Definitions`."""
-        return await self._resources.get(Key("Task", namespace, name))
+        return await self._resources.get(await self._references.resolve(origin, "Task", ref))
 
 
 class Tasking:

@@ -17,6 +17,7 @@ from foliot.tools.judge import PolicyQuestion
 SPECS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("ModelEndpoint", "brain", "team-a", {"provider": "mock", "default_model": "m"}),
     ("AgentRole", "clerk", "team-b", {"permissions": ["tool:pay:invoke"]}),
+    ("ReferenceGrant", "clerk", "team-b", {"from": [{"namespace": "team-a"}], "to": [{"kind": "AgentRole"}]}),
     ("Agent", "payer", "team-a", {"model_ref": "brain", "tools": ["pay", "look"], "roles": ["team-b/clerk"]}),
     ("ToolPermission", "pay", "team-a", {"tool_ref": "pay", "required_permissions": ["tool:pay:invoke"]}),
 ]

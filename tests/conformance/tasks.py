@@ -13,6 +13,7 @@ from foliot.kernel.events import RunClaimed
 from foliot.kernel.graph import decode_state, fold
 from foliot.kernel.task_events import TaskCancelled, TaskDeadLettered, TaskSucceeded
 from foliot.models.base import ModelAuthError, ModelOverloaded
+from foliot.resources.references import Origin
 from foliot.store import tasks as rows
 from foliot.store.runs import Entry
 from foliot.work.base import Command, RetryRule
@@ -20,6 +21,7 @@ from foliot.work.bundle import unpack
 from foliot.work.performing import MOST_FRUITLESS
 from tests.work.task_kit import Kit, echo
 
+HERE = Origin("TaskSchedule", "default")
 SYSTEMS = {
     "line": {"agents": ["a", "b"]},
     "fan": {
@@ -316,16 +318,18 @@ class TasksConformance:
             "spec": {"mode": "template", "system": "line", "input": {"topic": "tea", "style": "short"}},
         }
         given = Command("system", "", input={"topic": "coffee"}, idempotency_key="slot-1", labels={"slot": "1"})
-        accepted = await kit.tasks.accept_template("default/daily", given)
-        assert (await kit.tasks.accept_template("default/daily", given)).duplicate
+        accepted = await kit.tasks.accept_template("default/daily", given, origin=HERE)
+        assert (await kit.tasks.accept_template("default/daily", given, origin=HERE)).duplicate
         assert accepted.task.labels == {"team": "a", "slot": "1"}
         await kit.work()
         assert kit.asked[0] == ("a", "coffee\n\nstyle: short")
         kit.definitions.templates["daily"]["spec"]["mode"] = "run"
         with pytest.raises(InvalidInput, match=r"must set spec\.mode=template"):
-            await kit.tasks.accept_template("default/daily", msgspec.structs.replace(given, idempotency_key="2"))
+            await kit.tasks.accept_template(
+                "default/daily", msgspec.structs.replace(given, idempotency_key="2"), origin=HERE
+            )
         with pytest.raises(NotFound, match='task template "nightly" not found'):
-            await kit.tasks.accept_template("default/nightly", given)
+            await kit.tasks.accept_template("default/nightly", given, origin=HERE)
 
     async def test_a_run_whose_tools_are_gone_ends_and_its_task_says_why(self, kit):
         async def broken(spec):

@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from foliot.engine.endpoints import RunModels, qualified
-from foliot.errors import NotFound, SecretError
+from foliot.engine.endpoints import RunModels
+from foliot.errors import Denied, NotFound, SecretError
 from foliot.kernel.messages import (
     Message,
     ModelRequest,
@@ -20,8 +20,9 @@ from foliot.kernel.messages import (
 from foliot.kernel.spec import RunSpec
 from foliot.models.base import ModelAuthError, ModelError, ModelOverloaded
 from foliot.models.pricing import Pricing
+from foliot.resources.references import qualified
 from foliot.resources.validate import validate_document
-from foliot.store.base import Put
+from foliot.store.base import Delete, Key, Put
 from foliot.store.keyring import keyring_from_text
 from foliot.store.resources import SqlResourceStore
 from foliot.store.sqlite import SqliteDatabase
@@ -74,27 +75,37 @@ async def test_the_key_that_seals_all_secrets_cannot_be_named(store) -> None:
 async def test_secrets_of_another_namespace_cannot_be_named(store) -> None:
     value = base64.b64encode(b"sk-theirs").decode()
     await store.write([Put(document("Secret", "llm", namespace="theirs", data={"value": value}))])
-    with pytest.raises(SecretError) as caught:
+    with pytest.raises(Denied, match="may not refer to a Secret of namespace 'theirs'"):
         await key_of(store, {}, "theirs/llm")
+    grant = document(
+        "ReferenceGrant", "llm", namespace="theirs", **{"from": [{"namespace": "default"}], "to": [{"kind": "Secret"}]}
+    )
+    await store.write([Put(grant)])
+    assert await key_of(store, {}, "theirs/llm") == "sk-theirs"
+    await store.write([Delete(Key("ReferenceGrant", "theirs", "llm"))])
+    models = RunModels(store, clock=lambda: 0.0, environ={})
+    with pytest.raises(SecretError, match="may not refer") as caught:
+        await models.model_of("default/main", "default")
     assert "sk-theirs" not in str(caught.value)
+    await models.close()
 
 
 async def test_an_endpoint_that_changed_is_seen_soon(store) -> None:
     now = 0.0
     models = RunModels(store, clock=lambda: now, environ={})
     await store.write([Put(endpoint())])
-    assert await models.model_of("default/main") == "m"
+    assert await models.model_of("default/main", "default") == "m"
     changed = document("ModelEndpoint", "main", provider="openai", default_model="newer")
     await store.write([Put(changed)])
     now = 5.0
-    assert await models.model_of("default/main") == "newer"
+    assert await models.model_of("default/main", "default") == "newer"
     await models.close()
 
 
 async def test_an_endpoint_that_is_not_there_is_named(store) -> None:
     models = RunModels(store, clock=lambda: 0.0, environ={})
     with pytest.raises(NotFound, match="nowhere") as caught:
-        await models.model_of("default/nowhere")
+        await models.model_of("default/nowhere", "default")
     assert "provider:model" in (caught.value.hint or "")
     await models.close()
 

@@ -210,6 +210,10 @@ SPECS: dict[str, dict[str, Any]] = {
         "on_exceeded": "fail",
         "unpriced": "allow",
     },
+    "ReferenceGrant": {
+        "from": [{"namespace": "team-b", "kind": "Agent"}, {"namespace": "*"}],
+        "to": [{"kind": "ModelEndpoint", "name": "paid"}, {"kind": "Secret"}],
+    },
 }
 
 

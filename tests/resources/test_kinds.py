@@ -26,6 +26,7 @@ PLURALS = {
     "Worker": "workers",
     "McpServer": "mcp-servers",
     "Budget": "budgets",
+    "ReferenceGrant": "reference-grants",
 }
 
 

@@ -48,7 +48,32 @@ def test_permissions_and_policies_count_in_their_own_namespace_only() -> None:
 
     assert (found.permissions, found.policies) == ({}, ())
     assert found.role("clerk") is None
-    assert found.role("other/clerk") is not None
+    assert found.role("other/clerk") is None
+
+
+@pytest.mark.parametrize(
+    ("giver", "given_to", "given", "there"),
+    [
+        ("other", {"namespace": "default"}, {"kind": "AgentRole"}, True),
+        ("other", {"namespace": "default", "kind": "Agent"}, {"kind": "AgentRole", "name": "clerk"}, True),
+        ("other", {"namespace": "*"}, {"kind": "AgentRole"}, True),
+        ("other", {"namespace": "third"}, {"kind": "AgentRole"}, False),
+        ("other", {"namespace": "default", "kind": "Tool"}, {"kind": "AgentRole"}, False),
+        ("other", {"namespace": "default"}, {"kind": "AgentRole", "name": "boss"}, False),
+        ("other", {"namespace": "default"}, {"kind": "Secret"}, False),
+        ("third", {"namespace": "default"}, {"kind": "AgentRole"}, False),
+    ],
+)
+def test_a_role_of_another_namespace_needs_its_grant(
+    giver: str, given_to: dict[str, str], given: dict[str, str], there: bool
+) -> None:
+    grant = {
+        "kind": "ReferenceGrant",
+        "metadata": {"name": "roles", "namespace": giver},
+        "spec": {"from": [given_to], "to": [given]},
+    }
+    found = rules(role("clerk", namespace="other"), grant)
+    assert (found.role("other/clerk") is not None) is there
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from foliot.errors import InvalidInput, NotFound, SecretError, Unavailable
+from foliot.resources.references import Origin, Target, refused
 from foliot.settings import load_settings
 from foliot.store.base import Key, Put
 from foliot.store.keyring import load_keyring
@@ -94,6 +95,13 @@ class TestEnvironment:
             with pytest.raises(NotFound):
                 await secrets.resolve(ref(text, "team-b"))
 
+    @pytest.mark.parametrize("namespace", ["team.a", "team_a", "Team-A", "team--a", "TEAM_A"])
+    async def test_no_namespace_spells_the_variable_of_another(self, namespace: str) -> None:
+        secrets = EnvironmentSecrets({"FOLIOT_SECRET_TEAM_A__K1": "own", "FOLIOT_SECRET_K2": "any"})
+        with pytest.raises(NotFound):
+            await secrets.resolve(ref("k1", namespace))
+        assert await secrets.resolve(ref("k2", namespace)) == "any"
+
     @pytest.mark.parametrize("text", ["path", "home", "PATH"])
     async def test_no_other_variable_can_be_reached(self, text: str) -> None:
         with pytest.raises(NotFound):
@@ -157,10 +165,17 @@ class TestForTools:
         assert caught.value.details["cause"] == "failed"
 
     async def test_the_secret_of_another_namespace_is_out_of_reach(self) -> None:
+        async def may(origin: Origin, target: Target) -> None:
+            if target.namespace != "commons":
+                raise refused(origin, target)
+
         environ = {"FOLIOT_SECRET_K1": "x"}
-        secrets = Secrets(EnvironmentSecrets(environ), Masker(), shared=["commons"])
-        with pytest.raises(ToolSecretMissing, match="is in namespace 'other'"):
-            await secrets.value("other/k1", namespace="default")
+        for secrets in (
+            Secrets(EnvironmentSecrets(environ), Masker()),
+            Secrets(EnvironmentSecrets(environ), Masker(), may=may),
+        ):
+            with pytest.raises(ToolSecretMissing, match="may not refer to a Secret of namespace 'other'"):
+                await secrets.value("other/k1", namespace="default")
         assert await secrets.value("commons/k1", namespace="default") == "x"
         assert await secrets.has("default", "default/k1")
 

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
+from foliot.resources.references import Origin
 from foliot.work.base import PRIORITIES, Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.commands import content_digest
 
@@ -67,7 +68,7 @@ class TaskBook:
         self._keys[command.namespace, command.idempotency_key] = (id, digest)
         return Accepted(self.tasks[id], duplicate=False)
 
-    async def accept_template(self, ref: str, command: Command) -> Accepted:
+    async def accept_template(self, ref: str, command: Command, *, origin: Origin) -> Accepted:
         self.accepts += 1
         if self.trouble is not None:
             trouble, self.trouble = self.trouble, None

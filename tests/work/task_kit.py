@@ -11,6 +11,7 @@ from foliot.engine.runs import Runs
 from foliot.errors import NotFound
 from foliot.kernel.messages import Message, ModelResponse, Text, Usage
 from foliot.kernel.spec import Repairs, RunSpec
+from foliot.resources.references import Origin
 from foliot.store.base import Database
 from foliot.store.claims import claim
 from foliot.store.journal import SqlJournal
@@ -58,7 +59,8 @@ class Definitions:
         }
         return document, f"sha256:{name}"
 
-    async def template(self, namespace: str, name: str):
+    async def template(self, ref: str, origin: Origin):
+        name = ref.rpartition("/")[2]
         if name not in self.templates:
             raise NotFound(f"there is no task {name!r}")
         return self.templates[name]

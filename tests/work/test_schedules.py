@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foliot.errors import NotFound
+from foliot.errors import Denied, NotFound
 from foliot.resources.validate import validate_document
 from foliot.store.base import Database, Delete, Document, Key, Put
 from foliot.store.resources import SqlResourceStore
@@ -127,8 +127,16 @@ async def test_input_is_filled_in_the_time_zone_of_the_schedule(desk: Desk) -> N
     assert desk.book.commands["default/weekly-20260601-1400"].input == {"topic": "2026-06-01T09:00:00-05:00 2026-06-01"}
 
 
-async def test_an_existing_task_template_of_another_namespace_is_used(desk: Desk) -> None:
+async def test_an_existing_task_template_of_another_namespace_is_used_where_that_is_granted(desk: Desk) -> None:
     desk.book.templates = {"ops/brief"}
+    with pytest.raises(Denied, match="may not refer to Task/brief of namespace 'ops'"):
+        await desk.declare(task_ref="ops/brief")
+    grant = {
+        "kind": "ReferenceGrant",
+        "metadata": {"name": "brief", "namespace": "ops"},
+        "spec": {"from": [{"namespace": "default"}], "to": [{"kind": "Task"}]},
+    }
+    await desk.store.write([Put(grant)])
     await desk.declare(task_ref="ops/brief")
     await desk.tick("2026-06-01T09:00")
     assert (await desk.slots())[0].task == "ops/weekly-20260601-0900"

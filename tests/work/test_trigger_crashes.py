@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from foliot.resources.references import Origin
 from foliot.resources.validate import validate_document
 from foliot.store.base import Database, Delete, Key, Put
 from foliot.store.keyring import keyring_from_text
@@ -65,10 +66,10 @@ class MortalBook(TaskBook):
         super().__init__()
         self.user: Mortal | None = None
 
-    async def accept_template(self, ref: str, command: Any) -> Any:
+    async def accept_template(self, ref: str, command: Any, *, origin: Origin) -> Any:
         if self.user is not None and self.user.dead:
             raise Died
-        return await super().accept_template(ref, command)
+        return await super().accept_template(ref, command, origin=origin)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 import logging
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foliot.errors import Conflict, NotFound, Unavailable
+from foliot.errors import Conflict, Denied, NotFound, Unavailable
 from foliot.resources.validate import validate_document
 from foliot.store.base import Database, Delete, Document, Key, Put
 from foliot.store.keyring import keyring_from_text
@@ -328,7 +329,19 @@ async def test_secrets_can_be_changed_without_a_moment_in_which_nothing_is_belie
 
 
 async def test_a_secret_of_another_namespace_is_not_used(gate: Gate) -> None:
+    grant = {
+        "kind": "ReferenceGrant",
+        "metadata": {"name": "hook", "namespace": "other"},
+        "spec": {"from": [{"namespace": "default"}], "to": [{"kind": "Secret"}]},
+    }
+    with pytest.raises(Denied, match="may not refer to a Secret of namespace 'other'"):
+        await gate.declare(auth={"secret_ref": "other/hook"})
+    value = base64.b64encode(SECRET.encode()).decode()
+    secret = {"kind": "Secret", "metadata": {"name": "hook", "namespace": "other"}, "spec": {"data": {"value": value}}}
+    await gate.store.write([Put(grant), Put(secret)])
     await gate.declare(auth={"secret_ref": "other/hook"})
+    assert (await gate.send("e0")).status == 202
+    await gate.store.write([Delete(Key("ReferenceGrant", "other", "hook"))])
     assert await gate.send() == refused(400, "webhook secret resolution failed")
     assert "namespace" in (await gate.log())[0].detail
 

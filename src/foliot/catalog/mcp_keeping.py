@@ -19,8 +19,9 @@ from functools import partial
 from typing import Any, Final
 
 from foliot.catalog.mcp_sync import Synced, sync_server
-from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
 from foliot.resources.durations import seconds
+from foliot.resources.references import target_of
 from foliot.stopping import stop_tasks
 from foliot.store.base import Delete, Document, Filter, Key, ResourceStore
 from foliot.tools.mcp.connections import McpConnections
@@ -155,8 +156,13 @@ def _owner(tool: Document) -> tuple[str, str] | None:
     labels: dict[str, str] = metadata.get("labels") or {}
     if labels.get(GENERATED_LABEL) != "true" or spec.get("type") != "mcp" or not spec.get("mcp_server_ref"):
         return None
-    namespace, _, name = str(spec["mcp_server_ref"]).rpartition("/")
-    return namespace or metadata.get("namespace", "default"), name
+    home: str = metadata.get("namespace", "default")
+    try:
+        _, namespace, name = target_of("McpServer", str(spec["mcp_server_ref"]), home)
+    except InvalidInput:
+        return None
+    # Tools are generated beside their server: one that says otherwise was not, whatever its labels claim.
+    return (namespace, name) if namespace == home else None
 
 
 def _seconds_at(text: str | None) -> float:

@@ -29,13 +29,16 @@ def uses(document: Document) -> Iterator[tuple[Key, str]]:
 
 
 async def check_against_store(store: ResourceStore, documents: Sequence[Document]) -> list[str]:
-    """Warnings about references, in sentences. Raises `ManifestError` when one of them cannot be.
+    """Warnings about references, in sentences. Raises `ManifestError` when one of them cannot be, and `Denied` when
+    one needs a grant of another namespace: what is there is not told to whoever may not name it.
 
     Its findings carry `handle_of` as their file: whoever knows the files puts them there.
     """
     from foliot.catalog.checks import check_documents
+    from foliot.engine.references import check_declared
     from foliot.resources.problems import Finding, ManifestError
 
+    await check_declared(store, documents)
     stored = await _referenced(store, documents)
 
     def find(kind: str, namespace: str, name: str) -> Document | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -21,36 +21,28 @@ from foliot.engine.budgets.declared import DeclaredBudgets
 from foliot.engine.budgets.service import BudgetService
 from foliot.engine.endpoints import stored_secrets
 from foliot.engine.hypothetical import World
-from foliot.errors import NotFound
+from foliot.engine.references import Lists, References, granted_roles, list_all
+from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.resources.problems import Finding, ManifestError
+from foliot.resources.references import GRANT, Origin
 from foliot.resources.validate import validate_document
-from foliot.store.base import Database, Document, Filter, Key, Page, ResourceStore
+from foliot.store.base import Database, Document, Filter, Key, ResourceStore
 from foliot.store.budgets import SqlBudgetLedger
 from foliot.store.journal import SqlJournal
 from foliot.tools.judge import PolicyQuestion
 from foliot.work.base import Command
 
 _command: Final = msgspec.json.Decoder(Command).decode
-# What says something about a call, besides the roles of every namespace.
+# What says something about a call, besides the roles that its agent can have.
 KINDS: Final = ("Agent", "Tool", "ModelEndpoint", "ToolPermission", "AgentPolicy", "ToolApproval")
-GOVERNING: Final = frozenset({"AgentRole", *KINDS})
-
-
-class Lists(Protocol):
-    """A store, or a client on one."""
-
-    def list(self, filter: Filter, *, cursor: str | None = None) -> Awaitable[Page]: ...
+GOVERNING: Final = frozenset({"AgentRole", GRANT, *KINDS})
 
 
 async def rule_documents(lists: Lists, namespace: str) -> list[Document]:
     """Everything that has a say about the calls of a namespace."""
-    found: list[Document] = []
-    for filter in (Filter("AgentRole"), *(Filter(kind, namespace) for kind in KINDS)):
-        page = await lists.list(filter)
-        found += page.items
-        while page.cursor is not None:
-            page = await lists.list(filter, cursor=page.cursor)
-            found += page.items
+    found = await granted_roles(lists, namespace)
+    for kind in KINDS:
+        found += await list_all(lists, Filter(kind, namespace))
     return found
 
 
@@ -97,12 +89,13 @@ class Judging:
 
     async def _documents(self, namespace: str) -> list[Document]:
         documents = await rule_documents(self._store, namespace)
+        references = References(self._store)
         specs = [each["spec"] for each in documents if each["kind"] == "Agent"]
         refs = {str(ref) for spec in specs for ref in (spec.get("model_ref", ""), *spec.get("fallbacks", ()))}
         for ref in sorted(ref for ref in refs if "/" in ref and ":" not in ref):
-            where, _, name = ref.rpartition("/")
-            with contextlib.suppress(NotFound):
-                documents.append(await self._store.get(Key("ModelEndpoint", where, name)))
+            with contextlib.suppress(NotFound, Denied, InvalidInput):
+                key = await references.resolve(Origin("Agent", namespace), "ModelEndpoint", ref)
+                documents.append(await self._store.get(key))
         return documents
 
     async def _placed(self, namespace: str, asked: PolicyQuestion) -> PolicyQuestion:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from foliot.engine.definition import tool_definition
 from foliot.engine.functions import function_tool
 from foliot.engine.powers import NOTHING_GRANTED, Grants
+from foliot.engine.references import References
 from foliot.errors import UsageError
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUnsupported
@@ -51,9 +52,11 @@ class Backends:
         journal: Journal | None = None,
         workspace: Path | None = None,
         namespace: str = "default",
+        references: References | None = None,
     ) -> None:
         self._secrets = secrets
         self._store = store
+        self._references = references or References(store)
         self.grants = grants
         self._nats_options = nats
         self._signer = signer
@@ -174,7 +177,7 @@ class Backends:
                 guard=self.web.guard.addresses,
                 environ=self._environ,
             )
-        return McpTool(definition, document, self._mcp, self._find_server)
+        return McpTool(definition, document, self._mcp, self._find_server, self._references.allow)
 
     async def _find_server(self, namespace: str, name: str) -> Document:
         assert self._store is not None, "the tool was declared in it"

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from foliot.engine.definition import ENDPOINT
 from foliot.engine.powers import check_provider, chosen_address, own_address, secret_targets
-from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, Unavailable
+from foliot.engine.references import References
+from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError, Unavailable
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
-from foliot.models.base import Gateway, ModelError, OnDelta
+from foliot.models.base import Gateway, ModelError, ModelRequestError, OnDelta
 from foliot.models.config import GatewayConfig
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
 from foliot.models.from_resource import endpoint_config
@@ -23,6 +24,7 @@ from foliot.models.registry import default_registry
 from foliot.models.router import UNBOUNDED_OUTPUT, Router, most_hopeful
 from foliot.models.tokens import estimate_request
 from foliot.resources.powers import declared_by_operator, spec_of
+from foliot.resources.references import Origin, foreign, qualified, target_of
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
@@ -45,15 +47,17 @@ class RunModels:
         environ: Mapping[str, str],
         secrets: Secrets | None = None,
         outbound: Callable[[], OutboundClient] | None = None,
+        references: References | None = None,
     ) -> None:
         """`outbound` is the way to addresses that somebody else than the operator chose; none lets nobody inside."""
         self._outbound = outbound or self._to_the_public
         self._own: OutboundClient | None = None
         self._store = store
+        self._references = references or References(store)
         self._clock = clock
         self._environ = environ
         self._secrets = secrets or stored_secrets(store, environ)
-        self._router = Router(self._resolve)
+        self._router = Router(self._resolve, may_fall_back=self._may_fall_back)
         self._direct: dict[str, Gateway] = {}
         self._found: dict[str, tuple[float, EndpointConfig]] = {}
 
@@ -65,8 +69,12 @@ class RunModels:
         """Whether `ref` means the same model for as long as this process lives: it is looked up nowhere."""
         return ref in self._direct or ":" in ref
 
-    async def model_of(self, ref: str) -> str:
-        """The model that the endpoint asks when nobody names one. Raises `NotFound`."""
+    async def model_of(self, ref: str, namespace: str) -> str:
+        """The model that the endpoint asks when nobody names one, for an agent of this namespace.
+
+        Raises `NotFound`, `Denied`, `InvalidInput`.
+        """
+        await self.allow(ref, namespace)
         return ref if ref in self._direct else (await self._resolve(ref)).gateway.model
 
     async def models_of(self, spec: RunSpec) -> tuple[str, ...]:
@@ -76,10 +84,11 @@ class RunModels:
         """
         return await models_reached(spec, self._reaches)
 
-    async def _reaches(self, ref: str) -> tuple[str, Sequence[str]] | None:
+    async def _reaches(self, ref: str, origin: Origin) -> tuple[str, Sequence[str]] | None:
         if ref in self._direct:
             return ref, ()
         try:
+            await self._allow(origin, ref)
             found = await self._resolve(ref)
         except Unavailable:
             raise
@@ -94,13 +103,13 @@ class RunModels:
         """
         refs = refs_of(spec)
         if len(refs) == 1:
-            return await self._ask(refs[0], request, on_delta)
+            return await self._ask(spec.namespace, refs[0], request, on_delta)
         pieces = None if on_delta is None else Pieces(on_delta)
         failures: list[tuple[str, ModelError]] = []
         for position, ref in enumerate(refs):
             asked = request if position == 0 else self._for_fallback(ref, request)
             try:
-                return await self._ask(ref, asked, pieces)
+                return await self._ask(spec.namespace, ref, asked, pieces)
             except ModelError as error:
                 failures.append((ref, error))
                 if position + 1 == len(refs) or (position == 0 and error.kind not in FALL_BACK_ON):
@@ -109,11 +118,31 @@ class RunModels:
                     pieces.restart(f"{ref} failed ({error.kind}); asking {refs[position + 1]}")
         raise AssertionError("there is always a first reference")
 
-    def _ask(self, ref: str, request: ModelRequest, on_delta: OnDelta | None) -> Awaitable[ModelResponse]:
+    async def _ask(self, namespace: str, ref: str, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:
         gateway = self._direct.get(ref)
         if gateway is not None:
-            return gateway.respond(request, on_delta=on_delta)
-        return self._router.respond(ref, request, on_delta=on_delta)
+            return await gateway.respond(request, on_delta=on_delta)
+        await self._allow_asking(namespace, ref)
+        return await self._router.respond(ref, request, on_delta=on_delta)
+
+    async def allow(self, ref: str, namespace: str) -> None:
+        """Raises `Denied`, `InvalidInput` for a reference that an agent of this namespace may not follow now."""
+        await self._allow(Origin("Agent", namespace), ref)
+
+    async def _allow(self, origin: Origin, ref: str) -> None:
+        # A gateway in Python and `provider:model` are no resources, and in no namespace.
+        if ref not in self._direct and ":" not in ref and not ref.startswith(f"{origin.namespace}/"):
+            await self._references.resolve(origin, "ModelEndpoint", ref)
+
+    async def _allow_asking(self, namespace: str, ref: str) -> None:
+        """As `_allow`, for a run that asks now. Raises `ModelRequestError`."""
+        try:
+            await self.allow(ref, namespace)
+        except (Denied, InvalidInput) as error:
+            raise ModelRequestError(error.message, hint=error.hint) from None
+
+    async def _may_fall_back(self, origin: str, ref: str) -> None:
+        await self._allow(Origin("ModelEndpoint", origin.rpartition("/")[0]), ref)
 
     def _for_fallback(self, ref: str, request: ModelRequest) -> ModelRequest:
         """The model is a name of the first endpoint only; asked for none, an endpoint answers with its own."""
@@ -127,6 +156,8 @@ class RunModels:
             gateway = self._direct.get(ref)
             asked = request if position == 0 else self._for_fallback(ref, request)
             try:
+                if gateway is None:
+                    await self._allow_asking(spec.namespace, ref)
                 quotes = [_quoted(gateway, asked)] if gateway is not None else await self._router.quote(ref, asked)
             except ModelError:
                 if position == 0:
@@ -147,12 +178,16 @@ class RunModels:
     async def _resolve(self, ref: str) -> EndpointConfig:
         now = self._clock()
         kept = self._found.get(ref)
-        if kept is not None and now - kept[0] < FRESH_FOR:
+        if kept is not None and now < kept[0]:
             return kept[1]
-        found = self._by_provider(ref) if ":" in ref else await self._from_store(ref)
+        fresh_for = FRESH_FOR
+        if ":" in ref:
+            found = self._by_provider(ref)
+        else:
+            found, fresh_for = await self._from_store(ref)
         if kept is not None and kept[1] == found:
             found = kept[1]  # the same object, so that the open gateway is known to fit without comparing keys
-        self._found[ref] = (now, found)
+        self._found[ref] = (now + fresh_for, found)
         return found
 
     def _by_provider(self, ref: str) -> EndpointConfig:
@@ -165,9 +200,9 @@ class RunModels:
             url = provider.address_in(self._environ)
         return EndpointConfig(name=ref, gateway=GatewayConfig(name, base_url=url, api_key=key, model=model.strip()))
 
-    async def _from_store(self, ref: str) -> EndpointConfig:
-        namespace, _, name = ref.rpartition("/")
-        key = Key("ModelEndpoint", namespace or "default", name)
+    async def _from_store(self, ref: str) -> tuple[EndpointConfig, float]:
+        """The endpoint, and for how long it is good."""
+        key = Key(*target_of("ModelEndpoint", ref, "default"))
         if self._store is None:
             raise NotFound(f"there is no model endpoint {ref!r}", hint="name one as provider:model, or open a store")
         try:
@@ -179,12 +214,15 @@ class RunModels:
 
         check_provider(document)
         api_key = await self._api_key(document, key.namespace)
+        # The key of another namespace is good for one use: leave for it may be taken back before the next.
+        fresh_for = 0.0 if foreign(document) else FRESH_FOR
         config = endpoint_config(ModelEndpoint.model_validate(document), api_key=api_key)
         if own := own_address(document, self._environ):
-            return dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, base_url=own))
+            return dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, base_url=own)), fresh_for
         if declared_by_operator(document) or not chosen_address(document, self._environ):
-            return config
-        return dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, way_out=self._outbound()))
+            return config, fresh_for
+        guarded = dataclasses.replace(config.gateway, way_out=self._outbound())
+        return dataclasses.replace(config, gateway=guarded), fresh_for
 
     def _to_the_public(self) -> OutboundClient:
         if self._own is None:
@@ -196,7 +234,8 @@ class RunModels:
         if not ref:
             return ""
         try:
-            return await self._secrets.value(ref, namespace=namespace, hosts=secret_targets(document, self._environ))
+            hosts = secret_targets(document, self._environ)
+            return await self._secrets.value(ref, namespace=namespace, hosts=hosts, by="ModelEndpoint")
         except ToolSecretMissing as error:
             name = document["metadata"]["name"]
             raise SecretError(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
@@ -211,23 +250,24 @@ def refs_of(spec: RunSpec) -> tuple[str, ...]:
 
 
 async def models_reached(
-    spec: RunSpec, find: Callable[[str], Awaitable[tuple[str, Sequence[str]] | None]]
+    spec: RunSpec, find: Callable[[str, Origin], Awaitable[tuple[str, Sequence[str]] | None]]
 ) -> tuple[str, ...]:
     """Every model that a question of a run may reach: its own, those of its fallbacks and of their endpoints.
 
-    `find` gives the default model and the fallbacks of an endpoint; what it does not find will not answer either.
+    `find` gives the default model and the fallbacks of an endpoint to whoever names it; what it does not find will not
+    answer either.
     """
     models = [spec.model]
     if "model" in spec.settings.extra:  # goes into the request as it is
         models.append(str(spec.settings.extra["model"]))
     for position, ref in enumerate(refs_of(spec)):
-        if (found := await find(ref)) is None:
+        if (found := await find(ref, Origin("Agent", spec.namespace))) is None:
             continue
         own, others = found
         if position:
             models.append(own)
         for other in dict.fromkeys(others):
-            if (fallback := await find(other)) is not None:
+            if (fallback := await find(other, Origin("ModelEndpoint", ref.partition("/")[0]))) is not None:
                 models.append(fallback[0])
     return tuple(dict.fromkeys(models))
 
@@ -238,8 +278,11 @@ def _quoted(gateway: Gateway, request: ModelRequest) -> Usage:
     return replace(usage, cost_usd=pricing.cost(usage)) if isinstance(pricing, Pricing) else usage
 
 
-def stored_secrets(store: ResourceStore | None, environ: Mapping[str, str]) -> Secrets:
+def stored_secrets(
+    store: ResourceStore | None, environ: Mapping[str, str], references: References | None = None
+) -> Secrets:
     """Secrets of the store, then of the environment; each value that was looked up is hidden from then on."""
+    references = references or References(store)
 
     async def reveal(namespace: str, name: str) -> Mapping[str, bytes]:
         if store is None:
@@ -255,9 +298,5 @@ def stored_secrets(store: ResourceStore | None, environ: Mapping[str, str]) -> S
         except NotFound:
             return ()
 
-    return Secrets(SecretChain([StoreSecrets(reveal), EnvironmentSecrets(environ)]), Masker(), bound=bound)
-
-
-def qualified(ref: str, namespace: str) -> str:
-    """A reference with its namespace, so that it means the same wherever it is read. `provider:model` has none."""
-    return ref if "/" in ref or ":" in ref else f"{namespace}/{ref}"
+    resolvers = SecretChain([StoreSecrets(reveal), EnvironmentSecrets(environ)])
+    return Secrets(resolvers, Masker(), bound=bound, may=references.allow)

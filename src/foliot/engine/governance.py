@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.base import Clock
 from foliot.engine.limiting.opening import Limiting
-from foliot.store.base import Document, Filter, ResourceStore
+from foliot.engine.references import granted_roles, list_all
+from foliot.store.base import Filter, ResourceStore
 from foliot.tools.limiter import LocalLimiter
 from foliot.tools.parts import Parts
 from foliot.tools.rule_reader import read_rules
@@ -72,9 +73,9 @@ class StoredRules:
         if known is not None and known[0] == revision:
             return known[1]
         documents = [
-            *await self._all(Filter("AgentRole")),  # a role of another namespace can be named in full
-            *await self._all(Filter("ToolPermission", namespace)),
-            *await self._all(Filter("AgentPolicy", namespace)),
+            *await granted_roles(self._store, namespace),
+            *await list_all(self._store, Filter("ToolPermission", namespace)),
+            *await list_all(self._store, Filter("AgentPolicy", namespace)),
         ]
         grants = await StoredGrants(self._store, namespace, clock=self._clock).standing()
         rules = read_rules(namespace, documents, grants=grants, default_access=self._default)
@@ -84,11 +85,3 @@ class StoredRules:
     def at_hand(self, namespace: str) -> Rules | None:
         known = self._known.get(namespace)
         return known[1] if known is not None and known[0] == self._store.revision_at_hand() else None
-
-    async def _all(self, filter: Filter) -> list[Document]:
-        page = await self._store.list(filter)
-        found = page.items
-        while page.cursor is not None:
-            page = await self._store.list(filter, cursor=page.cursor)
-            found = [*found, *page.items]
-        return found

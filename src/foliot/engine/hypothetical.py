@@ -17,13 +17,14 @@ from foliot.engine.approval.documents import phase_at
 from foliot.engine.approval.grants import in_force
 from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.definition import LOCK, freeze, tool_definition, with_search
-from foliot.engine.endpoints import models_reached, qualified
+from foliot.engine.endpoints import models_reached
 from foliot.engine.intake import caller_for
 from foliot.engine.policies import token_limits
 from foliot.errors import FoliotError
 from foliot.kernel.events import RunCreated
 from foliot.kernel.identity import Identity
 from foliot.kernel.spec import RunSpec
+from foliot.resources.references import Grants, Origin, Target, qualified
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX, agent_definition
 from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolError
@@ -78,6 +79,7 @@ class World:
     endpoints: Mapping[str, Document] = field(default_factory=dict[str, Document])
     parts: Parts = field(default_factory=Parts)
     budgets: CallBudgets | None = None
+    shared: Grants = field(default_factory=lambda: Grants(()))
 
     @classmethod
     def of(
@@ -113,6 +115,7 @@ class World:
                 clock=clock,
             ),
             budgets,
+            Grants(documents),
         )
 
     def knows(self, tool: str) -> bool:
@@ -185,12 +188,12 @@ class World:
         caller = caller_for(spec, created, Identity(asked.user, asked.by, asked.via))
         return caller if asked.agent in self.agents else replace(caller, advertised=None)
 
-    async def _endpoint(self, ref: str) -> tuple[str, Sequence[str]] | None:
-        """The default model of an endpoint and its fallbacks, as far as they are declared."""
+    async def _endpoint(self, ref: str, origin: Origin) -> tuple[str, Sequence[str]] | None:
+        """The default model of an endpoint and its fallbacks, as far as they are declared and may be named."""
         if ":" in ref:
             return ref.partition(":")[2].strip(), ()
         document = self.endpoints.get(ref)
-        if document is None:
+        if document is None or not self.shared.allow(origin, Target("ModelEndpoint", *ref.split("/", 1))):
             return None
         spec = document["spec"]
         return spec.get("default_model", ""), [qualified(each, _home(document)) for each in spec.get("fallbacks", ())]

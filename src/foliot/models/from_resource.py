@@ -9,6 +9,7 @@ from foliot.models.endpoints import EndpointConfig
 from foliot.models.limits import NO_LIMITS, Limits
 from foliot.models.pricing import Pricing
 from foliot.resources.durations import seconds
+from foliot.resources.references import qualified
 
 if TYPE_CHECKING:  # loading the kinds takes longer than everything here together
     from foliot.resources.definitions.model_endpoint import ModelEndpoint, ModelRateLimit, ModelTimeouts
@@ -38,7 +39,7 @@ def endpoint_config(endpoint: ModelEndpoint, *, api_key: str = "", secret_versio
         ),
         limits=NO_LIMITS if spec.rate_limit is None else _limits(spec.rate_limit),
         pricing=None if spec.pricing is None else Pricing.read(spec.pricing.model_dump()),
-        fallbacks=tuple(ref if "/" in ref else f"{meta.namespace}/{ref}" for ref in spec.fallbacks),
+        fallbacks=tuple(qualified(ref, meta.namespace) for ref in spec.fallbacks),
     )
 
 

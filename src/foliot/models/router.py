@@ -34,6 +34,8 @@ from foliot.models.retry import Attempt, Clock, Sleep, with_retry
 from foliot.models.tokens import TokenCounter, estimate_request
 
 Resolve: TypeAlias = Callable[[str], EndpointConfig | Awaitable[EndpointConfig]]
+MayFallBack: TypeAlias = Callable[[str, str], Awaitable[None]]
+"""From one endpoint to another, by their names; raises a `FoliotError` when the first may not name the second."""
 _LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
 # What an answer without a limit of its own is expected to take at most; few are longer.
 UNBOUNDED_OUTPUT: Final = 4096
@@ -62,6 +64,7 @@ class Router:
         self,
         resolve: Resolve,
         *,
+        may_fall_back: MayFallBack | None = None,
         registry: Registry | None = None,
         limiters: LimiterPool | None = None,
         prices: PriceBook | None = None,
@@ -71,6 +74,7 @@ class Router:
         random: Random | None = None,
     ) -> None:
         self._resolve = resolve
+        self._may_fall_back = may_fall_back
         self._registry = registry or default_registry()
         self._limiters = limiters or LimiterPool(clock=clock, sleep=sleep)
         self._prices = prices or PriceBook()
@@ -105,7 +109,7 @@ class Router:
         for position, name in enumerate(chain):
             after = chain[position + 1] if position + 1 < len(chain) else None
             try:
-                endpoint = first if position == 0 else await self._find(name)
+                endpoint = first if position == 0 else await self._find(name, first.name)
                 asked = _named(request, endpoint) if position == 0 else _for_fallback(request, endpoint)
                 return await self._ask(endpoint, asked, pieces, on_attempt, first.fall_back_on, after)
             except ModelError as error:
@@ -127,7 +131,7 @@ class Router:
         quotes = [await self._quote(first, request)]
         for name in dict.fromkeys(first.fallbacks):
             try:
-                endpoint = await self._find(name)
+                endpoint = await self._find(name, first.name)
                 quotes.append(await self._quote(endpoint, _for_fallback(request, endpoint)))
             except ModelError:
                 continue
@@ -147,8 +151,11 @@ class Router:
         """Close every gateway. Calls still in progress fail."""
         await self._gateways.close()
 
-    async def _find(self, ref: str) -> EndpointConfig:
+    async def _find(self, ref: str, origin: str = "") -> EndpointConfig:
+        """The endpoint; `origin` is the one that names it as its fallback."""
         try:
+            if origin and self._may_fall_back is not None:
+                await self._may_fall_back(origin, ref)
             found = self._resolve(ref)
             return await found if isawaitable(found) else found
         except ModelError:

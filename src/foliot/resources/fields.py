@@ -16,14 +16,12 @@ from pydantic_core import PydanticCustomError
 
 from foliot.resources import durations
 from foliot.resources.problems import Path, Problem
+from foliot.resources.references import NAME_MAX, NAME_RULE, is_name
 
-NAME_MAX: Final = 253
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ASKED_VERSION: Final = re.compile(r"[\^~=]?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?")
 _SECRET_KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
 _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DNS: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-NAME_RULE: Final = "1 to 253 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 _LABEL_RULE: Final = "up to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 _ANNOTATIONS_MAX: Final = 256 * 1024
 
@@ -37,11 +35,6 @@ def refusal(
     return PydanticCustomError("rules", "{summary}", {"summary": summary, "problems": [problem]})
 
 
-def is_name(value: str) -> bool:
-    """Whether a resource or a task may be called so; see `NAME_RULE`."""
-    return len(value) <= NAME_MAX and _NAME.fullmatch(value) is not None
-
-
 def check_name(value: str) -> str:
     if not is_name(value):
         raise refusal(f'invalid {{field}} "{_short(value)}": expected {NAME_RULE}', expected=NAME_RULE)
@@ -51,7 +44,7 @@ def check_name(value: str) -> str:
 def check_ref(value: str) -> str:
     """`name` or `namespace/name`."""
     for half in value.split("/", 1):
-        if len(half) > NAME_MAX or not _NAME.fullmatch(half):
+        if not is_name(half):
             raise refusal(
                 f'invalid {{field}} "{_short(value)}": expected name or namespace/name',
                 expected="name or namespace/name",
@@ -64,7 +57,7 @@ def check_tool_request(value: str) -> str:
     """`name`, `name@version` with 1, 1.2, ^1.2, ~1.2 or 1.2.3, or `agent:name` for an agent of the same namespace."""
     name, at, version = value.removeprefix("agent:").partition("@")
     wrong_version = at and (value.startswith("agent:") or not _ASKED_VERSION.fullmatch(version))
-    if len(name) > NAME_MAX or not _NAME.fullmatch(name) or wrong_version:
+    if not is_name(name) or wrong_version:
         raise refusal(
             f'invalid {{field}} "{_short(value)}": expected a name, or a name and a version such as search@^1.2',
             expected="name, name@version or agent:name",
@@ -85,7 +78,7 @@ def check_secret_ref(value: str) -> str:
     """`[namespace/]name[:key]`. A value pasted here by mistake may be the secret itself, so it is never repeated."""
     where, colon, key = value.partition(":")
     halves = where.split("/", 1)
-    good = all(_NAME.fullmatch(half) and len(half) <= NAME_MAX for half in halves)
+    good = all(map(is_name, halves))
     if not good or (colon and not _SECRET_KEY.fullmatch(key)):
         raise refusal(
             "{field} does not name a Secret: expected [namespace/]name[:key]",

@@ -249,6 +249,14 @@ _ALL: Final = (
         _STATUS,
         wide=(("TIME_ZONE", "spec.time_zone"), ("WARN", "spec.warn")),
     ),
+    _kind(
+        "ReferenceGrant",
+        "reference-grants",
+        "reference_grant",
+        ("FROM", "spec.from"),
+        ("TO", "spec.to"),
+        _STATUS,
+    ),
 )
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _ALL})

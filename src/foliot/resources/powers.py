@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 Document: TypeAlias = Mapping[str, Any]
 Power: TypeAlias = Literal[
-    "own", "names", "reaches", "code", "program", "sends", "keeps", "binds", "works", "rule", "judged", "consents"
+    "own", "names", "reaches", "code", "program", "sends", "keeps", "binds", "works", "rule", "judged", "consents", "shares"
 ]
 Grant: TypeAlias = Literal["", "tool_modules", "mcp_commands", "outbound_allow", "Secret.spec.hosts", "operator"]
 Lifts: TypeAlias = Callable[[Document | None, Document, str], bool]
@@ -37,6 +37,7 @@ POWERS: Final[Mapping[Power, str]] = {
     "rule": "limits what others may do",
     "judged": "rules go by it",
     "consents": "a call that waits is allowed",
+    "shares": "other namespaces may use what is in this one",
 }
 GRANTS: Final[Mapping[Grant, str]] = {
     "": "",
@@ -289,6 +290,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             "on_exceeded unpriced",
         ),
     ),
+    "ReferenceGrant": KindPowers(("admin",), _all("shares", "from.namespace from.kind to.kind to.name")),
     "Task": KindPowers(
         ("operator",),
         (

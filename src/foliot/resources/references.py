@@ -1,14 +1,27 @@
-"""What documents point to: which field of which kind names what."""
+"""What documents point to: which field of which kind names what, and who may point into another namespace.
+
+A reference is `name`, which is in the namespace of whoever refers, or `namespace/name`. To name something of another
+namespace is to read it, to spend with it, or to have it work: it needs a ReferenceGrant there (`Grants`). The same rule
+is held against a document when it is declared, and against each use of what it names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
-from foliot.resources.problems import Path
+from foliot.errors import Denied, InvalidInput
+from foliot.resources.problems import Path, render_path
 
 Form: TypeAlias = Literal["name", "ref", "secret", "tool"]
+
+NAME_MAX: Final = 253
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+NAME_RULE: Final = "1 to 253 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
+GRANT: Final = "ReferenceGrant"
+EVERY_NAMESPACE: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +35,33 @@ class Reference:
     said: str
 
 
+class Origin(NamedTuple):
+    """Whoever refers: a resource of this kind, in this namespace."""
+
+    kind: str
+    namespace: str
+
+
+class Target(NamedTuple):
+    """What is referred to."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class May(Protocol):
+    """Whether a reference may be followed now."""
+
+    async def __call__(self, origin: Origin, target: Target) -> None:
+        """Raises `Denied` when `target` is in another namespace that has not granted it."""
+        ...
+
+
 # (field, kind it names, how). `name` is in the same namespace; `ref` is [namespace/]name; `secret` may add :key,
-# `tool` @version.
+# `tool` @version. A dot goes into a part, and through lists and the values of `*`.
 _SECRET: Final = ("auth.secretRef", "Secret", "secret")
-_FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
+FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     "Agent": (
         ("model_ref", "ModelEndpoint", "ref"),
         ("fallbacks", "ModelEndpoint", "ref"),
@@ -59,13 +95,133 @@ _FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     ),
 }
 
+# Words that are held against the names of what is at work in the same namespace. Nothing is looked up by them, so that
+# they reach nothing elsewhere, and need not exist.
+WORDS: Final[Mapping[str, Collection[str]]] = {
+    "AgentSystem": ("graph.*.next", "graph.*.edges.to"),
+    "Tool": ("replaced_by",),
+    "AgentPolicy": ("target_tasks", "allowed_models", "blocked_tools", "allowed_tools"),
+    "ToolApproval": ("agent", "run"),
+}
+
+# The kinds that can be named from another namespace, and the kinds that can name them: what grants speak of.
+_CROSSING: Final = frozenset({"ref", "secret"})
+TARGETS: Final = tuple(
+    sorted({"Secret", *(kind for rows in FIELDS.values() for _, kind, form in rows if form in _CROSSING)})
+)
+ORIGINS: Final = tuple(sorted(kind for kind, rows in FIELDS.items() if any(form in _CROSSING for _, _, form in rows)))
+
+
+def is_name(value: str) -> bool:
+    """Whether a resource or a task may be called so; see `NAME_RULE`."""
+    return len(value) <= NAME_MAX and _NAME.fullmatch(value) is not None
+
+
+def qualified(ref: str, namespace: str) -> str:
+    """A reference with its namespace, so that it means the same wherever it is read. `provider:model` has none."""
+    return ref if "/" in ref or ":" in ref else f"{namespace}/{ref}"
+
+
+def target_of(kind: str, text: str, namespace: str) -> Target:
+    """What `name` or `namespace/name` means in a namespace. Raises `InvalidInput` for every other spelling."""
+    where, slash, name = text.partition("/")
+    if not slash:
+        where, name = namespace, where
+    if not is_name(name) or (slash and not is_name(where)):
+        raise InvalidInput(f"a reference to a resource of kind {kind} is malformed", hint="expected [namespace/]name")
+    return Target(kind, where, name)
+
 
 def references(document: Mapping[str, Any]) -> Iterator[Reference]:
     """Every mention of another resource in a normalised document."""
     namespace = document["metadata"].get("namespace", "default")
-    for field, kind, form in _FIELDS.get(document["kind"], ()):
+    for field, kind, form in FIELDS.get(document["kind"], ()):
         for path, said in _values(document.get("spec", {}), field.split("."), ("spec",)):
             yield from _reference(path, kind, form, namespace, said)
+
+
+def foreign(document: Mapping[str, Any]) -> list[Reference]:
+    """The references of a document to other namespaces."""
+    namespace = document["metadata"].get("namespace", "default")
+    return [each for each in references(document) if each.namespace != namespace]
+
+
+class Grants:
+    """What the namespaces have granted each other, from ReferenceGrant documents.
+
+    One that cannot be read grants nothing.
+    """
+
+    def __init__(self, documents: Iterable[Mapping[str, Any]]) -> None:
+        self._by_namespace: dict[str, list[tuple[list[dict[str, str]], list[dict[str, str]]]]] = {}
+        for document in documents:
+            if document.get("kind") != GRANT:
+                continue
+            given_to, given = (_entries(document.get("spec"), side) for side in ("from", "to"))
+            home: str = document["metadata"].get("namespace", "default")
+            self._by_namespace.setdefault(home, []).append((given_to, given))
+
+    def allow(self, origin: Origin, target: Target) -> bool:
+        """Whether `origin` may name `target`: it is in its own namespace, or in one that has granted it."""
+        if origin.namespace == target.namespace:
+            return True
+        return any(
+            any(_is_from(each, origin) for each in given_to) and any(_is_to(each, target) for each in given)
+            for given_to, given in self._by_namespace.get(target.namespace, ())
+        )
+
+    def namespaces(self, origin: Origin, kind: str) -> list[str]:
+        """Other namespaces that have granted `origin` something of this kind."""
+        return sorted(
+            home
+            for home, grants in self._by_namespace.items()
+            if home != origin.namespace
+            and any(
+                any(_is_from(each, origin) for each in given_to) and any(each.get("kind") == kind for each in given)
+                for given_to, given in grants
+            )
+        )
+
+    def check(self, document: Mapping[str, Any], crossing: Iterable[Reference]) -> None:
+        """Hold the references of a document against the grants. Raises `Denied` for the first that is not granted."""
+        origin = Origin(document["kind"], document["metadata"].get("namespace", "default"))
+        for each in crossing:
+            target = Target(each.kind, each.namespace, each.name)
+            if not self.allow(origin, target):
+                raise refused(origin, target, f"{document['kind']}/{document['metadata']['name']}", each.path)
+
+
+def refused(origin: Origin, target: Target, whose: str = "", path: Path = ()) -> Denied:
+    """What is said of a reference without a grant, the same whether or not there is anything of that name.
+
+    The name of a Secret is left out: a value that was pasted in its place may look like one.
+    """
+    place = f"{whose}: {render_path(path)}: " if whose else ""
+    named = "" if target.kind == "Secret" else f", name: {target.name}"
+    what = f"a {target.kind}" if target.kind == "Secret" else f"{target.kind}/{target.name}"
+    return Denied(
+        f"{place}namespace {origin.namespace!r} may not refer to {what} of namespace {target.namespace!r}:"
+        " there is no ReferenceGrant for it",
+        hint=f"an admin of {target.namespace!r} can declare a ReferenceGrant there, with"
+        f" from: [{{namespace: {origin.namespace}, kind: {origin.kind}}}]"
+        f" and to: [{{kind: {target.kind}{named}}}]",
+        namespace=target.namespace,
+    )
+
+
+def _entries(spec: Any, side: str) -> list[dict[str, str]]:
+    found: Any = cast("dict[str, Any]", spec).get(side) if isinstance(spec, dict) else None
+    if not isinstance(found, list):
+        return []
+    return [cast("dict[str, str]", each) for each in cast("list[Any]", found) if isinstance(each, dict)]
+
+
+def _is_from(entry: Mapping[str, str], origin: Origin) -> bool:
+    return entry.get("namespace") in (origin.namespace, EVERY_NAMESPACE) and entry.get("kind") in (None, origin.kind)
+
+
+def _is_to(entry: Mapping[str, str], target: Target) -> bool:
+    return entry.get("kind") == target.kind and entry.get("name") in (None, target.name)
 
 
 def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> Iterator[Reference]:
@@ -81,8 +237,8 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
     if said == "*":  # each of them, and none by its name
         return
     bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form == "tool" else said
-    where, slash, name = bare.rpartition("/") if form in ("ref", "secret") else ("", "", bare)
-    yield Reference(path, kind, where if slash else namespace, name, said)
+    where, slash, name = bare.partition("/") if form in _CROSSING else (bare, "", "")
+    yield Reference(path, kind, where if slash else namespace, name if slash else bare, said)
 
 
 def _values(value: Any, steps: Sequence[str], path: Path) -> Iterator[tuple[Path, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from foliot.client.run_standing import ForkOrder, RunOrder
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
-from foliot.resources.fields import is_name
+from foliot.resources.references import is_name
 from foliot.resources.reserved import check_labels
 from foliot.results import RunResult
 from foliot.server.context import Services

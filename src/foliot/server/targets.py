@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from foliot.errors import NotFound
+from foliot.errors import InvalidInput, NotFound
+from foliot.resources.references import target_of
 from foliot.server.access.identity import Caller
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
@@ -47,14 +48,18 @@ async def find_target(store: ResourceStore, caller: Caller, word: str, namespace
 
     Raises `NotFound`, in the same words whether it is missing or not theirs to see.
     """
-    given, _, name = word.strip().rpartition("/")
-    space = given or namespace
+    given, slash, name = word.strip().rpartition("/")
     kinds: tuple[TargetKind, ...] = ("agent", "system")
     for prefix, kind in _PREFIXES.items():
         if name.startswith(prefix):
             kinds = (kind,)
             name = name.removeprefix(prefix)
-    if name and caller.sees(space):
+    try:
+        _, space, name = target_of("Agent", f"{given}{slash}{name}", namespace)
+    except InvalidInput:
+        kinds = ()
+        space = ""
+    if caller.sees(space):
         for kind in kinds:
             try:
                 return Target(kind, await store.get(Key(KINDS[kind], space, name)))

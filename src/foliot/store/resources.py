@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from foliot.errors import InvalidInput, NotFound, SecretError
+from foliot.resources.references import Reference
 from foliot.store import cursors, secrets
 from foliot.store.base import (
     THE_PROCESS,
@@ -27,6 +29,7 @@ from foliot.store.base import (
     Rotation,
     Written,
 )
+from foliot.store.crossing import check_crossing, crossing
 from foliot.store.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain, stamp
 from foliot.store.planning import Keyed, apply_changes, keyed
 from foliot.store.selectors import matches
@@ -98,6 +101,8 @@ class SqlResourceStore:
             return []
         ring = self._keyring() if any(each.key.kind == secrets.KIND for each in prepared) else None
         now, uids, declarer = stamp(self._now()), _uids(len(prepared)), by or THE_PROCESS
+        if found := crossing(prepared):
+            also = partial(_check_with, prepared, found, also)
         if also is None:
             return await self._database.write(apply_changes, prepared, now, uids, ring, declarer)
         return await self._database.write(_apply_with, prepared, now, uids, ring, declarer, also)
@@ -221,6 +226,14 @@ def _apply_with(
     written = yield from apply_changes(changes, now, uids, ring, by)
     yield from also(written)
     return written
+
+
+def _check_with(
+    changes: Sequence[Keyed], found: dict[int, list[Reference]], also: Also | None, written: Sequence[Written]
+) -> Tx[None]:
+    yield from check_crossing(changes, written, found)
+    if also is not None:
+        yield from also(written)
 
 
 def _prepared(change: Put | Delete) -> Keyed:

@@ -52,26 +52,29 @@ class ToolAuth:
     def masker(self) -> Masker:
         return self._secrets.masker
 
-    async def credentials(self, auth: AuthSpec | None, *, namespace: str, tool: str) -> Credentials:
-        """What to send. Raises `ToolSecretMissing`, `ToolPolicyInvalid` when the declaration cannot be carried out."""
+    async def credentials(self, auth: AuthSpec | None, *, namespace: str, tool: str, by: str = "Tool") -> Credentials:
+        """What to send, for a resource of the kind `by`.
+
+        Raises `ToolSecretMissing`, `ToolPolicyInvalid` when the declaration cannot be carried out.
+        """
         if auth is None or not (auth.profile or auth.secret_ref):
             return Credentials()
         if not auth.secret_ref:
             raise ToolPolicyInvalid(f"the auth of tool {tool!r} names no secret", tool=tool)
         match auth.profile or "bearer":
             case "oauth2_client_credentials":
-                return await self._client_credentials(auth, namespace, tool)
+                return await self._client_credentials(auth, namespace, tool, by)
             case "bearer":
-                return _bearer(await self._value(auth, auth.secret_ref, namespace, tool))
+                return _bearer(await self._value(auth, auth.secret_ref, namespace, tool, by))
             case "api_key_header":
                 name = auth.header_name.strip()
                 if not _HEADER.fullmatch(name) or name.lower() in _NOT_FOR_KEYS:
                     raise ToolPolicyInvalid(f"the auth of tool {tool!r} needs the name of a header", tool=tool)
-                value = await self._value(auth, auth.secret_ref, namespace, tool)
+                value = await self._value(auth, auth.secret_ref, namespace, tool, by)
                 environment = {"TOOL_AUTH_HEADER_NAME": name, "TOOL_AUTH_HEADER_VALUE": value}
                 return Credentials("api_key_header", {name: value}, environment)
             case "basic":
-                return self._basic(await self._value(auth, auth.secret_ref, namespace, tool), tool)
+                return self._basic(await self._value(auth, auth.secret_ref, namespace, tool, by), tool)
             case other:  # pyright: ignore[reportUnnecessaryComparison] - a definition may come from unchecked code
                 raise ToolPolicyInvalid(f"tool {tool!r} has an unknown auth profile {other!r}", tool=tool)
 
@@ -80,7 +83,7 @@ class ToolAuth:
         if self._tokens is not None and auth is not None and used.renewable:
             self._tokens.evict(auth.token_url, used.client_id, auth.scopes, token=used.token)
 
-    async def _client_credentials(self, auth: AuthSpec, namespace: str, tool: str) -> Credentials:
+    async def _client_credentials(self, auth: AuthSpec, namespace: str, tool: str, by: str) -> Credentials:
         path, _, key = auth.secret_ref.partition(":")
         if key and key != DEFAULT_KEY:
             raise ToolPolicyInvalid(
@@ -91,8 +94,8 @@ class ToolAuth:
         if not auth.token_url or self._tokens is None:
             what = "no tokenURL" if not auth.token_url else "nobody to fetch tokens"
             raise ToolPolicyInvalid(f"the auth of tool {tool!r} has {what}", tool=tool)
-        client_id = await self._value(auth, f"{path}:client_id", namespace, tool)
-        client_secret = await self._value(auth, f"{path}:client_secret", namespace, tool)
+        client_id = await self._value(auth, f"{path}:client_id", namespace, tool, by)
+        client_secret = await self._value(auth, f"{path}:client_secret", namespace, tool, by)
         token = await self._tokens.token(auth.token_url, client_id, client_secret, auth.scopes)
         made = _bearer(_one_line(token, tool))
         return Credentials(auth.profile, made.headers, made.environment, client_id, token)
@@ -106,8 +109,9 @@ class ToolAuth:
         self.masker.add(encoded, value.partition(":")[2])
         return Credentials("basic", {"Authorization": f"Basic {encoded}"}, {"TOOL_AUTH_BASIC": encoded})
 
-    async def _value(self, auth: AuthSpec, ref: str, namespace: str, tool: str) -> str:
-        return _one_line(await self._secrets.value(ref, namespace=namespace, tool=tool, hosts=auth.hosts), tool)
+    async def _value(self, auth: AuthSpec, ref: str, namespace: str, tool: str, by: str) -> str:
+        value = await self._secrets.value(ref, namespace=namespace, tool=tool, hosts=auth.hosts, by=by)
+        return _one_line(value, tool)
 
 
 def _bearer(token: str) -> Credentials:

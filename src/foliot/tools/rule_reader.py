@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from foliot.errors import FoliotError
 from foliot.resources.durations import seconds
+from foliot.resources.references import Grants, Origin, Target
 from foliot.tools.conditions import Expression
 from foliot.tools.rules import (
     EVERY_TOOL,
@@ -40,9 +41,13 @@ def read_rules(
 ) -> Rules:
     """Rules from AgentRole, ToolPermission and AgentPolicy documents; other kinds are passed over.
 
-    Permissions and policies count only in their own namespace; a role of another one can be named in full. Never
-    raises for a document: one that cannot be read makes what it governs refused.
+    Permissions and policies count only in their own namespace. A role of another one can be named in full where a
+    ReferenceGrant among the documents allows it. Never raises for a document: one that cannot be read makes what it
+    governs refused.
     """
+    documents = [*documents]
+    shared = Grants(documents)
+    agents = Origin("Agent", namespace)
     roles: dict[str, Role] = {}
     permissions: dict[str, list[Permission]] = {}
     policies: list[Policy] = []
@@ -53,6 +58,8 @@ def read_rules(
         home: str = metadata.get("namespace", "default")
         name: str = metadata.get("name", "")
         if kind not in KINDS or (kind != "AgentRole" and home != namespace):
+            continue
+        if kind == "AgentRole" and not shared.allow(agents, Target(kind, home, name)):
             continue
         try:
             if kind == "AgentRole":

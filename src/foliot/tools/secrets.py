@@ -5,7 +5,7 @@ not have a secret raises `NotFound` and the next is asked; any other failure end
 send a call out with the wrong credentials.
 
 Namespaces are a boundary: whoever may declare a tool in one could otherwise have the secrets of another sent to a
-server of his own.
+server of his own. A secret of another namespace needs a ReferenceGrant there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError
+from foliot.resources.references import May, Origin, Target, refused, target_of
 from foliot.settings import PREFIX, RULES, SECRET_PREFIX
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
@@ -29,7 +30,7 @@ DEFAULT_KEY: Final = "value"
 # The key that seals all secrets is a setting whose variable begins like those of secrets: `secretRef: key` must not
 # reach it.
 _SETTINGS: Final = frozenset(PREFIX + name.upper() for name in RULES)
-_PART: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_ONE_SPELLING: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -45,9 +46,12 @@ class SecretRef:
     def parse(cls, text: str, namespace: str) -> SecretRef:
         """Raises `InvalidInput`, without the text: it may be the secret itself, pasted into the wrong place."""
         path, _, key = text.strip().partition(":")
-        where, slash, name = path.rpartition("/")
-        where, name, key = where.strip() if slash else namespace or "default", name.strip(), key.strip() or DEFAULT_KEY
-        if not (_PART.fullmatch(where) and _PART.fullmatch(name) and _KEY.fullmatch(key)):
+        try:
+            _, where, name = target_of("Secret", path.strip(), namespace or "default")
+        except InvalidInput:
+            where = name = ""
+        key = key.strip() or DEFAULT_KEY
+        if not name or not _KEY.fullmatch(key):
             raise InvalidInput("a reference to a secret is malformed", hint="expected [namespace/]name[:key]")
         return cls(where, name, key)
 
@@ -81,7 +85,9 @@ class EnvironmentSecrets:
     """Variables with the prefix, and no other: `search-key` is `FOLIOT_SECRET_SEARCH_KEY`.
 
     A variable for one namespace alone has the namespace and two underscores in front, and wins:
-    `FOLIOT_SECRET_TEAM_A__SEARCH_KEY`. `allow`, when given, lists the variables that may be read at all.
+    `FOLIOT_SECRET_TEAM_A__SEARCH_KEY`. Only namespaces of lower-case letters, digits and single hyphens have such
+    variables: `team.a` or `Team-A` would read those of `team-a`. `allow`, when given, lists the variables that may be
+    read at all.
     """
 
     def __init__(
@@ -106,7 +112,8 @@ class EnvironmentSecrets:
         """Where it is looked for, in order."""
         keyed = f"{ref.name}:{ref.key}"
         names = (ref.name, keyed) if ref.key == DEFAULT_KEY else (keyed,)
-        for scope in (f"{_normal(ref.namespace)}__", ""):
+        own = [f"{_normal(ref.namespace)}__"] if _ONE_SPELLING.fullmatch(ref.namespace) else []
+        for scope in (*own, ""):
             for name in names:
                 yield f"{self._prefix}{scope}{_normal(name)}"
 
@@ -130,30 +137,31 @@ class SecretChain:
 class Secrets:
     """The one way to a secret's value for tools: within the caller's namespace, and hidden from then on.
 
-    `shared` are namespaces whose secrets every other may use; `bound` gives the hosts that a secret may be sent to.
+    `may` says whether the secret of another namespace has been granted; without it none has. `bound` gives the hosts
+    that a secret may be sent to.
     """
 
     def __init__(
-        self, resolver: SecretResolver, masker: Masker, *, shared: Collection[str] = (), bound: Bound | None = None
+        self, resolver: SecretResolver, masker: Masker, *, may: May | None = None, bound: Bound | None = None
     ) -> None:
         self._resolver = resolver
         self._bound = bound
-        self._shared = frozenset(shared)
+        self._may = may
         self.masker = masker
 
-    async def value(self, text: str, *, namespace: str, tool: str = "", hosts: Sequence[str] | None = None) -> str:
-        """The secret that `text` names. Raises `ToolSecretMissing`, which never holds a value.
+    async def value(
+        self, text: str, *, namespace: str, tool: str = "", hosts: Sequence[str] | None = None, by: str = "Tool"
+    ) -> str:
+        """The secret that `text` names, for a resource of the kind `by`.
 
-        With `hosts`, only if the secret is bound to all of them; without, whoever asks may send it anywhere.
+        With `hosts`, only if the secret is bound to all of them; without, whoever asks may send it anywhere. Raises
+        `ToolSecretMissing`, which never holds a value.
         """
         whose = f" of tool {tool!r}" if tool else ""
         try:
             ref = SecretRef.parse(text, namespace)
-            if ref.namespace != namespace and ref.namespace not in self._shared:
-                raise ToolSecretMissing(
-                    f"the secret{whose} is in namespace {ref.namespace!r}, and the tool is in {namespace!r}",
-                    hint="put a copy of the secret into the tool's own namespace",
-                )
+            if ref.namespace != namespace:
+                await self._cross(Origin(by, namespace), ref)
             if hosts is not None:
                 await self._check_hosts(ref, whose, hosts)
             value = await self._resolver.resolve(ref)
@@ -181,6 +189,13 @@ class Secrets:
                 hint="add the host to spec.hosts of the Secret, or have the operator declare what sends it",
                 cause="not_bound",
             )
+
+    async def _cross(self, origin: Origin, ref: SecretRef) -> None:
+        """Raises `Denied`."""
+        target = Target("Secret", ref.namespace, ref.name)
+        if self._may is None:
+            raise refused(origin, target)
+        await self._may(origin, target)
 
     async def has(self, namespace: str, text: str) -> bool:
         """Whether a secret could be had; one that is there but unusable counts as missing."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_events import TaskEvent
+from foliot.resources.references import Origin
 from foliot.store.base import Document
 from foliot.store.placement import Needs
 from foliot.store.runs import Lease
@@ -131,10 +132,11 @@ class Tasks(Protocol):
         """
         ...
 
-    async def accept_template(self, ref: str, command: Command) -> Accepted:
+    async def accept_template(self, ref: str, command: Command, *, origin: Origin) -> Accepted:
         """A task after the Task resource `ref` (`namespace/name`) of mode `template`; what `command` gives wins.
 
-        `command.target` may be blank. Raises as `accept`, and `NotFound`, `InvalidInput` for the template.
+        `origin` refers to it. `command.target` may be blank. Raises as `accept`, and for the template `NotFound`,
+        `InvalidInput`, and `Denied` when it is in another namespace that has not granted it.
         """
         ...
 
@@ -212,8 +214,8 @@ class Definitions(Protocol):
         """A system and the digest of its definition. Raises `NotFound`."""
         ...
 
-    async def template(self, namespace: str, name: str) -> Document:
-        """A Task resource. Raises `NotFound`."""
+    async def template(self, ref: str, origin: Origin) -> Document:
+        """The Task resource that `origin` refers to. Raises `NotFound`, `InvalidInput`, `Denied`."""
         ...
 
 

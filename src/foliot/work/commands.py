@@ -13,7 +13,7 @@ from foliot.engine.ids import is_made
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import NOBODY
 from foliot.resources.durations import seconds
-from foliot.resources.fields import NAME_RULE, is_name
+from foliot.resources.references import NAME_RULE, is_name
 from foliot.resources.reserved import check_labels
 from foliot.work.base import PRIORITIES, Command, Requirements, RetryRule
 from foliot.work.inbox import first_words

@@ -23,6 +23,7 @@ from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.task_codec import decode_fact, encode_fact, fact_type
 from foliot.kernel.task_events import TaskAccepted, TaskCancelRequested, TaskEvent, TaskRequeued, TimerWentOff
 from foliot.kernel.traces import new_trace, read_context
+from foliot.resources.references import Origin
 from foliot.store import tasks as rows
 from foliot.store.base import Database
 from foliot.store.tasks import ENDED, NewTask
@@ -135,13 +136,12 @@ class TaskService(TaskList):
         await self._transport.publish(tickets)
         return Accepted(_accepted(key, task, command.target_kind, len(facts)), duplicate=False)
 
-    async def accept_template(self, ref: str, command: Command) -> Accepted:
+    async def accept_template(self, ref: str, command: Command, *, origin: Origin) -> Accepted:
         """See `Tasks`. The task is made in the namespace of its template."""
-        namespace, _, name = ref.rpartition("/")
         try:
-            template = await self._definitions.template(namespace or command.namespace, name)
+            template = await self._definitions.template(ref, origin)
         except NotFound as missing:
-            raise NotFound(f'task template "{name}" not found', hint=missing.hint) from missing
+            raise NotFound(f'task template "{ref.rpartition("/")[2]}" not found', hint=missing.hint) from missing
         return await self.accept(from_template(template, command))
 
     async def accept_declared(

@@ -40,7 +40,7 @@ async def test_a_stored_secret_reaches_the_environment_of_the_server_it_is_decla
 async def test_a_secret_of_another_namespace_is_out_of_reach(store, tmp_path):
     server = spec_of("sample", "stdio", env=[{"name": "TOKEN", "secretRef": "team-b/api"}])
     async with opened_connections(store, settings(tmp_path), allow=[sys.executable]) as connections:
-        with pytest.raises(ToolSecretMissing, match="in namespace 'team-b'"):
+        with pytest.raises(ToolSecretMissing, match="a Secret of namespace 'team-b'"):
             await connections.tools(server)
 
 

@@ -16,6 +16,7 @@ from foliot.kernel.budget import Limits
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolSpec, Usage
 from foliot.kernel.spec import Effect, Repairs, RunSpec, ToolRule
 from foliot.models.base import ModelOverloaded, OnDelta
+from foliot.resources.references import Origin
 from foliot.store.base import Document
 from foliot.testing.simulator.process import Mortal
 from foliot.testing.simulator.virtual_loop import OWNER
@@ -87,8 +88,8 @@ class Troupe:
         metadata = {"name": name, "namespace": namespace}
         return {"kind": "AgentSystem", "metadata": metadata, "spec": SYSTEMS[name]}, f"sha256:{name}"
 
-    async def template(self, namespace: str, name: str) -> Document:
-        raise NotFound(f"there is no task {name!r}")
+    async def template(self, ref: str, origin: Origin) -> Document:
+        raise NotFound(f"there is no task {ref!r}")
 
 
 class Thinkers:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def secret_values(secrets: Secrets) -> ResolveSecret:
-    """Values for the environment of stdio servers, from the server's own namespace."""
+    """Values for the environment of stdio servers, from the server's own namespace or one that has granted it."""
 
     async def resolve(reference: str, namespace: str) -> str:
-        return await secrets.value(reference, namespace=namespace)
+        return await secrets.value(reference, namespace=namespace, by="McpServer")
 
     return resolve
 
@@ -31,7 +31,7 @@ def auth_headers(maker: ToolAuth) -> Authorize:
         before = shown.get((auth, namespace))
         if rejected and before is not None:
             maker.evict(auth, before)
-        made = await maker.credentials(auth, namespace=namespace, tool="an MCP server")
+        made = await maker.credentials(auth, namespace=namespace, tool="an MCP server", by="McpServer")
         shown[auth, namespace] = made
         return made.headers
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from foliot.errors import FoliotError, NotFound
+from foliot.errors import Denied, FoliotError, NotFound
+from foliot.resources.references import May, Origin, Target, refused, target_of
 from foliot.tools.base import (
     Invocation,
     OnOutput,
@@ -37,14 +38,19 @@ class McpTool:
         document: Mapping[str, Any],
         connections: McpConnections,
         find_server: FindServer,
+        may: May | None = None,
     ) -> None:
-        """`document` is the normalised Tool resource that `definition` was made from."""
+        """`document` is the normalised Tool resource that `definition` was made from.
+
+        `may` says whether a server of another namespace has been granted; without it none has.
+        """
         self._definition = definition
         self._spec = document["spec"]
         annotations: Mapping[str, str] = document["metadata"].get("annotations") or {}
         self._pin = annotations.get(PIN)
         self._connections = connections
         self._find_server = find_server
+        self._may = may
 
     @property
     def definition(self) -> ToolDefinition:
@@ -70,20 +76,15 @@ class McpTool:
         reference = str(self._spec.get("mcp_server_ref", ""))
         if not reference or not self._spec.get("mcp_tool_name"):
             raise ToolPolicyInvalid(f"tool {self._definition.name!r} needs spec.mcp_server_ref and spec.mcp_tool_name")
-        namespace, _, name = reference.rpartition("/")
-        here = self._definition.namespace
-        if namespace and namespace != here:
-            raise ToolDenied(
-                f"tool {self._definition.name!r} of namespace {here!r} names an MCP server of namespace {namespace!r}",
-                hint="declare the server in the namespace of the tool",
-                layer="namespace",
-            )
+        target = target_of("McpServer", reference, self._definition.namespace)
+        await self._cross(target)
+        _, there, name = target
         try:
-            return server_spec(await self._find_server(here, name))
+            return server_spec(await self._find_server(there, name))
         except NotFound:
             raise ToolUnsupported(
                 f"the MCP server {name!r} of tool {self._definition.name!r} is not there",
-                hint=f"apply an McpServer {name!r} in namespace {here!r}",
+                hint=f"apply an McpServer {name!r} in namespace {there!r}",
                 mcp_server=name,
             ) from None
         except ToolError:
@@ -92,6 +93,19 @@ class McpTool:
             raise ToolUnsupported(
                 f"the MCP server {name!r} cannot be looked up: {error.message}", retryable=True, mcp_server=name
             ) from error
+
+    async def _cross(self, target: Target) -> None:
+        """Raises `ToolDenied` for a server of another namespace that has not granted it."""
+        origin = Origin("Tool", self._definition.namespace)
+        if target.namespace == origin.namespace:
+            return
+        try:
+            if self._may is None:
+                raise refused(origin, target)
+            await self._may(origin, target)
+        except Denied as error:
+            message = f"tool {self._definition.name!r}: {error.message}"
+            raise ToolDenied(message, hint=error.hint, layer="namespace") from None
 
     def _check(self, server: ServerSpec, tool: str, now: Announced | None) -> None:
         """Refuse what the server does not offer, or offers under another definition than the one agreed to."""

@@ -41,7 +41,8 @@ class Permissions:
             return _LISTED
         held, missing = rules.held_by(caller.roles) if caller.roles else _NO_ROLES
         if missing:
-            reason = f"agent {caller.agent!r} has roles that do not exist: {', '.join(missing)}"
+            ungranted = " or are not granted by a ReferenceGrant" if any("/" in name for name in missing) else ""
+            reason = f"agent {caller.agent!r} has roles that do not exist{ungranted}: {', '.join(missing)}"
             return Verdict("deny", LAYER, reason, "", {"missing_roles": list(missing)})
         found = rules.permissions_of(self._names)
         applying = tuple([rule for rule in found if rule.applies_to(caller.agent)]) if found else found

@@ -13,6 +13,7 @@ from msgspec import Struct
 from foliot.kernel.identity import Identity
 from foliot.resources.durations import seconds
 from foliot.resources.placeholders import fill
+from foliot.resources.references import qualified
 from foliot.store.base import DeclaredBy, Document, Key
 from foliot.work.base import Command
 from foliot.work.triggers.catch_up import CatchUp, first_after
@@ -80,7 +81,7 @@ def read_schedule(document: Document) -> Schedule:
     return Schedule(
         uid=metadata["uid"],
         key=key,
-        ref=ref if "/" in ref else f"{key.namespace}/{ref}",
+        ref=qualified(ref, key.namespace),
         zone=zone,
         suspend=suspend,
         policy=spec.get("concurrency_policy", "forbid"),

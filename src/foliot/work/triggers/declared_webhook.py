@@ -15,6 +15,7 @@ from foliot.resources.definitions.task_webhook import PROFILES
 from foliot.resources.durations import seconds
 from foliot.resources.json_paths import look_up
 from foliot.resources.placeholders import fill
+from foliot.resources.references import Origin, qualified
 from foliot.store.base import DeclaredBy, Document, Key
 from foliot.work.base import Command
 from foliot.work.triggers.signatures import Headers, Scheme
@@ -74,6 +75,11 @@ class Webhook(Struct, frozen=True):
         """What its tasks are spawned by."""
         return f"webhook:{self.uid}"
 
+    @property
+    def origin(self) -> Origin:
+        """Who refers to its template and its secrets."""
+        return Origin(self.key.kind, self.key.namespace)
+
 
 class Parcel(Struct, frozen=True):
     """A delivery that can be read: the body as text, and as JSON where it is some."""
@@ -107,7 +113,7 @@ def read_webhook(document: Document) -> Webhook:
     return Webhook(
         uid=metadata["uid"],
         key=key,
-        ref=ref if "/" in ref else f"{key.namespace}/{ref}",
+        ref=qualified(ref, key.namespace),
         suspend=spec.get("suspend", False),
         secret_refs=tuple(dict.fromkeys(refs)),
         scheme=Scheme(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.resources.references import Origin
 from foliot.store.base import Database
 from foliot.store.triggers import settle
 from foliot.work.base import TaskInfo, Tasks
@@ -72,11 +73,12 @@ class Firing:
     async def _make(self, order: Order) -> TaskInfo:
         """Raises what `accept_template` does, and `Conflict` when the names are taken by other tasks."""
         name = order.command.name
+        origin = Origin("TaskSchedule", order.command.namespace)
         uid = order.command.labels[f"{LABEL}-uid"]
         for choice in (name, f"{name}-{uid[:8]}"):
             command = replace(order.command, name=choice)
             try:
-                return (await self._tasks.accept_template(order.ref, command)).task
+                return (await self._tasks.accept_template(order.ref, command, origin=origin)).task
             except Conflict:
                 # Made before, and the template was changed since; or the name is somebody else's.
                 if (made := await self._made(order, choice)) is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from foliot.engine.references import References
 from foliot.errors import FoliotError, NotFound, SecretError
+from foliot.resources.references import Target
 from foliot.store.base import Key, ResourceStore
 from foliot.tools.secrets import DEFAULT_KEY, EnvironmentSecrets, SecretRef
 from foliot.work.triggers.declared_webhook import Webhook
@@ -19,7 +21,7 @@ async def signing_secrets(webhook: Webhook, store: ResourceStore, environment: E
     problem = "the webhook names no secret"
     for text in webhook.secret_refs:
         try:
-            value = await _value(text, webhook.key.namespace, store, environment)
+            value = await _value(text, webhook, store, environment)
         except FoliotError as error:
             problem = error.message
             continue
@@ -32,10 +34,9 @@ async def signing_secrets(webhook: Webhook, store: ResourceStore, environment: E
     return found
 
 
-async def _value(text: str, namespace: str, store: ResourceStore, environment: EnvironmentSecrets) -> bytes:
-    ref = SecretRef.parse(text, namespace)
-    if ref.namespace != namespace:
-        raise SecretError(f"the secret is in namespace {ref.namespace!r}, and the webhook is in {namespace!r}")
+async def _value(text: str, webhook: Webhook, store: ResourceStore, environment: EnvironmentSecrets) -> bytes:
+    ref = SecretRef.parse(text, webhook.key.namespace)
+    await References(store).allow(webhook.origin, Target("Secret", ref.namespace, ref.name))
     chosen = text.partition(":")[2].strip()
     try:
         values = await store.reveal(Key("Secret", ref.namespace, ref.name))

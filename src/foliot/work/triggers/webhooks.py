@@ -164,7 +164,7 @@ class Webhooks:
         command = command_for(webhook, parcel, event_id, taken_at=taken_at, key=key, name=name)
         if by:  # who asks for it acts, not whoever declared the webhook
             command = replace(command, by=by, identity=Identity(by, via=webhook.via))
-        accepted = await self._tasks.accept_template(webhook.ref, command)
+        accepted = await self._tasks.accept_template(webhook.ref, command, origin=webhook.origin)
         event = Event(
             "accepted", "replayed", 202, f"replay of {delivery_id}", event_id, accepted.task.id, delivery.body
         )
@@ -220,7 +220,7 @@ class Webhooks:
         name = task_name(webhook, event_id)
         command = command_for(webhook, parcel, event_id, taken_at=taken.taken_at, key=key, name=name)
         try:
-            accepted = await self._make(webhook.ref, command)
+            accepted = await self._make(webhook, command)
         except FoliotError as error:
             if error.retryable:  # it may be there: the event stays taken, and the next try finds out
                 raise _trouble(error, "task_create_error", event_id) from None
@@ -235,14 +235,16 @@ class Webhooks:
         except FoliotError as error:
             raise _trouble(error, "dedupe_store_error", event_id) from None
 
-    async def _make(self, ref: str, command: Command) -> Accepted:
+    async def _make(self, webhook: Webhook, command: Command) -> Accepted:
         """A name may be that of the same event in an earlier window: then the time is added to it."""
         for name in (command.name, f"{command.name}-{int(command.labels[TAKEN]):x}"):
             try:
-                return await self._tasks.accept_template(ref, replace(command, name=name))
+                return await self._tasks.accept_template(
+                    webhook.ref, replace(command, name=name), origin=webhook.origin
+                )
             except Conflict:
                 try:
-                    task = await self._tasks.get(ref.partition("/")[0], name)
+                    task = await self._tasks.get(webhook.ref.partition("/")[0], name)
                 except NotFound:
                     continue
                 if task.spawned_by == command.spawned_by and task.labels.get(TAKEN) == command.labels[TAKEN]:
