@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from foliot.errors import Denied, FoliotError, NotFound
+from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
 from foliot.resources.references import May, Origin, Target, refused, target_of
 from foliot.tools.base import (
     Invocation,
@@ -76,7 +76,10 @@ class McpTool:
         reference = str(self._spec.get("mcp_server_ref", ""))
         if not reference or not self._spec.get("mcp_tool_name"):
             raise ToolPolicyInvalid(f"tool {self._definition.name!r} needs spec.mcp_server_ref and spec.mcp_tool_name")
-        target = target_of("McpServer", reference, self._definition.namespace)
+        try:
+            target = target_of("McpServer", reference, self._definition.namespace)
+        except InvalidInput as error:
+            raise ToolPolicyInvalid(f"tool {self._definition.name!r}: {error.message}", hint=error.hint) from None
         await self._cross(target)
         _, there, name = target
         try:
