@@ -48,6 +48,7 @@ from foliot.tools.secrets import SecretRef
 
 SEED = random.randrange(2**32) if os.environ.get("FOLIOT_CHAOS") else 20261116
 VALUE = "theirs-and-nobody-elses"
+HOSTS = ["tool.example.com", "mcp.example.com"]
 
 # What each kind needs beside the reference that is tried.
 BASE: dict[str, dict[str, Any]] = {
@@ -63,7 +64,7 @@ BASE: dict[str, dict[str, Any]] = {
 # What team-a has, one of each kind that can be named.
 THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
     "ModelEndpoint": ("paid", {"provider": "scripted", "script": "echo"}),
-    "Secret": ("key", {"data": {"value": base64.b64encode(VALUE.encode()).decode()}}),
+    "Secret": ("key", {"data": {"value": base64.b64encode(VALUE.encode()).decode()}, "hosts": HOSTS}),
     "AgentRole": ("boss", {"permissions": ["tool:pay:invoke"]}),
     "McpServer": ("mcp", {"transport": "http", "endpoint": "https://mcp.example.com"}),
     "Task": ("tmpl", {"agent": "worker", "mode": "template", "input": {"topic": "theirs"}}),
@@ -169,7 +170,7 @@ class House:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return load_settings({"home": str(tmp_path / "home")}, {})
+    return load_settings({"home": str(tmp_path / "home")}, {"FOLIOT_MCP_COMMANDS": "X=* server"})
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ async def _furnish(house: House) -> None:
     await house.declare("Agent", "worker", {"model_ref": "paid", "prompt": "Theirs."}, "team-a")
     own: dict[str, dict[str, Any]] = {
         "ModelEndpoint": {"provider": "scripted", "script": "echo"},
-        "Secret": {"data": {"value": base64.b64encode(b"mine").decode()}},
+        "Secret": {"data": {"value": base64.b64encode(b"mine-and-long-enough").decode()}},
         "Task": {"agent": "own", "mode": "template", "input": {"topic": "mine"}},
         "Agent": {"model_ref": "own"},
     }
@@ -508,7 +509,8 @@ async def _fire(house: House) -> tuple[int, str]:
 
 
 async def _deliver(house: House) -> tuple[int, str]:
-    trial = {"body": base64.b64encode(b"{}").decode(), "event_id": f"e-{time.monotonic_ns()}"}
+    event = f"e-{time.monotonic_ns()}"
+    trial = {"body": base64.b64encode(json.dumps({"event": event}).encode()).decode(), "event_id": event}
     where = "/v1/work/webhooks/thief/send-test"
     answer = await house.mallory.post(where, params={"namespace": "team-b"}, json=trial)
     if answer.status_code != 200:

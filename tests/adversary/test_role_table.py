@@ -49,6 +49,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "ToolPermission": {"tool_ref": "x"},
     "ToolApproval": {"tool": "x", "task_ref": "t"},
     "Budget": {"limit": {"amount": "5"}, "window": "day"},
+    "ReferenceGrant": {"from": [{"namespace": "elsewhere"}], "to": [{"kind": "Secret"}]},
     "Task": {"agent": "greeter", "mode": "template"},
     "TaskSchedule": {"task_ref": "t", "schedule": "@daily"},
     "TaskWebhook": {"task_ref": "t", "auth": {"profile": "generic", "secret_ref": "s"}},

@@ -169,7 +169,7 @@ class World:
             return RunSpec(asked.agent, asked.model, self.namespace)
         spec = document["spec"]
         endpoint = qualified(str(spec.get("model_ref", "")), self.namespace)
-        found = await self._endpoint(endpoint)
+        found = await self._endpoint(endpoint, Origin("Agent", self.namespace))
         model = asked.model or spec.get("model_name") or (found[0] if found is not None else "")
         tools = [self.definition(split_request(request)[0]) for request in spec.get("tools", ())]
         return freeze(document, model=model, endpoint=endpoint, tools=with_search(tools))

@@ -19,7 +19,19 @@ from urllib.parse import urlsplit
 
 Document: TypeAlias = Mapping[str, Any]
 Power: TypeAlias = Literal[
-    "own", "names", "reaches", "code", "program", "sends", "keeps", "binds", "works", "rule", "judged", "consents", "shares"
+    "own",
+    "names",
+    "reaches",
+    "code",
+    "program",
+    "sends",
+    "keeps",
+    "binds",
+    "works",
+    "rule",
+    "judged",
+    "consents",
+    "shares",
 ]
 Grant: TypeAlias = Literal["", "tool_modules", "mcp_commands", "outbound_allow", "Secret.spec.hosts", "operator"]
 Lifts: TypeAlias = Callable[[Document | None, Document, str], bool]

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from foliot.catalog.declared import key_of, version_of
 from foliot.catalog.plan import find, list_all
+from foliot.engine.references import check_declared
 from foliot.errors import Denied, FoliotError, InvalidInput, Unavailable
 from foliot.resources.powers import LOOKED_AT, RULE_KINDS, needs, needs_around, spec_of, value_at
 from foliot.runtime import Runtime
@@ -214,6 +215,7 @@ class RecordedStore:
         """
         judged = [await self._judged(change) for change in changes]
         brought = {key_of(each.after): each.after for each in judged if each.after is not None}
+        await check_declared(self._store, brought.values())  # before anything is told of what others have
 
         async def secret_hosts(reference: str, namespace: str) -> Sequence[str] | None:
             ref = SecretRef.parse(reference, namespace)
