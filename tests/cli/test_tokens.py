@@ -118,3 +118,16 @@ def test_over_a_server_it_is_the_same(call, server: tuple[str, ...], tmp_path: P
     assert gone.exit_code == 0, gone.output
     assert call(*server, "tokens", "revoke", "ci/helper").exit_code == 3
     assert call(*server, "tokens", "create", "ci").exit_code == 4
+
+
+def test_whoever_started_the_server_needs_no_token_on_its_machine(
+    call, server: tuple[str, ...], tmp_path: Path
+) -> None:
+    url = server[:2]
+
+    mine = call("--home", str(tmp_path / "far"), *url, "tokens", "list", "-o", "json")
+    anothers = call("--home", str(tmp_path / "near"), *url, "tokens", "list")
+
+    assert [each["name"] for each in json.loads(mine.stdout)] == ["root"], mine.output
+    assert anothers.exit_code != 0
+    assert "FOLIOT_HOME" in anothers.stderr
