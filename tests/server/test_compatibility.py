@@ -112,6 +112,11 @@ def test_a_status_is_put_at_a_version_and_leaves_the_spec(http: httpx.Client, pl
     body = {"metadata": made["metadata"], "status": {"phase": "Ready", "lastError": ""}}
     put = http.put(f"{path}/with-status/status", json=body)
 
+    if made["kind"] in STEERING:  # what it decides is not for callers to say
+        assert put.status_code == 404, put.text
+        assert http.get(f"{path}/with-status/status").status_code == 200
+        assert http.delete(f"{path}/with-status").status_code == 204
+        return
     assert put.status_code == 200, put.text
     assert put.json()["status"]["phase"] == "Ready"
     assert put.json()["status"]["observedGeneration"] == 1

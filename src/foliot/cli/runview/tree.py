@@ -52,6 +52,8 @@ def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Node
     root = Node(f"{_bold(trace.agent)}  {trace.run_id}  {_dim(head)}")
     if trace.fork is not None:
         root.texts.append(_dim(f"forked from {trace.fork.run_id} behind event {trace.fork.seq}"))
+    if trace.identity.by:
+        root.texts.append(_dim(f"for {one_line(trace.identity.user)}, asked for by {one_line(trace.identity.by)}"))
     root.texts += texts.of("› ", trace.input)
     root.children += [_mark(mark, texts) for mark in trace.before]
     root.children += [_step(step, texts, gone=gone) for step in trace.steps]

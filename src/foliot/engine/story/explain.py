@@ -285,7 +285,9 @@ def time_of(trace: Trace, now: float) -> str:
 
 def way_of(trace: Trace) -> list[str]:
     """Crashes, retries, refused and failed calls, repairs, decisions: what a smooth run would not have."""
-    told = [_mark(mark.text, mark.seconds, mark.by) for mark in trace.before if mark.kind != "waiting" or mark.seconds]
+    acted = trace.identity
+    told = [f"it acts for {acted.user}, and {acted.by} asked for it"] if acted.by else []
+    told += [_mark(mark.text, mark.seconds, mark.by) for mark in trace.before if mark.kind != "waiting" or mark.seconds]
     for step in trace.steps:
         here = f"step {step.number}: "
         lost = sum(ask.lost for ask in step.asks)

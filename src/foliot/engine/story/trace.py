@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct, field
 
 from foliot.kernel import events as e
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import ToolFailure, Usage
 
 MarkKind: TypeAlias = Literal[
@@ -127,6 +128,7 @@ class Trace(Struct):
     namespace: str = "default"
     input: str = ""
     fork: e.Fork | None = None
+    identity: Identity = NOBODY
     created_at: float = 0.0
     last_at: float = 0.0
     attempts: int = 0

@@ -40,6 +40,7 @@ class _Building:
         trace = self.trace
         trace.agent, trace.namespace, trace.fork = event.agent, event.namespace, event.fork
         trace.input = "\n".join(message.text for message in event.input)
+        trace.identity = event.identity
         trace.created_at = trace.last_at = at
 
     def claimed(self, at: float, event: e.RunClaimed) -> None:

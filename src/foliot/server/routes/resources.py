@@ -43,7 +43,7 @@ from foliot.store.base import Document, Key, Page
 router = new_router("resources")
 
 # What a status would decide is decided elsewhere, or there is none.
-WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", *STEERING})
+WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", "ToolApproval", "McpServer"})
 
 
 @router.get("/v1/{kind}")
@@ -187,6 +187,8 @@ async def put_status(
 ) -> Response:
     """Replace the status of a resource; what was declared stays. The body is a resource, or its status alone."""
     key = _with_status(kind, namespace, name)
+    if (decides := STEERING.get(key.kind)) is not None:
+        raise NotFound(f"{kind_at(kind).plural} have no status to write", hint=f"Foliot alone says there {decides}")
     body = await mapping(request)
     metadata = as_object(body.get("metadata"))
     inside = str(metadata.get("resourceVersion") or "")
