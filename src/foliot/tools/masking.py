@@ -1,7 +1,8 @@
 """What was secret once is never shown: values that were resolved are scrubbed from whatever a tool sends back.
 
 Two nets. `Masker.mask` replaces known values exactly, in every spelling that programs give them (as they are, in
-base64, percent-encoded, in hex, escaped for JSON or HTML): safe for results, because nothing else is touched.
+base64, base32 and hex, wrapped or with separators, escaped for JSON, URLs or HTML, also in part): safe for results,
+because nothing else is touched.
 `Masker.redact` also replaces what only looks like a credential: for errors and logs, where a wrong guess costs little.
 
 Filled by `secrets.py` and `oauth.py`, so that no caller can forget to. Values live in memory only.
@@ -25,7 +26,7 @@ from weakref import WeakSet
 from msgspec import structs
 
 from foliot.errors import FoliotError
-from foliot.kernel.messages import Text, ToolFailure, ToolResult
+from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
 
 MASK: Final = "[REDACTED]"
 # Values so short occur in any text by chance: they are masked only where they stand alone.
@@ -58,6 +59,20 @@ _PATTERNS: Final = (
     re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
 )
 
+# Characters that programs write in another way, one by one; several percent or \\u escapes in a row are one text.
+_ESCAPES: Final = {
+    "percent": r"(?P<percent>(?:%[0-9A-Fa-f]{2})+)",
+    # No more backslashes than four, or a run of them would be looked at again from each.
+    "backslash": r"(?P<units>(?:\\{1,4}u[0-9A-Fa-f]{4})+)|\\{1,4}x(?P<byte>[0-9A-Fa-f]{2})",
+    "entity": r"(?P<entity>&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});)",
+}
+_ESCAPE: Final = re.compile("|".join(_ESCAPES.values()))
+# Each alone, and then all: a value may itself hold what looks like an escape of another kind.
+_ESCAPE_VIEWS: Final = (*map(re.compile, _ESCAPES.values()), _ESCAPE)
+# What wraps encoded text: white space, and line breaks that are themselves escaped or quoted ("> " in mail).
+_WRAPPING: Final = re.compile(r"(?:\s|\\{1,4}[nrt]|(?<=\n)>)+")
+_SEPARATORS: Final = re.compile(r"(?:[\s:.,_-]|0[xX]|\\{1,4}[nrtx])+")
+
 T = TypeVar("T")
 
 
@@ -68,6 +83,8 @@ class Masker:
         self._capacity = capacity
         self._values: OrderedDict[str, None] = OrderedDict()
         self._pattern: re.Pattern[str] | None = None
+        self._encoded: re.Pattern[str] | None = None
+        self._hex: re.Pattern[str] | None = None
         self._sorted: list[str] = []
         self._longest = 0
         _MASKERS.add(self)
@@ -91,7 +108,32 @@ class Masker:
         """The text without any known value, in whatever encoding. Text without one is returned as it is."""
         if not self._values or not text:
             return text
-        return (self._pattern or self._compile()).sub(MASK, text)
+        text = (self._pattern or self._compile()).sub(MASK, text)
+        if _ESCAPE.search(text) is not None:
+            for escapes in _ESCAPE_VIEWS:
+                if escapes.search(text) is not None:
+                    text = self._without(text, *_unescaped(text, escapes), self._pattern)
+        for encoded, dropped in ((self._encoded, _WRAPPING), (self._hex, _SEPARATORS)):
+            if encoded is None:
+                continue
+            compact = dropped.sub("", text)
+            if dropped is _SEPARATORS:
+                compact = compact.lower()
+            if encoded.search(compact) is not None:
+                text = self._without(text, compact, _kept(text, dropped), encoded)
+        return text
+
+    def _without(self, text: str, view: str, places: list[int], pattern: re.Pattern[str] | None) -> str:
+        """The text without what `pattern` finds in a view of it. `places` says where each character stands in it."""
+        assert pattern is not None, "compiled before"
+        pieces, done = list[str](), 0
+        for found in pattern.finditer(view):
+            start, end = places[found.start()], places[found.end()]
+            if start < done or text[start:end] == MASK:
+                continue
+            pieces += (text[done:start], MASK)
+            done = end
+        return "".join((*pieces, text[done:]))
 
     def redact(self, text: str) -> str:
         """Like `mask`, and without what looks like a credential; trimmed. For errors and logs."""
@@ -110,7 +152,7 @@ class Masker:
         """The result as the model, the journal and people may see it."""
         if not self._values:
             return result
-        content = tuple(Text(self.mask(part.text)) if isinstance(part, Text) else part for part in result.content)
+        content = tuple(self._part(part) for part in result.content)
         error = result.error
         if error is not None:
             error = self._masked_failure(error)
@@ -140,6 +182,13 @@ class Masker:
                 return start
         return len(text)
 
+    def _part(self, part: Text | Media) -> Text | Media:
+        """A part as it may be seen. Media that hold a value, in their bytes or in their address, are left out whole."""
+        if isinstance(part, Text):
+            return Text(self.mask(part.text))
+        told = [each for each in (part.data, part.url, part.name) if each]
+        return Text(f"{MASK} (media that held a secret)") if any(self.mask(each) != each for each in told) else part
+
     def _masked_failure(self, failure: ToolFailure) -> ToolFailure:
         details = {key: self._masked(value) for key, value in failure.details.items()}
         return structs.replace(failure, message=self.redact(failure.message), details=details)
@@ -147,8 +196,8 @@ class Masker:
     def _masked(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.mask(value)
-        if isinstance(value, Text):
-            return Text(self.mask(value.text))
+        if isinstance(value, Text | Media):
+            return self._part(value)
         if isinstance(value, Mapping):
             given = cast("Mapping[Any, Any]", value)
             return {self._masked(key): self._masked(item) for key, item in given.items()}
@@ -163,6 +212,10 @@ class Masker:
         for value in self._values:
             for spelling in _spellings(value):
                 (long if len(spelling) >= _SHORT else alone).add(spelling)
+        encoded = {piece for value in self._values for piece in _encodings(value)}
+        self._encoded = re.compile(_any_of(encoded)) if encoded else None
+        hexes = {value.encode("utf-8", "surrogatepass").hex() for value in self._values}
+        self._hex = re.compile(_any_of(whole)) if (whole := {h for h in hexes if len(h) >= 2 * _SHORT}) else None
         self._sorted = sorted(long | alone)
         self._longest = max(map(len, self._sorted))
         forms = [_any_of(long)] if long else []
@@ -267,6 +320,61 @@ def _spellings(value: str) -> Iterator[str]:
         yield raw.hex()
         yield raw.hex().upper()
         yield from _base64(raw)
+        yield from _base32(raw)
+
+
+def _encodings(value: str) -> Iterator[str]:
+    """The pieces that are looked for in a text without its line breaks. Short ones would be found in ordinary words."""
+    raw = value.encode("utf-8", "surrogatepass")
+    if len(raw) >= _SHORT:
+        found = {raw.hex(), raw.hex().upper(), *_base64(raw), *_base32(raw)}
+        yield from (piece for piece in found if len(piece) >= _SHORTEST_PIECE)
+
+
+def _base32(raw: bytes) -> Iterator[str]:
+    for offset in range(5):
+        encoded = base64.b32encode(b"\0" * offset + raw).decode().rstrip("=")
+        first, last = -(-offset * 8 // 5), (offset + len(raw)) * 8 // 5
+        if last - first >= _SHORTEST_PIECE:
+            yield encoded[first:last]
+            yield encoded[first:last].lower()
+
+
+def _unescaped(text: str, escapes: re.Pattern[str]) -> tuple[str, list[int]]:
+    """The text with its escapes read, and where each character of that stands in it."""
+    view, places, done = list[str](), list[int](), 0
+    for found in escapes.finditer(text):
+        view.append(text[done : found.start()])
+        places.extend(range(done, found.start()))
+        said = _read_escape(found)
+        view.append(said)
+        places.extend([found.start()] * len(said))
+        done = found.end()
+    view.append(text[done:])
+    places.extend(range(done, len(text) + 1))
+    return "".join(view), places
+
+
+def _read_escape(found: re.Match[str]) -> str:
+    groups = found.groupdict()
+    if percent := groups.get("percent"):
+        return bytes.fromhex(percent.replace("%", "")).decode("utf-8", "replace")
+    if units := groups.get("units"):
+        pairs = bytes.fromhex(re.sub(r"\\+u", "", units))
+        return pairs.decode("utf-16-be", "replace")
+    if byte := groups.get("byte"):
+        return chr(int(byte, 16))
+    return html.unescape(groups["entity"])
+
+
+def _kept(text: str, dropped: re.Pattern[str]) -> list[int]:
+    """Where the characters stand that are left of a text when `dropped` is taken out."""
+    places, done = list[int](), 0
+    for found in dropped.finditer(text):
+        places.extend(range(done, found.start()))
+        done = found.end()
+    places.extend(range(done, len(text) + 1))
+    return places
 
 
 def _base64(raw: bytes) -> Iterator[str]:
