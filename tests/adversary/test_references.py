@@ -671,6 +671,19 @@ async def test_nobody_has_work_done_in_a_namespace_by_naming_it(house: House) ->
     assert await house.worked() == []
 
 
+async def test_what_is_missing_is_not_looked_for_in_other_namespaces(house: House) -> None:
+    await house.declare("Budget", "theirs", {"limit": {"tokens": 5}}, "team-a")
+    here = {"namespace": "team-b"}
+    question = {"agent": "worker", "tool": "pay", "arguments": {}}
+    for answer in (
+        await house.mallory.post("/v1/work/rules/explain", params=here, json=question),
+        await house.mallory.get("/v1/work/budgets", params={**here, "name": "theirs"}),
+        await house.mallory.get("/v1/agents/worker", params=here),
+        await house.mallory.get("/v1/work/schedules/worker", params=here),
+    ):
+        assert "team-a" not in answer.text, answer.text
+
+
 # --- the command line --------------------------------------------------------------------------------------------
 
 

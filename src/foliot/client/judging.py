@@ -58,7 +58,7 @@ class Judging:
         """What every layer says to a call, and which one decides. Raises `NotFound` for an agent that there is not."""
         world = self._world(namespace, await self._documents(namespace))
         if asked.agent not in world.agents:
-            raise await not_found(Key("Agent", namespace, asked.agent), self._store.list)
+            raise await not_found(Key("Agent", namespace, asked.agent), self._store.list, elsewhere=False)
         judgement = await world.judge(await self._placed(namespace, asked))
         return PolicyAnswer(judgement, declared=world.knows(asked.tool))
 

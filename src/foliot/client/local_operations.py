@@ -88,7 +88,7 @@ class LocalOperations:
         try:
             return await self._store.get(key)
         except NotFound:
-            raise await not_found(key, self._store.list) from None
+            raise await not_found(key, self._store.list, elsewhere=False) from None
 
     async def _budgets(self, namespace: str) -> list[Document]:
         page = await self._store.list(wanted := Filter("Budget", namespace))

@@ -16,15 +16,18 @@ class Lister(Protocol):
     def __call__(self, filter: Filter, *, limit: int = ...) -> Awaitable[Page]: ...
 
 
-async def not_found(key: Key, list: Lister) -> NotFound:
-    """Says what is missing, and names what may have been meant: alike here, or the same in another namespace."""
+async def not_found(key: Key, list: Lister, *, elsewhere: bool = True) -> NotFound:
+    """Says what is missing, and names what may have been meant: alike here, or the same in another namespace.
+
+    Not `elsewhere` for somebody who may not see other namespaces.
+    """
     import difflib
 
     here = await list(Filter(key.kind, key.namespace), limit=_LOOKED_AT)
     names = [str(document["metadata"]["name"]) for document in here.items]
     near = difflib.get_close_matches(key.name, names, n=3, cutoff=0.6)
     near = near or [name for name in names if key.name in name][:3]
-    hint = f"Did you mean {' or '.join(near)}?" if near else await _elsewhere(key, list)
+    hint = f"Did you mean {' or '.join(near)}?" if near else await _elsewhere(key, list) if elsewhere else None
     return NotFound(f"{key} is not there.", hint=hint, kind=key.kind, name=key.name, namespace=key.namespace)
 
 
