@@ -126,6 +126,15 @@ def test_a_status_is_put_at_a_version_and_leaves_the_spec(http: httpx.Client, pl
     assert http.delete(f"{path}/with-status").status_code == 204
 
 
+@pytest.mark.parametrize("plural", ["agents", "tasks"])
+def test_a_status_of_something_else_is_refused(http: httpx.Client, plural: str) -> None:
+    made = http.post(f"/v1/{plural}", json=manifest(plural, "placed")).json()
+
+    for other in ({"namespace": "elsewhere"}, {"name": "another"}):
+        body = {"metadata": {**made["metadata"], **other}, "status": {"phase": "Ready"}}
+        assert http.put(f"/v1/{plural}/placed/status", json=body).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [

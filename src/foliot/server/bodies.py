@@ -85,6 +85,14 @@ async def mapping(request: Request) -> dict[str, Any]:
     return value
 
 
+def check_place(metadata: dict[str, Any], namespace: str, name: str) -> None:
+    """Raise `UsageError` when a body says that it is about something else than its path and query."""
+    for field, own in (("namespace", namespace), ("name", name)):
+        said = metadata.get(field)
+        if said is not None and said != "" and said != own:
+            raise UsageError(f"metadata.{field} {str(said)[:253]!r} does not match {own!r} of the request")
+
+
 def as_object(value: Any) -> dict[str, Any]:
     """A value that should be a JSON object; an empty one when it is none."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from foliot.errors import NotFound
 from foliot.resources.reserved import STEERING
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
-from foliot.server.bodies import as_object, manifest, mapping
+from foliot.server.bodies import as_object, check_place, manifest, mapping
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.declaring import Declaring, Written
 from foliot.server.edge.envelope import REQUEST_ID
@@ -191,6 +191,7 @@ async def put_status(
         raise NotFound(f"{kind_at(kind).plural} have no status to write", hint=f"Foliot alone says there {decides}")
     body = await mapping(request)
     metadata = as_object(body.get("metadata"))
+    check_place(metadata, key.namespace, key.name)
     inside = str(metadata.get("resourceVersion") or "")
     status = as_object(body.get("status")) if "status" in body or metadata else body
     declaring = Declaring(services, caller, request.scope[REQUEST_ID])

@@ -16,7 +16,7 @@ from foliot.resources.kinds import KINDS
 from foliot.server.access.guard import HIDDEN, new_router
 from foliot.server.access.identity import Caller
 from foliot.server.acts import ActRecord
-from foliot.server.bodies import as_object, form, manifest, mapping
+from foliot.server.bodies import as_object, check_place, form, manifest, mapping
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.declaring import Declaring
 from foliot.server.edge.envelope import REQUEST_ID
@@ -188,6 +188,7 @@ async def put_task_status(
     where = space(namespace)
     body = await mapping(request)
     metadata = as_object(body.get("metadata"))
+    check_place(metadata, where, name)
     status = as_object(body.get("status")) if "status" in body or metadata else body
     match = if_match or str(metadata.get("resourceVersion") or "") or None
     info = await _accepted(services, where, name)
