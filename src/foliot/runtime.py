@@ -22,6 +22,7 @@ from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.composition import Parts, compose
 from foliot.engine.approval.questions import Questions
+from foliot.engine.approval.recording import DecisionLog
 from foliot.engine.approval.service import ApprovalService, Decision
 from foliot.engine.budgets.waking import is_short
 from foliot.engine.driver import Driver
@@ -388,7 +389,16 @@ class Runtime:
             listed = ", ".join(waiting) or "none"
             raise NotFound(f"run {run_id} has no call {call_id!r} to decide about", hint=f"open calls: {listed}")
         given = ToolResult(call_id, call.name, (Text(result or ""),)) if decision == "happened" else None
-        return await self._tell(run_id, UnknownDecided(call_id, decision, by, reason, given))
+        about = {
+            "metadata": {"name": call_id, "namespace": state.spec.namespace},
+            "spec": {"agent": state.spec.agent, "tool": call.name, "run": run_id, "call_id": call_id},
+            "status": {"reason": reason},
+        }
+        record = DecisionLog(self._open().audit).new(decision, by, self._clock())
+        fact = UnknownDecided(call_id, decision, by, reason, given)
+        told = await self._tell(run_id, fact, also=record.beside(about))
+        record.tell()
+        return told
 
     async def answer(
         self,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 
 import pytest
 
@@ -109,3 +111,14 @@ async def test_nobody_takes_the_run_while_its_worker_may_live(tmp_path) -> None:
     async with Runtime(tmp_path / "foliot.db", clock=lambda: 1001.0) as runtime:
         with pytest.raises(Held):
             await runtime.resume("r1", agent=shop.agent)
+
+
+async def test_a_decision_about_a_lost_call_is_in_the_audit_log_with_who_made_it(waiting, tmp_path):
+    runtime, _ = waiting
+    _, state = await runtime.runs.load("r1")
+    (call_id,) = state.waiting.calls
+    await runtime.decide("r1", call_id, "fail", by="ann", reason="seen on the terminal")
+    with sqlite3.connect(tmp_path / "foliot.db") as database:
+        records = [json.loads(data) for (data,) in database.execute("SELECT data FROM audit")]
+    decided = [each for each in records if each["moment"] == "decided"]
+    assert [(each["outcome"], each["decision"]["by"], each["tool"]) for each in decided] == [("fail", "ann", "charge")]
