@@ -97,7 +97,8 @@ class Model:
             same_spec = repr(_sorted(old["spec"])) == repr(_sorted(new["spec"]))
             generation = old["metadata"]["generation"] + (not same_spec)
         version = str(len(self.feed) + 1)
-        new["metadata"] = {**new["metadata"], "generation": generation, "resourceVersion": version}
+        by = {"user": "", "operator": True}  # every write of the machine is the process's own
+        new["metadata"] = {**new["metadata"], "generation": generation, "resourceVersion": version, "declaredBy": by}
         self.resources[key] = new
         action = "created" if old is None else "updated"
         self.feed.append(Change(len(self.feed) + 1, action, copy.deepcopy(new)))
