@@ -74,7 +74,7 @@ def test_the_progress_is_plain_lines_on_stderr(foliot, shop):
     assert lines[1].startswith("shop  run ")
     assert lines[2] == "  › kettle"
     assert "step 1" in lines
-    assert "  Let me look." in lines
+    assert "  │ Let me look." in lines
     assert "looking kettle" in lines  # what a tool prints is no part of the answer
     assert any(line.startswith('  ✓ price item="kettle"  ') for line in lines)
     assert "    5 euros for the kettle" in lines

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from foliot.printable import one_line
 from foliot.server.streams.pieces import Asked, Rested
 
 
 def waiting_text(rested: Rested, where: str) -> str:
     """For people."""
-    lines = [_line(asked) for asked in rested.asked] or [rested.message or "It waits."]
+    lines = [one_line(_line(asked)) for asked in rested.asked] or [one_line(rested.message) or "It waits."]
     return "\n".join([f"Run {where} is not finished: it waits.", *lines])
 
 

@@ -10,10 +10,15 @@ from foliot.cli.runview.story import Line, Story, Style, closing
 from foliot.cli.terminal import out
 from foliot.engine.live import Live, Recorded
 from foliot.kernel.events import ToolStarted
-from foliot.printable import visible
+from foliot.printable import one_line, visible
 from foliot.results import RunResult
 
-MARKS: Final[dict[Style, str]] = {"ok": "✓ ", "bad": "✗ ", "note": "! "}
+MARKS: Final[dict[Style, str]] = {
+    "ok": "✓ ",
+    "bad": "✗ ",
+    "note": "! ",
+    "text": "│ ",  # what a model wrote stands behind a bar: it cannot pass for a line of ours
+}
 
 
 class PlainView:
@@ -45,8 +50,9 @@ class PlainView:
 
     def _print(self, lines: list[Line]) -> None:
         for line in lines:
-            detail = f"  {line.detail}" if line.detail else ""
-            out(visible(f"{' ' * line.indent}{MARKS.get(line.style, '')}{line.text}{detail}"), err=True)
+            detail = f"  {one_line(line.detail)}" if line.detail else ""
+            text = visible(line.text) if line.style == "text" else one_line(line.text)
+            out(f"{' ' * line.indent}{MARKS.get(line.style, '')}{text}{detail}", err=True)
 
 
 class QuietView:

@@ -133,10 +133,13 @@ class TerminalView:
         *ended, self._row = self._row.split("\n")
         for row in ended:
             self._print([Line("text", row, wrap=True)])
-        width = max(8, self._console.width - INDENT)
-        while cell_len(self._row) > width:
-            full, self._row = _broken(self._row, width)
+        while cell_len(self._row) > self._text_width:
+            full, self._row = _broken(self._row, self._text_width)
             self._print([Line("text", full)])
+
+    @property
+    def _text_width(self) -> int:
+        return max(8, self._console.width - INDENT - len(MARKS["text"]))
 
     def _settle(self) -> None:
         if self._row.strip():
@@ -147,17 +150,23 @@ class TerminalView:
         for line in lines:
             if line.style == "step":
                 self._console.print()
+            while line.style == "text" and cell_len(line.text) > self._text_width:
+                # Broken here and not by the terminal, so that each row has its bar.
+                full, rest = _broken(line.text, self._text_width)
+                self._console.print(self._drawn(Line("text", full)))
+                line = Line("text", rest)
             self._console.print(self._drawn(line))
 
     def _drawn(self, line: Line) -> RenderableType:
         style = STYLES[line.style]
         text = Text(MARKS.get(line.style, ""), style=style)
-        text.append(visible(line.text), style="not dim default" if line.style == "ok" else style)
+        shown = visible(line.text) if line.style == "text" else one_line(line.text)
+        text.append(shown, style="not dim default" if line.style == "ok" else style)
         return self._laid_out(text, line.detail, line.indent, wrap=line.wrap)
 
     def _laid_out(self, text: Text, detail: str, indent: int, *, wrap: bool) -> RenderableType:
         """A line that is cut is cut in its text: how long a call took is always to be seen."""
-        quiet = Text(f"  {visible(detail)}" if detail else "", style="dim not bold")
+        quiet = Text(f"  {one_line(detail)}" if detail else "", style="dim not bold")
         if not wrap:
             text.truncate(max(8, self._console.width - indent - quiet.cell_len), overflow="ellipsis")
             text.no_wrap, text.overflow = True, "ellipsis"
@@ -170,7 +179,7 @@ class TerminalView:
         rows: list[RenderableType] = []
         now = time.monotonic()
         if self._row:
-            rows.append(self._laid_out(Text(self._row), "", INDENT, wrap=False))
+            rows.append(self._laid_out(Text(f"{MARKS['text']}{self._row}"), "", INDENT, wrap=False))
         if self._story.thinking is not None:
             said = self._doing or ("writing" if self._written else "thinking")
             rows.append(self._spinning(said, now - self._story.thinking))

@@ -15,6 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 
 from foliot.errors import Conflict, FoliotError
+from foliot.printable import one_line, visible, visible_json
 from foliot.runtime import Runtime
 from foliot.server.mcp.who import Context, Who
 from foliot.server.streams.pieces import Asked, Rested
@@ -65,10 +66,10 @@ def form_of(asked: Asked) -> types.ElicitRequestFormParams:
     """The form for one thing that is asked."""
     if asked.kind == "approval":
         properties: dict[str, Any] = {
-            "decision": {"type": "string", "enum": ["approve", "deny"], "title": f"Call {asked.tool}?"},
+            "decision": {"type": "string", "enum": ["approve", "deny"], "title": f"Call {one_line(asked.tool)}?"},
             "comment": {"type": "string", "title": "Why (optional)"},
         }
-        message = f"May {asked.tool} be called with {asked.arguments}? ({asked.text})"
+        message = f"May {one_line(asked.tool)} be called with {visible_json(asked.arguments)}? ({one_line(asked.text)})"
         return types.ElicitRequestFormParams(
             message=message,
             requested_schema={"type": "object", "properties": properties, "required": ["decision"]},
@@ -77,7 +78,7 @@ def form_of(asked: Asked) -> types.ElicitRequestFormParams:
     if asked.choices:
         answer["enum"] = list(asked.choices)
     return types.ElicitRequestFormParams(
-        message=asked.text,
+        message=visible(asked.text),
         requested_schema={"type": "object", "properties": {"answer": answer}, "required": ["answer"]},
     )
 
