@@ -51,7 +51,7 @@ MANIFESTS = [
             "provider": "scripted",
             "default_model": "scripted",
             "script": [
-                {"say": EVIL, "call": {"look": {"text": EVIL, "naïve\u0430": "p\u0430ypal", f"k{EVIL}": 1}}},
+                {"say": EVIL, "call": {"look": {"text": EVIL, "more": {"naïve\u0430": "p\u0430ypal", f"k{EVIL}": 1}}}},
                 {"say": EVIL, "call": {"pay": {"text": EVIL, "amount": 5}}},
                 {"say": EVIL},
             ],
@@ -72,13 +72,12 @@ MANIFESTS = [
         },
     ),
     document("Agent", "desk", {"model_ref": "m", "tools": ["look", "pay"], "prompt": EVIL, "description": EVIL}),
-    document("Agent", NAME, {"model_ref": "m", "prompt": EVIL}),
 ]
 TOOLS = f"""\
 EVIL = {EVIL!r}
 
 
-async def look(text: str = "", **more: object) -> str:
+async def look(text: str = "", more: dict = {{}}) -> str:
     print(EVIL)
     raise ValueError(EVIL)
 
@@ -188,9 +187,7 @@ def test_what_others_wrote_steers_no_terminal_and_forges_no_line(place: Path, wo
     check(piped(place, *words)[1])
 
 
-@pytest.mark.parametrize(
-    "words", [("trace", "r1", "--full"), ("get", "all"), ("why", "r1"), ("describe", "tool", "pay")]
-)
+@pytest.mark.parametrize("words", [("trace", "r1", "--full"), ("get", "all"), ("describe", "tool", "pay")])
 def test_the_same_holds_on_a_terminal(place: Path, words: tuple[str, ...]) -> None:
     check(on_terminal(place, *words))
 

@@ -63,7 +63,7 @@ def test_without_a_picture_it_goes_to_stderr(capsys: pytest.CaptureFixture[str])
     with aside(PlainView()):
         print("hello")
 
-    assert capsys.readouterr() == ("", "hello\n")
+    assert capsys.readouterr() == ("", "    hello\n")
 
 
 async def test_what_a_tool_prints_on_a_terminal_stands_above_the_part_that_moves() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Protocol, runtime_checkable
 
+from foliot.cli.terminal import out
+
 
 @runtime_checkable
 class Draws(Protocol):
@@ -23,8 +25,14 @@ class Draws(Protocol):
 def aside(view: object) -> Generator[None]:
     """Send what is printed meanwhile to stderr: the answer alone is for stdout. A view that draws shows it itself."""
     if not isinstance(view, Draws):
-        with redirect_stdout(sys.stderr):
-            yield
+        stderr = sys.stderr
+        # Set in, and safe: what a tool prints may be what a model told it to print.
+        plain = _Lines(lambda line: out(f"    {line}", file=stderr))
+        try:
+            with redirect_stdout(plain):
+                yield
+        finally:
+            plain.finish()
         return
     lines = _Lines(view.printed)
     try:
