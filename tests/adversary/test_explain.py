@@ -22,6 +22,7 @@ import pytest
 
 from foliot.errors import Denied
 from foliot.kernel import events as e
+from foliot.resources.references import Origin
 from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
 from foliot.server.access.auth import ANONYMOUS, Anonymous
@@ -283,7 +284,9 @@ async def template(play: Play, case: Case) -> tuple[Happened, Happened]:
 
     async def go() -> None:
         given = Command("agent", "", name=case.task, user=case.user)
-        await play.runtime.tasking.tasks.accept_template("default/nightly", given)
+        await play.runtime.tasking.tasks.accept_template(
+            "default/nightly", given, origin=Origin("TaskWebhook", "default")
+        )
         await play.work()
 
     under = {"task": case.task, "template": "nightly", "user": case.user}

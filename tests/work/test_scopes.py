@@ -15,6 +15,7 @@ import pytest
 
 from foliot import Agent, ScriptedModel, tool
 from foliot.kernel.events import BudgetExceeded, Event, ModelFailed, RunCreated, ToolFinished
+from foliot.resources.references import Origin
 from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
 from foliot.store.base import Put
@@ -176,7 +177,8 @@ async def test_a_task_made_after_another_one_is_held_to_its_policies(runtime: Ru
     await declare(runtime, "AgentPolicy", "night", blocked_tools=["pay"], target_tasks=["nightly"])
     tasks = runtime.tasking.tasks
 
-    await tasks.accept_template("default/nightly", Command("agent", "", name="nightly-17"))
+    command, origin = Command("agent", "", name="nightly-17"), Origin("TaskSchedule", "default")
+    await tasks.accept_template("default/nightly", command, origin=origin)
     offer = Offer("w1", runtime.runs.worker, capacity=8)
     await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
 
