@@ -1,7 +1,12 @@
-"""Every fenced example in the README and the docs runs: Python in a process of its own, YAML through the reader."""
+"""Every fenced example in the README and the docs runs: Python in a process of its own, YAML through the reader.
+
+An example that connects to NATS is answered by a server of tools that believes signed calls only.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
 import re
 import subprocess
@@ -12,17 +17,23 @@ import pytest
 import yaml
 
 from foliot.resources.reader import parse_text
+from foliot.tools.function import tool
+from foliot.tools.serving.callers import CallerEntry, new_callers
+from tests.tools.serving.bus import linked, served
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def examples(language: str) -> list[object]:
+ON_NATS = "nats.connect("
+
+
+def examples(language: str, *, on_nats: bool = False) -> list[object]:
     found = []
     for page in PAGES:
         for match in FENCE.finditer(page.read_text(encoding="utf-8")):
-            if match[1] == language:
+            if match[1] == language and (ON_NATS in match[2]) == on_nats:
                 line = page.read_text(encoding="utf-8")[: match.start()].count("\n") + 1
                 found.append(pytest.param(match[2], id=f"{page.relative_to(ROOT)}:{line}"))
     return found
@@ -31,22 +42,41 @@ def examples(language: str) -> list[object]:
 def test_there_are_examples_to_run() -> None:
     assert examples("python")
     assert examples("yaml")
+    assert examples("python", on_nats=True)
 
 
 @pytest.mark.parametrize("source", examples("python"))
 def test_python_examples_run(source: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "FOLIOT_HOME": str(tmp_path / "home")}
+    assert _printed(source, tmp_path)
+
+
+@pytest.mark.parametrize("source", examples("python", on_nats=True))
+async def test_python_examples_call_tools_over_nats(source: str, tmp_path: Path, nats_url: str) -> None:
+    @tool
+    def search(q: str) -> str:
+        """Look something up."""
+        return f"found {q}"
+
+    key = base64.b64encode(os.urandom(32)).decode()
+    callers = new_callers({"desk": CallerEntry(key=key)})
+    async with linked(nats_url) as link, served(link, search, callers=callers):
+        printed = await asyncio.to_thread(_printed, source, tmp_path, NATS_URL=nats_url, DESK_KEY=key)
+    assert printed == "found clocks"
+
+
+def _printed(source: str, folder: Path, **variables: str) -> str:
+    environment = {**os.environ, "FOLIOT_HOME": str(folder / "home"), **variables}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", source],
         env=environment,
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    return done.stdout.strip()
 
 
 @pytest.mark.parametrize("source", examples("yaml"))
