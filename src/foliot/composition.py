@@ -232,6 +232,7 @@ def _assembled(
         clock=clock,
         lease_seconds=lease_seconds,
         approvals=approvals,
+        decisions=decisions,
         budgets=budgets,
         gate=gate,
     )

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.composition import Parts, compose
 from foliot.engine.approval.questions import Questions
-from foliot.engine.approval.recording import DecisionLog
+from foliot.engine.approval.recording import DecisionLog, call_document
 from foliot.engine.approval.service import ApprovalService, Decision
 from foliot.engine.budgets.waking import is_short
 from foliot.engine.driver import Driver
@@ -42,7 +43,7 @@ from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceive
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.spec import RunSpec, decode_spec
-from foliot.kernel.state import State
+from foliot.kernel.state import Call, State
 from foliot.results import RunResult, Value, result_of
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
@@ -388,17 +389,37 @@ class Runtime:
         if call is None or call_id not in waiting:
             listed = ", ".join(waiting) or "none"
             raise NotFound(f"run {run_id} has no call {call_id!r} to decide about", hint=f"open calls: {listed}")
-        given = ToolResult(call_id, call.name, (Text(result or ""),)) if decision == "happened" else None
-        about = {
-            "metadata": {"name": call_id, "namespace": state.spec.namespace},
-            "spec": {"agent": state.spec.agent, "tool": call.name, "run": run_id, "call_id": call_id},
-            "status": {"reason": reason},
-        }
-        record = DecisionLog(self._open().audit).new(decision, by, self._clock())
-        fact = UnknownDecided(call_id, decision, by, reason, given)
-        told = await self._tell(run_id, fact, also=record.beside(about))
+        message = await self.settle(state, call, decision, result=result or "", by=by, reason=reason)
+        return await self._wake(run_id, message)
+
+    async def settle(
+        self,
+        state: State,
+        call: Call,
+        decision: Literal["happened", "run", "fail"],
+        *,
+        result: str | None = None,
+        by: str = "",
+        reason: str = "",
+        also: Beside | None = None,
+    ) -> Signal:
+        """Leave word for a run of what became of a call of it, as `decide` does, for whoever takes the run up.
+
+        Its record is stored with it. Raises `Conflict` when somebody was faster.
+        """
+        happened = decision == "happened" and result is not None
+        given = ToolResult(call.id, call.name, (Text(result or ""),)) if happened else None
+        fact = UnknownDecided(call.id, decision, by, reason, given)
+        # The same for the same attempt: of several decisions at once the store keeps the first, with its record.
+        name = f"un-{sha256(f'{state.run_id}/{call.id}/{call.attempts}'.encode()).hexdigest()[:20]}"
+        message = signal(state.run_id, fact, self._clock(), signal_id=name)
+        record = DecisionLog(self._open().audit).new(decision, by, self._clock(), also=also)
+        await self.runs.journal.signal(message, also=record.beside(call_document(state, call, name, reason=reason)))
+        left = [each for each in await self.runs.journal.signals([state.run_id]) if each.id == name]
+        if left and left[0].data != message.data:
+            raise Conflict(f"somebody else has decided about call {call.id} of run {state.run_id} already")
         record.tell()
-        return told
+        return message
 
     async def answer(
         self,

@@ -30,6 +30,7 @@ from foliot.resources.reader import parse_text
 from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app
 from foliot.settings import load_settings
+from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.tools.backends.external import ExternalTool
 from foliot.tools.backends.http import HttpTool
 from foliot.tools.base import Invocation
@@ -240,6 +241,18 @@ async def test_a_model_s_call_is_run_as_it_was_judged_or_not_at_all(runtime: Run
     if expected is None:
         assert said.phase == "succeeded", "the model is told, and may put it right"
         assert "Error (invalid_input)" in said.output
+
+
+@pytest.mark.parametrize(
+    "text", ['{"v": 1, "v": 2}', '{"v": {"a": 1, "\\u0061": 2}}', '{"v": "a\\u0000b"}', '{"w": 1}']
+)
+async def test_every_refusal_of_a_model_s_arguments_is_in_the_audit_log(runtime: Runtime, text: str) -> None:
+    said = await runtime.run(calling(text), "go", check=False)
+    await runtime.audit.flush()
+
+    assert taken() == []
+    kept = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(run_id=said.run_id))
+    assert [(each.body["moment"], each.body["decision"]["layer"]) for each in kept] == [("refused", "arguments")]
 
 
 @hostile

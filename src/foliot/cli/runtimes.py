@@ -83,7 +83,7 @@ async def reached(*folders: str) -> AsyncGenerator[Reach]:
     settings = current().settings()
     if settings.server is None:
         async with opened(*folders) as runtime:
-            yield Reach(LocalWork(runtime), runtime)
+            yield Reach(LocalWork(runtime, actor=whoami()), runtime)
         return
     from foliot.client.open import open_remote
 

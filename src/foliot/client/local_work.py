@@ -12,14 +12,12 @@ from foliot.client.run_standing import Replayed, RunStanding, standing_of
 from foliot.client.work import Answered
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
-from foliot.engine.signals import signal
 from foliot.engine.story.explain import Explanation, Holder, Standing, explain
 from foliot.engine.story.tracing import trace_of
 from foliot.engine.summary import summary_of
 from foliot.engine.worker import is_gone
 from foliot.errors import Conflict, NotFound
-from foliot.kernel.events import Event, UnknownDecided
-from foliot.kernel.messages import Text, ToolResult
+from foliot.kernel.events import Event
 from foliot.kernel.state import Call, State
 from foliot.runtime import Runtime
 from foliot.store.base import Document
@@ -39,8 +37,10 @@ MOST_LEFT: Final = 1000
 class LocalWork:
     """Implements `Work`. The runtime stays the caller's to close."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, actor: str = "") -> None:
+        """`actor` is who uses it: recorded beside whoever a decision is made in the name of."""
         self._runtime = runtime
+        self._actor = actor
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -167,9 +167,7 @@ class LocalWork:
         """See `Work`. The run hears of it when it is taken up. `also` is as in `Journal.signal`."""
         info, state = await self._runtime.runs.load(run_id)
         found = _undecided(info, state, call)
-        given = ToolResult(found.id, found.name, (Text(result),)) if result is not None else None
-        event = UnknownDecided(found.id, decision, by, reason, given)
-        await self._runtime.runs.journal.signal(signal(info.id, event, time.time()), also=also)
+        await self._runtime.settle(state, found, decision, result=result, by=by, reason=reason, also=also)
         return info
 
     async def replay_run(self, run_id: str) -> Replayed:
@@ -208,21 +206,30 @@ class LocalWork:
     ) -> Answered:
         """See `Work`."""
         decided = await self._runtime.approvals.decide(
-            name, decision, by=by, namespace=namespace, comment=comment, arguments=arguments, digest=digest
+            name,
+            decision,
+            by=by,
+            namespace=namespace,
+            comment=comment,
+            arguments=arguments,
+            digest=digest,
+            actor=self._actor,
         )
         return Answered(decided.document, decided.run_id)
 
     async def grant(self, *, by: str, tool: str, seconds: float, namespace: str, **scope: Any) -> Document:
-        return await self._runtime.approvals.grant(by=by, tool=tool, seconds=seconds, namespace=namespace, **scope)
+        return await self._runtime.approvals.grant(
+            by=by, tool=tool, seconds=seconds, namespace=namespace, actor=self._actor, **scope
+        )
 
     async def revoke(self, name: str, *, by: str, namespace: str) -> Document:
-        return await self._runtime.approvals.revoke(name, by=by, namespace=namespace)
+        return await self._runtime.approvals.revoke(name, by=by, namespace=namespace, actor=self._actor)
 
     async def questions(self, namespace: str | None = None) -> list[OpenQuestion]:
         return await self._runtime.questions.open(namespace)
 
     async def answer(self, run_id: str, call: str | None, text: str, *, by: str = "") -> str:
-        return (await self._runtime.questions.answer(run_id, call, text, by=by)).run_id
+        return (await self._runtime.questions.answer(run_id, call, text, by=by, actor=self._actor)).run_id
 
 
 def several(word: str, alike: Sequence[RunInfo]) -> Conflict:

@@ -25,6 +25,8 @@ from msgspec.structs import replace
 
 from foliot.engine.appending import append_again, persist
 from foliot.engine.approval.parking import Parking
+from foliot.engine.approval.questions import answer_id
+from foliot.engine.approval.recording import SYSTEM, DecisionLog, DecisionRecord, call_document
 from foliot.engine.base import Clock, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Asked, Purse
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
@@ -36,10 +38,19 @@ from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
 from foliot.kernel.codec import NAMES, decode, encode, type_of
 from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
-from foliot.kernel.events import BudgetExceeded, Event, ModelFailed, RunClaimed, RunResumed
+from foliot.kernel.events import (
+    ApprovalDecided,
+    BudgetExceeded,
+    Event,
+    ModelFailed,
+    QuestionAnswered,
+    RunClaimed,
+    RunResumed,
+)
 from foliot.kernel.loop import apply, decide
 from foliot.kernel.state import State
 from foliot.stopping import stop_tasks
+from foliot.store.base import Document
 from foliot.store.runs import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
 from foliot.tools.base import Admitted, Toolbox
 
@@ -86,6 +97,7 @@ class Driver:
         watcher: Watcher,
         clock: Clock,
         parking: Parking | None = None,
+        decisions: DecisionLog | None = None,
         purse: Purse | None = None,
         gate: ModelGate | None = None,
         settlement: Settlement | None = None,
@@ -102,6 +114,7 @@ class Driver:
         self._watcher = watcher
         self._clock = clock
         self._parking = parking
+        self._decisions = decisions or DecisionLog()
         self._purse = purse
         self._gate = gate
         self._settlement = settlement
@@ -114,6 +127,7 @@ class Driver:
         self._facts: list[Event] = []
         self._entries: list[Entry] = []
         self._taken: list[str] = []
+        self._expired: list[Document] = []  # what the next append has to put into the audit log
         self._seen: set[str] = set()
         self._mail: list[tuple[Event, str | None]] = []
         self._loop = asyncio.get_running_loop()
@@ -217,7 +231,7 @@ class Driver:
                 case CallTools():
                     await self._start_calls(action)
                 case Note():
-                    pass
+                    self._expire(action.events)
                 case CheckOutput():
                     self._record(check_output(action))
                 case Compact():
@@ -237,6 +251,17 @@ class Driver:
         seq = apply(self.state, event, at).seq
         self._entries.append(Entry(seq, at, NAMES[type(event)], data))
         self._facts.append(event)
+
+    def _expire(self, events: Sequence[Event]) -> None:
+        """Have it recorded what nobody decided in time: the kernel answers in the place of people only then."""
+        for event in events:
+            if isinstance(event, ApprovalDecided | QuestionAnswered) and (call := self.state.call(event.call_id)):
+                if isinstance(event, ApprovalDecided):
+                    name, why = event.approval_id, "nobody decided in time"
+                else:
+                    default = "" if event.answer is None else ": the default was taken"
+                    name, why = answer_id(self.lease.run_id, call.id), f"nobody answered in time{default}"
+                self._expired.append(call_document(self.state, call, name, reason=why))
 
     def _take(self, event: Event, signal_id: str | None) -> None:
         """Record what came in. What has no place any more (a result after its call was stopped) is dropped."""
@@ -285,13 +310,17 @@ class Driver:
         """Make everything recorded durable; only then is it told to anyone."""
         if self._lost:
             raise LeaseLost(self._lost)
-        entries, facts = self._entries, self._facts
+        entries, facts, expired = self._entries, self._facts, self._expired
         taken = tuple(self._taken) if self._taken else ()
         rest: dict[str, Any] = _NOTHING_ELSE
         if phase is not None:
             rest = {"phase": phase, "summary": summary_of(self.state), "due": due, "also": self._beside(phase)}
         elif not entries and not taken:
             return
+        records: list[DecisionRecord] = []
+        for document in expired:
+            records.append(record := self._decisions.new("expired", SYSTEM, self._clock(), also=rest.get("also")))
+            rest = {**rest, "also": record.beside(document)}
         journal, lease = self._journal, self.lease
         try:
             await journal.append(lease, entries, taken=taken, **rest)
@@ -302,6 +331,10 @@ class Driver:
         self._entries, self._facts = [], []  # nothing is recorded while something is written
         if taken:
             del self._taken[: len(taken)]
+        if records:
+            del expired[: len(records)]
+            for record in records:
+                record.tell()
         if self._watcher.attends(lease.run_id):
             for entry, event in zip(entries, facts, strict=True):
                 self._watcher.recorded(lease.run_id, entry.seq, entry.at, event)

@@ -58,9 +58,6 @@ async def admit_calls(
         refused.extend(turns.failed)
     for intent in ready:
         arguments = parse_object(intent.arguments)[0] or {}  # the kernel hands over JSON objects only
-        if problem := repeated_name(intent.arguments, arguments):
-            refused.append(_misread(intent, problem))
-            continue
         call = _invocation(state, intent, arguments, caller)
         try:
             outcome = await tools.admit(call)
@@ -95,17 +92,9 @@ def _invocation(state: State, intent: CallIntent, arguments: dict[str, Any], cal
         trace_id=trace[3:35],
         version=locked[0],
         schema_digest=locked[1],
+        # The kernel folds such a call as it always did, so that the journals of earlier versions stay readable.
+        ambiguity=repeated_name(intent.arguments, arguments),
     )
-
-
-def _misread(intent: CallIntent, problem: str) -> ToolFinished:
-    """Refuses what only the text shows; the values are judged by the first layer of the pipeline.
-
-    The kernel folds such a call as it always did, so that the journals of earlier versions stay readable.
-    """
-    message = f"the arguments cannot be judged: {problem}; the tool was not run. Call it again with each name once."
-    failure = ToolFailure("invalid_input", "tool_invalid_input", message, kind="invalid_arguments")
-    return ToolFinished(failed(intent.call_id, intent.name, failure), synthetic="invalid")
 
 
 def _trace(state: State, call_id: str) -> str:

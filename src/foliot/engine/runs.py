@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from foliot.engine.approval.parking import Parking
+from foliot.engine.approval.recording import DecisionLog
 from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
 from foliot.engine.budgets.opening import RunBudgets
 from foliot.engine.driver import Driver
@@ -52,12 +53,14 @@ class Runs:
         lease_seconds: float = 30.0,
         is_gone: Callable[[str | None], bool] = is_gone,
         approvals: Approvals | None = None,
+        decisions: DecisionLog | None = None,
         budgets: RunBudgets | None = None,
         gate: ModelGate | None = None,
     ) -> None:
         """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
 
         Without `approvals` a parked call is known to its journal alone; without a `gate` every model may be asked.
+        `decisions` keeps a record of what nobody decided in time.
         """
         self.journal = journal
         self.tools = tools
@@ -68,6 +71,7 @@ class Runs:
         self.lease_seconds = lease_seconds
         self._is_gone = is_gone
         self._approvals = approvals
+        self._decisions = decisions or DecisionLog()
         self._budgets = budgets
         self._gate = gate
         # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
@@ -321,6 +325,7 @@ class Runs:
             purse=self._budgets.purse(state) if self._budgets is not None else None,
             gate=self._gate,
             parking=Parking(self._approvals, state, tools) if self._approvals is not None else None,
+            decisions=self._decisions,
             settlement=settlement,
             watcher=self._watcher,
             clock=self._clock,

@@ -69,11 +69,11 @@ class SqlJournal:
         due: float | None = None,
         also: Beside | None = None,
     ) -> Awaitable[None]:
-        if phase is None and entries and not taken:
+        if phase is None and entries and not taken and also is None:
             return self._db.write(_ADVANCE, lease, entries)
         if lease.queued and phase is not None and phase != "running":
             return self._db.write(_let_go, lease, entries, phase, summary, taken, due, also)
-        return self._db.write(_append, lease, entries, phase, summary, taken)
+        return self._db.write(_append, lease, entries, phase, summary, taken, also)
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
@@ -219,6 +219,7 @@ def _append(
     phase: Phase | None,
     summary: dict[str, Any] | None,
     taken: Sequence[str],
+    also: Beside | None = None,
 ) -> Tx[None]:
     yield from _pass_fence(lease, entries, phase, summary)
     yield from _add_events(lease.key, entries)
@@ -228,6 +229,8 @@ def _append(
         raise SignalsPending(f"run {lease.run_id} has signals to take")
     if phase in TERMINAL:
         yield from run("purge_signals", id=lease.run_id)
+    if also is not None:
+        yield from also()
 
 
 def _let_go(

@@ -53,7 +53,8 @@ class Invocation(Struct, frozen=True, gc=False):
     tools that succeeded before in the same run; `deadline` is in seconds since 1970. `version` and `schema_digest` are
     what the run was locked to when it began; empty for a caller that has no lock. `trace` is the context of what the
     call begins elsewhere, in the form of `traceparent`, and `trace_id` its trace; both empty when nobody traces.
-    `standing` is the standing grant that the call rests on, and who gave it.
+    `standing` is the standing grant that the call rests on, and who gave it. `ambiguity` is what only the text of the
+    arguments shows to be wrong, such as a name that stands twice: then the call is refused.
     """
 
     run_id: str
@@ -72,6 +73,7 @@ class Invocation(Struct, frozen=True, gc=False):
     schema_digest: str = ""
     trace: str = ""
     standing: tuple[str, str] = ("", "")
+    ambiguity: str = ""
 
     @property
     def namespace(self) -> str:

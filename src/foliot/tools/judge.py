@@ -104,6 +104,7 @@ def refused_by(layer: str, error: Exception) -> Refused:
     """What an error of a layer or gate means."""
     if not isinstance(error, ToolError):
         return Refused("deny", layer, f"it breaks, which refuses: {type(error).__name__}: {error}", error=error)
+    error.details.setdefault("layer", layer)  # what is recorded and told names the layer that explain names
     details = {name: value for name, value in error.details.items() if name not in ("layer", "rule")}
     return Refused("deny", layer, error.message, str(error.details.get("rule", "")), details, error=error)
 

@@ -36,6 +36,11 @@ OUTCOMES: Final = (
     "granted",
     "revoked",
     "answered",
+    "voted",
+    "expired",
+    "happened",
+    "run",
+    "fail",
     "pruned",
     "paused",
     "stopped",
@@ -235,7 +240,8 @@ def _by(body: dict[str, Any]) -> str:
     """The person or the rule that decided, else the layer; for a failure its code."""
     decision = body["decision"]
     if "by" in decision:
-        return decision["by"]
+        actor = body.get("caller", {}).get("by")
+        return f"{decision['by']} (by {actor})" if actor else decision["by"]
     asked = ", ".join(ask["rule"] or ask["layer"] for ask in decision["asks"])
     return decision.get("rule") or decision.get("layer") or body.get("result", {}).get("code", "") or asked
 

@@ -13,14 +13,13 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from foliot.engine.approval.recording import DecisionLog
+from foliot.engine.approval.recording import DecisionLog, call_document
 from foliot.engine.loading import load_run, read_facts
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.codec import decode
 from foliot.kernel.events import QuestionAnswered, QuestionAsked
 from foliot.kernel.state import State
-from foliot.store.base import Document
 from foliot.store.runs import TERMINAL, Beside, Journal, RunInfo, Signal
 from foliot.tools.masking import Masker
 
@@ -136,12 +135,12 @@ class Questions:
         return sorted(found, key=lambda each: each.since)
 
     async def answer(
-        self, run_id: str, call: str | None, text: str, *, by: str = "", also: Beside | None = None
+        self, run_id: str, call: str | None, text: str, *, by: str = "", actor: str = "", also: Beside | None = None
     ) -> Signal:
         """Answer what a run asks; the signal that it has been left. `call` may be None when it asks one thing only.
 
-        The record of it, and what `also` writes, are stored with it or not at all. Raises `NotFound`, `InvalidInput`,
-        and `Conflict` when it asks nothing or somebody was faster.
+        `actor` is who answers in the name of `by`. The record of it, and what `also` writes, are stored with it or not
+        at all. Raises `NotFound`, `InvalidInput`, and `Conflict` when it asks nothing or somebody was faster.
         """
         info, state = await load_run(self._journal, run_id)
         asked = find_question(info, state, call)
@@ -149,8 +148,10 @@ class Questions:
         said = self._masker.mask(said) if self._masker is not None and not asked.choices else said
         fact = QuestionAnswered(asked.call_id, said, by)
         message = signal(run_id, fact, self._clock(), signal_id=answer_id(run_id, asked.call_id))
-        record = self._log.new("answered", by, self._clock(), also=also)
-        await self._journal.signal(message, also=record.beside(_as_document(asked, message.id)))
+        record = self._log.new("answered", by, self._clock(), actor=actor, also=also)
+        answered = state.call(asked.call_id)
+        assert answered is not None, "what is asked belongs to a call"
+        await self._journal.signal(message, also=record.beside(call_document(state, answered, message.id)))
         await self._check_won(message, fact)
         record.tell()
         return message
@@ -180,12 +181,3 @@ def answer_id(run_id: str, call_id: str) -> str:
     """The same for the same call: of several answers the store keeps the first."""
     call = f"{run_id}\0{call_id}"
     return f"an-{sha256(call.encode()).hexdigest()[:20]}"
-
-
-def _as_document(asked: OpenQuestion, name: str) -> Document:
-    """The answer in the shape of a decided approval, which is what the audit log keeps decisions of people as."""
-    return {
-        "metadata": {"name": name, "namespace": asked.namespace},
-        "spec": {"agent": asked.agent, "tool": asked.tool, "run": asked.run_id, "call_id": asked.call_id},
-        "status": {},
-    }

@@ -1,20 +1,25 @@
-"""What people decided, in the audit log: each record in the transaction that stores the decision.
+"""What was decided, in the audit log: each record in the transaction that stores the decision.
 
-A decision that cannot be recorded is not made.
+A decision that cannot be recorded is not made. Where nobody decides in time the rule does, and the record names
+`SYSTEM`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from foliot.engine.records.entry import decision_entry
 from foliot.engine.records.trail import AuditTrail
 from foliot.errors import InvalidInput, Unavailable
+from foliot.kernel.state import Call, State
 from foliot.store.audit import AuditRecord, append_records
 from foliot.store.base import Document, Written
 from foliot.store.runs import Beside
 from foliot.store.transaction import Tx
+
+SYSTEM: Final = "system"
 
 
 class DecisionLog:
@@ -23,19 +28,25 @@ class DecisionLog:
     def __init__(self, trail: AuditTrail | None = None) -> None:
         self._trail = trail
 
-    def new(self, outcome: str, by: str, at: float, *, also: Beside | None = None) -> DecisionRecord:
-        """The record of a decision that is about to be stored. `also` is written beside it."""
-        return DecisionRecord(self._trail, outcome, by, at, also)
+    def new(self, outcome: str, by: str, at: float, *, actor: str = "", also: Beside | None = None) -> DecisionRecord:
+        """The record of a decision that is about to be stored, in the name of `by`. `also` is written beside it.
+
+        `actor` is who made it when that is somebody else.
+        """
+        return DecisionRecord(self._trail, outcome, by, at, actor, also)
 
 
 class DecisionRecord:
     """Hand `beside` or `stored` to whoever stores the decision; afterwards `tell` those who listen to the log."""
 
-    def __init__(self, trail: AuditTrail | None, outcome: str, by: str, at: float, also: Beside | None) -> None:
+    def __init__(
+        self, trail: AuditTrail | None, outcome: str, by: str, at: float, actor: str, also: Beside | None
+    ) -> None:
         self._trail = trail
         self._outcome = outcome
         self._by = by
         self._at = at
+        self._actor = actor
         self._also = also
         self._kept: list[AuditRecord] = []
 
@@ -53,7 +64,7 @@ class DecisionRecord:
 
     def _append(self, document: Document) -> Tx[None]:
         if self._trail is not None:
-            entry = decision_entry(document, self._outcome, self._by, self._at)
+            entry = decision_entry(document, self._outcome, self._by, self._at, self._actor)
             try:
                 # Whoever runs this again begins anew: only the records of the run that was stored are told.
                 self._kept = yield from append_records([entry], told=self._trail.fed)
@@ -63,3 +74,11 @@ class DecisionRecord:
                 ) from None
         if self._also is not None:
             yield from self._also()
+
+
+def call_document(state: State, call: Call, name: str, **status: str) -> Document:
+    """A decision about a call in the shape of a decided approval, which is what the audit log keeps decisions as."""
+    spec = {"agent": state.spec.agent, "tool": call.name, "run": state.run_id, "call_id": call.id}
+    if call.approval is not None:
+        spec["arguments_digest"] = call.approval.digest
+    return {"metadata": {"name": name, "namespace": state.spec.namespace}, "spec": spec, "status": {**status}}

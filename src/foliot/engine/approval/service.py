@@ -191,17 +191,18 @@ class ApprovalService:
         comment: str = "",
         arguments: dict[str, Any] | None = None,
         digest: str = "",
+        actor: str = "",
         also: Beside | None = None,
     ) -> Decided:
         """Decide, and tell the run. `arguments` are what is run instead when the decision is "edit".
 
         One denial denies. Where several must approve, each approval is a vote, and an edit is the first vote for other
         arguments: those that were given before count no more. `digest` is that of the arguments which were looked at.
-        Masked values that were left as shown stand for the real ones. The record of it, and what `also` writes, are
-        stored with it or not at all. Raises `Conflict` when it was decided before (the error says by whom and when),
-        has expired, the run no longer waits for it, `by` has voted already, or the arguments are no longer those of
-        `digest`; `Denied` when `by` is not one of the approvers, or is who asks; `InvalidInput` for arguments that do
-        not fit the tool; `NotFound`.
+        Masked values that were left as shown stand for the real ones. `actor` is who decides in the name of `by`, here
+        and below; it is recorded too. The record of it, and what `also` writes, are stored with it or not at all.
+        Raises `Conflict` when it was decided before (the error says by whom and when), has expired, the run no longer
+        waits for it, `by` has voted already, or the arguments are no longer those of `digest`; `Denied` when `by` is
+        not one of the approvers, or is who asks; `InvalidInput` for arguments that do not fit the tool; `NotFound`.
         """
         if not by.strip():
             raise InvalidInput("a decision needs the name of who decides")
@@ -228,7 +229,8 @@ class ApprovalService:
                 await self._journal.put_blob(canonical(granted))
             status = self._decision_status(document, decision, by, comment, granted, asked.required)
             done = status["phase"] != "Pending"
-            record = self._log.new(status["decision"] if done else "voted", by, self._clock(), also=also)
+            outcome = status["decision"] if done else "voted"
+            record = self._log.new(outcome, by, self._clock(), actor=actor, also=also)
             written = await self._put_status(document, status, record)
             if written is not None:
                 record.tell()
@@ -242,22 +244,25 @@ class ApprovalService:
         tool: str,
         seconds: float,
         namespace: str = "default",
+        actor: str = "",
         also: Beside | None = None,
         **scope: Any,
     ) -> Document:
         """Approve in advance; see `give_standing`."""
         now = self._clock()
-        record = self._log.new("granted", by, now, also=also)
+        record = self._log.new("granted", by, now, actor=actor, also=also)
         document = await give_standing(
             self._store, tool=tool, by=by, now=now, seconds=seconds, namespace=namespace, also=record.stored, **scope
         )
         record.tell()
         return document
 
-    async def revoke(self, name: str, *, by: str, namespace: str = "default", also: Beside | None = None) -> Document:
+    async def revoke(
+        self, name: str, *, by: str, namespace: str = "default", actor: str = "", also: Beside | None = None
+    ) -> Document:
         """End a standing grant; see `revoke_standing`."""
         now = self._clock()
-        record = self._log.new("revoked", by, now, also=also)
+        record = self._log.new("revoked", by, now, actor=actor, also=also)
         document = await revoke_standing(self._store, name, by=by, now=now, namespace=namespace, also=record.stored)
         record.tell()
         return document

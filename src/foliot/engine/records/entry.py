@@ -145,8 +145,11 @@ def entry_of(
     )
 
 
-def decision_entry(document: Document, outcome: str, by: str, at: float) -> dict[str, Any]:
-    """The record of what a person decided: about a parked call, or about calls in advance."""
+def decision_entry(document: Document, outcome: str, by: str, at: float, actor: str = "") -> dict[str, Any]:
+    """The record of what was decided: about a parked call, or about calls in advance.
+
+    `by` is in whose name, `actor` who did it when that is somebody else.
+    """
     metadata, spec, status = document["metadata"], document["spec"], document["status"]
     digests = {"digest": spec.get("arguments_digest"), "granted_digest": status.get("granted_digest")}
     return {
@@ -165,6 +168,7 @@ def decision_entry(document: Document, outcome: str, by: str, at: float) -> dict
             "expires_at": status.get("expires_at"),
             **{name: digest for name, digest in digests.items() if digest},
         },
+        **({"caller": {"user": _text(by), "by": _text(actor)}} if actor and actor != by else {}),
     }
 
 

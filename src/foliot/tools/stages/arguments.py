@@ -31,7 +31,7 @@ class CheckArguments:
         self._fit = Verdict("allow", self.layer, "the arguments fit the tool's schema")
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
-        if problem := problem_of(call.arguments):
+        if problem := call.ambiguity or problem_of(call.arguments):
             raise ToolArgumentsInvalid(f"the arguments of {self._tool!r} cannot be judged: {problem}")
         if not self._is_valid(call.arguments):
             raise ToolArgumentsInvalid(f"arguments of {self._tool!r} do not fit its schema: {self._explain(call)}")
