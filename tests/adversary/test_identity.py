@@ -11,11 +11,11 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
+import pytest_asyncio
 
 from foliot.kernel.identity import Identity
 from foliot.kernel.task_events import TaskRequeued
@@ -24,13 +24,15 @@ from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
 from foliot.server.edge.serving import HttpServer, Listen
 from foliot.server.engagements import derived_id
-from foliot.settings import Settings, load_settings
+from foliot.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.placement import Offer
 from foliot.store.runs import TERMINAL
 from foliot.work.triggers.declared_webhook import read_webhook
 from foliot.work.triggers.schedules import Scheduler
 from foliot.work.triggers.signatures import sign
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WITHIN = 30.0
 SPACE = "team-a"
@@ -123,13 +125,10 @@ class Place:
         return [(info.agent, (await self.runtime.runs.load(info.id))[1].identity) for info in new]
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return load_settings({"home": str(tmp_path / "home")}, {})
-
-
-@pytest.fixture
-async def place(settings: Settings) -> AsyncIterator[Place]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    """One runtime and one server for all that is tried: nothing there may depend on who was before."""
+    settings = load_settings({"home": str(tmp_path_factory.mktemp("identity") / "home"), "request_rate": "0"}, {})
     paid: list[int] = []
 
     def pay() -> str:
@@ -163,6 +162,14 @@ async def place(settings: Settings) -> AsyncIterator[Place]:
             worker.drain()
             await working
         await auth.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def place(house: Place) -> Place:
+    await house.ended()
+    house.paid.clear()
+    house.http.headers = httpx.Headers()
+    return house
 
 
 # --- the ways in -------------------------------------------------------------------------------------------------
@@ -565,3 +572,88 @@ async def test_an_id_of_another_tenant_tells_nothing_and_gives_nothing(place: Pl
         gone_on = await place.ask("eve", "POST", "/v1/responses", json=request, query={"namespace": "team-b"})
         assert gone_on.status_code in (400, 404), gone_on.text
     assert await place.ended() == []
+
+
+# --- lineage: what work claims to come from ----------------------------------------------------------------------
+
+
+def order_of(name: str, **more: Any) -> dict[str, Any]:
+    return {"target_kind": "agent", "target": "payer", "message": "pay", "namespace": SPACE, "name": name, **more}
+
+
+async def test_nobody_says_that_a_trigger_made_their_work_in_any_spelling(place: Place) -> None:
+    made = _trigger(place, "TaskSchedule", "ann", {}, {"schedule": "0 0 1 1 *"})
+    assert (await place.ask("ann", "POST", "/v1/task-schedules", json=made)).status_code == 201
+    uid = (await place.ask("ann", "GET", f"/v1/task-schedules/{made['metadata']['name']}")).json()["metadata"]["uid"]
+    for word in (f"schedule:{uid}", f" schedule:{uid}", f"\tschedule:{uid}\n", "webhook:x", "mcp", "openai", "ann"):
+        answer = await place.ask("bob", "POST", "/v1/work/tasks", json=order_of(place.name("t"), spawned_by=word))
+        assert answer.status_code in (400, 422), (word, answer.text)
+    for id in (f"s-{derived_id(SPACE, 'agent', 'payer', 'ann', 'diary-2')}-1", f"i-{derived_id(SPACE, 'ann', 'k')}"):
+        for spelt in (f" {id}", f"{id}\n", f"\u3000{id}"):
+            answer = await place.ask("bob", "POST", "/v1/work/tasks", json=order_of(spelt))
+            assert answer.status_code in (400, 422), (spelt, answer.text)
+    assert await place.ended() == []
+
+
+async def test_a_child_is_of_the_user_and_the_namespace_of_its_parent(place: Place) -> None:
+    hers = place.name("t")
+    assert (await place.ask("ann", "POST", "/v1/work/tasks", json=order_of(hers))).status_code == 201
+    await place.ended()
+
+    async def child(who: str, parent: str, space: str = SPACE, **more: Any) -> int:
+        body = order_of(place.name("c"), parent=parent, **more) | {"namespace": space}
+        return (await place.ask(who, "POST", "/v1/work/tasks", json=body, query={"namespace": space})).status_code
+
+    for parent in (hers, f" {hers} "):
+        assert await child("bob", parent) == 403, "it would end with her task, and she would be shown it as hers"
+    assert await child("carl", hers) == 403
+    for parent in (hers, f"{SPACE}/{hers}", "never-there", hers.upper()):
+        assert await child("eve", parent, "team-b") == 404, "a parent elsewhere is as if it were not there"
+    assert await child("ann", "never-there") == 404
+    assert await place.ended() == []
+    assert await child("ann", hers) == 201
+    assert await child("carl", hers, user="ann") == 201, "who may act for her may ask for a child of her task"
+    assert {each.user for _, each in await place.ended()} == {"ann"}
+
+
+async def test_a_task_is_made_after_a_template_only_if_it_asks_for_what_that_asks(place: Place) -> None:
+    other = {"kind": "Task", "metadata": {"name": "their-form", "namespace": "team-b"}}
+    other["spec"] = {"agent": "payer", "mode": "template", "input": {"topic": "pay"}}
+    assert (await place.ask("root", "POST", "/v1/apply", json=other, query={})).status_code == 200
+    done = place.name("t")
+    assert (await place.ask("ann", "POST", "/v1/work/tasks", json=order_of(done))).status_code == 201
+    await place.ended()
+
+    async def after(template: str, **more: Any) -> int:
+        body = order_of(place.name("t"), template=template, **more)
+        return (await place.ask("ann", "POST", "/v1/work/tasks", json=body)).status_code
+
+    for template in ("team-b/their-form", "their-form", f"{SPACE}/never-there", done, f"x/{SPACE}/form", "/", "a/b/c"):
+        assert await after(template) in (404, 422, 400), template
+    assert await after(f"{SPACE}/form", target="boss") == 404, "conditions that go by the template would hold for it"
+    assert await place.ended() == []
+    assert await after(f"{SPACE}/form") == 201
+    ((_, identity),) = await place.ended()
+    assert identity.user == "ann"
+
+
+async def test_no_other_way_in_takes_a_parent_a_spawner_or_a_template(place: Place) -> None:
+    """Refused, or not looked at: nothing of it is in the task or run that was made."""
+    claims = {"parent": "x", "spawned_by": "schedule:x", "spawnedBy": "schedule:x", "template": f"{SPACE}/form"}
+    for path in ("/v1/tasks", "/v1/work/declared", "/v1/apply"):
+        for part in ("spec", "metadata", "status"):
+            task = _task(place, {})
+            task[part] = {**task.get(part, {}), **claims}
+            query = {"run": "true"} if path == "/v1/apply" else {}
+            assert (await place.ask("ann", "POST", path, json=task, query=query)).status_code < 500
+    chat_body = {"model": f"{SPACE}/desk", "input": "pay", "metadata": {"parent": "x"}, **claims}
+    assert (await place.ask("ann", "POST", "/v1/responses", json=chat_body)).status_code < 500
+    for key in claims:
+        body = {"agent": "payer", "input": "pay", "run_id": place.name("r"), "namespace": SPACE, key: claims[key]}
+        assert (await place.ask("ann", "POST", "/v1/work/runs", json=body)).status_code < 500
+    await place.ended()
+
+    tasks, _ = await place.runtime.tasking.tasks.list(namespace=SPACE, limit=200)
+    assert not [task.name for task in tasks if task.spawned_by == "schedule:x" or task.parent == "x"]
+    runs = await place.runtime.runs.journal.list(namespace=SPACE, limit=200)
+    assert not [run.id for run in runs if run.parent == "x"]

@@ -223,6 +223,26 @@ class TasksConformance:
         await kit.tasks.cancel("default", "p")
         assert (await kit.tasks.get("default", "c")).phase == "cancelled"
 
+    async def test_cancelling_reaches_grandchildren_and_ends_where_parents_go_in_a_circle(self, kit):
+        asked, never = asyncio.Event(), asyncio.Event()
+
+        async def hang(told):
+            asked.set()
+            await never.wait()
+
+        kit.answer = lambda agent, told: hang(told)
+        await kit.accept("line", name="a", parent="c")
+        (lease,) = await kit.claim()
+        working = asyncio.create_task(kit.performer.perform(lease))
+        await asyncio.wait_for(asked.wait(), 10)
+        await kit.accept("line", name="b", parent="a")
+        await kit.accept("line", name="c", parent="b")
+        assert (await asyncio.wait_for(kit.tasks.cancel("default", "a"), 10)).phase == "running"
+        await asyncio.wait_for(working, 10)
+        assert {name: (await kit.tasks.get("default", name)).phase for name in "abc"} == dict.fromkeys(
+            "abc", "cancelled"
+        )
+
     async def test_a_join_that_waits_too_long_is_closed_by_its_timer(self, kit):
         never = asyncio.Event()
         kit.answer = lambda agent, told: never.wait() if agent == "c" else echo(agent, told)

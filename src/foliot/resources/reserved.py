@@ -36,8 +36,6 @@ STEERING: Final[Mapping[str, str]] = {
     "ToolApproval": "whether a call was approved",
     "Worker": "who may be given work",
 }
-# What a task was spawned by, when a trigger made it.
-_SPAWNERS: Final = ("schedule:", "webhook:")
 
 
 def is_reserved(name: str) -> bool:
@@ -51,12 +49,6 @@ def check_labels(labels: Iterable[str], *, what: str = "label") -> None:
         raise InvalidInput(
             f"the {what} {taken[0][:80]!r} cannot be given", hint=f"labels of {' and '.join(PREFIXES)} are Foliot's own"
         )
-
-
-def check_spawner(word: str) -> None:
-    """Raises `InvalidInput` for work that pretends to be made by a trigger."""
-    if word.startswith(_SPAWNERS):
-        raise InvalidInput("spawned_by: only a schedule or a webhook can say so", hint="leave it out")
 
 
 def keep_reserved(given: dict[str, Any], stored: Mapping[str, Any] | None, which: str) -> dict[str, Any]:

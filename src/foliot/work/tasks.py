@@ -188,9 +188,15 @@ class TaskService(TaskList):
     ) -> TaskInfo:
         """See `Tasks`. Child tasks are cancelled with it."""
         await self._tell(namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled", also)
-        for child in (await self.list(namespace=namespace, parent=name, limit=200))[0]:
-            if child.phase not in ENDED:
-                await self.cancel(namespace, child.name, by=by, reason=f"its parent {name} was cancelled")
+        asked, above = {name}, [name]
+        for parent in above:  # which grows; a name may be another task's by now, so a chain can lead back to its start
+            for child in (await self.list(namespace=namespace, parent=parent, limit=200))[0]:
+                if child.phase in ENDED or child.name in asked:
+                    continue
+                asked.add(child.name)
+                above.append(child.name)
+                told = TaskCancelRequested(by, f"its parent {parent} was cancelled")
+                await self._tell(namespace, child.name, told, "cancelled", None)
         return await self.get(namespace, name)
 
     async def requeue(

@@ -19,9 +19,10 @@ from starlette.responses import Response
 from foliot.client import wire
 from foliot.client.declared_work import is_work
 from foliot.client.local_work import LocalWork
-from foliot.errors import InvalidInput
+from foliot.errors import Denied, InvalidInput, NotFound
+from foliot.kernel.identity import Identity
 from foliot.resources.kinds import KINDS
-from foliot.resources.reserved import check_labels, check_spawner
+from foliot.resources.reserved import check_labels
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
 from foliot.server.access.identity import Caller
 from foliot.server.acts import AcceptedTasks, ActRecord
@@ -49,9 +50,9 @@ from foliot.server.responses import Json
 from foliot.server.routes.resources import listed
 from foliot.server.streams.following import task_batches
 from foliot.server.streams.sse import frame
-from foliot.store.base import Page
+from foliot.store.base import Key, Page
 from foliot.work.base import Command
-from foliot.work.commands import check_chosen_name
+from foliot.work.commands import check_chosen_name, command_of, normalise
 from foliot.work.listing import cursor_of
 
 router = new_router("work")
@@ -131,14 +132,14 @@ async def submit(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Have a system or an agent do something; 201 when the task is new."""
-    command = await form(request, Command)
+    command = normalise(await form(request, Command))
     if command.namespace != space(namespace):
         raise InvalidInput("the namespace of the command is not that of the request")
     key = one_key(idempotency_key, command.idempotency_key)
     check_labels(command.labels)
     check_chosen_name(command.name)
-    check_spawner(command.spawned_by)
     identity = caller.identity(command.namespace, "http", user=command.user)
+    await _check_lineage(services, command, identity)
     command = msgspec.structs.replace(command, by=caller.name, user="", identity=identity, idempotency_key=key)
     act = _act(services, caller, request, "accepted", command.namespace)
     accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task, keyed_by=caller.principal)
@@ -303,6 +304,34 @@ async def _frames(services: Services, namespace: str, name: str, position: str |
             if batch.happenings:
                 yield frame("happenings", wire.batch_to_wire(batch), batch.cursor)
     yield frame("end", {})
+
+
+async def _check_lineage(services: Services, command: Command, identity: Identity) -> None:
+    """Refuse a command that claims to come from something else than its caller.
+
+    What made a task is said by whatever makes it, and a parent can only be a task of the same user: its cancelling
+    reaches the child. Conditions and policies may go by the template, so it has to be there and to ask for the same.
+    Raises `InvalidInput`, `NotFound`, `Denied`.
+    """
+    if command.spawned_by:
+        raise InvalidInput("spawned_by: whatever makes tasks by itself says so, nobody else", hint="leave it out")
+    if command.parent:
+        above = (await services.runtime.tasking.tasks.ref(command.namespace, command.parent)).command.acts_as
+        if above.user != identity.user:
+            raise Denied(
+                f"parent: the task {command.parent[:80]!r} is not one of {identity.user!r}",
+                hint="a child is asked for on behalf of the user of its parent; leave it out for a task of its own",
+            )
+    if command.template:
+        home, _, name = command.template.rpartition("/")
+        missing = f"template: there is no template {command.template[:80]!r} for this in {command.namespace!r}"
+        if (home or command.namespace) != command.namespace:
+            raise NotFound(missing)
+        document = await services.resources.get(Key("Task", command.namespace, name))
+        made = command_of(document)
+        same = (made.target_kind, made.target) == (command.target_kind, command.target)
+        if document["spec"].get("mode") != "template" or not same:
+            raise NotFound(missing)
 
 
 def _labels(text: str | None) -> dict[str, str] | None:
