@@ -8,10 +8,11 @@ import os
 import random
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
@@ -19,7 +20,7 @@ from fastapi import FastAPI
 from foliot import Client
 from foliot.client.http import Http, Server
 from foliot.client.local_access import LocalAccess
-from foliot.errors import Denied, FoliotError, InvalidInput, UsageError
+from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageError
 from foliot.runtime import Runtime
 from foliot.server.access.auth import TokenAuth
 from foliot.server.access.oidc_claims import Reading
@@ -29,8 +30,10 @@ from foliot.server.edge.serving import HttpServer, Listen
 from foliot.server.route_table import ROUTES
 from foliot.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
+from foliot.store.access.users import SqlUsers
 from foliot.store.base import Filter
 from foliot.store.local_key import FILE, LocalKey
+from foliot.store.postgres import PostgresDatabase
 from foliot.testing.served import local_headers
 
 SEED = 20261116
@@ -465,3 +468,46 @@ async def test_over_tls_a_browser_is_told_to_stay_with_it(app: FastAPI) -> None:
             seen[url] = "max-age=" in (await http.get("/v1/version")).headers.get("strict-transport-security", "")
 
     assert seen == {"https://foliot.example": True, "http://foliot.example": False}
+
+
+@pytest.mark.parametrize("first", ["account", "token"])
+async def test_two_servers_at_once_do_not_give_one_name_to_an_account_and_a_token(
+    postgres_url: str, first: str
+) -> None:
+    """Both have looked whether the name is free before either writes it: as far as each can go is waited for."""
+    async with AsyncExitStack() as stack:
+        databases = [await PostgresDatabase.open(postgres_url) for _ in range(2)]
+        for each in databases:
+            stack.push_async_callback(each.close)
+        watcher = await asyncpg.connect(postgres_url)
+        stack.push_async_callback(watcher.close)
+        holder = await asyncpg.connect(postgres_url)
+        stack.push_async_callback(holder.close)
+
+        async def account() -> str:
+            await SqlUsers(databases[0]).create("ada", password="x", grants={}, now=1.0)
+            return "account"
+
+        async def token() -> str:
+            await SqlTokens(databases[1]).create("Ada", namespaces=["*"], roles=["reader"], now=1.0)
+            return "token"
+
+        async def waiting(count: int) -> None:
+            asked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            async with asyncio.timeout(30):
+                while await watcher.fetchval(asked) < count:
+                    await asyncio.sleep(0)
+
+        order = [account, token] if first == "account" else [token, account]
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE user_account, api_token IN EXCLUSIVE MODE")  # read on, write later
+            doing: list[asyncio.Task[str]] = []
+            for count, each in enumerate(order, 1):
+                doing.append(asyncio.create_task(each()))
+                await waiting(count)
+        ended = await asyncio.gather(*doing, return_exceptions=True)
+
+        assert ended[0] == first
+        assert isinstance(ended[1], Conflict), ended
+        names = await watcher.fetch("SELECT name FROM user_account UNION ALL SELECT name FROM api_token")
+        assert len(names) == 1

@@ -231,7 +231,7 @@ class TasksConformance:
             await never.wait()
 
         kit.answer = lambda agent, told: hang(told)
-        await kit.accept("line", name="a", parent="c")
+        await kit.accept("line", name="a", parent="a")
         (lease,) = await kit.claim()
         working = asyncio.create_task(kit.performer.perform(lease))
         await asyncio.wait_for(asked.wait(), 10)

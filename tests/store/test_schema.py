@@ -9,8 +9,10 @@ import apsw
 import asyncpg
 import pytest
 
-from foliot.errors import FoliotError, InvalidInput
+from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.store import schema, sqlite_file
+from foliot.store.access.tokens import SqlTokens
+from foliot.store.access.users import SqlUsers
 from foliot.store.base import Database, Filter, Key
 from foliot.store.keyring import keyring_from_text
 from foliot.store.open import open_database
@@ -70,6 +72,38 @@ async def test_an_old_postgresql_database_with_data_is_upgraded_in_place(postgre
     database = await PostgresDatabase.open(postgres_url)
     await check_upgraded(database)
     await database.close()
+
+
+OLD_CALLERS = """
+INSERT INTO user_account (id, name, password, grants, created_at, created_by, password_at)
+VALUES ('1', 'ada', 'x', '{}', 1.0, '', 1.0);
+INSERT INTO api_token (id, name, digest, namespaces, roles, created_at, created_by, revoked_at, owner)
+VALUES ('2', 'CI', 'd', '[]', '[]', 1.0, '', 1.0, ''), ('3', 'ci', 'd', '[]', '[]', 2.0, '', NULL, '');
+"""
+
+
+async def check_names(database: Database) -> None:
+    users, tokens = SqlUsers(database), SqlTokens(database)
+    with pytest.raises(Conflict, match="account"):
+        await tokens.create("Ada", namespaces=["*"], roles=["reader"], now=2.0)
+    with pytest.raises(Conflict, match="token"):
+        await users.create("ci", password="x", grants={}, now=2.0)
+    await users.create("bob", password="x", grants={}, now=2.0)
+    await database.close()
+
+
+async def test_names_of_callers_that_were_there_stay_theirs(tmp_path: Path, postgres_url: str) -> None:
+    path, before = tmp_path / "foliot.db", 14
+    sqlite_file.prepare(path, upto=before).close()
+    file = apsw.Connection(str(path))
+    server = await asyncpg.connect(postgres_url)
+    await migrate(server, "here", upto=before)
+    file.execute(OLD_CALLERS)
+    await server.execute(OLD_CALLERS)
+    file.close()
+    await server.close()
+    await check_names(await SqliteDatabase.open(path))
+    await check_names(await PostgresDatabase.open(postgres_url))
 
 
 async def test_a_sqlite_file_from_a_newer_foliot_is_refused(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.store.access.users import take_name
 from foliot.store.base import Database
-from foliot.store.transaction import Row, Tx, rows, run
+from foliot.store.transaction import Row, Tx, run
 
 PREFIX: Final = "fol"
 _FORM: Final = re.compile(r"fol_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
@@ -84,8 +85,7 @@ class SqlTokens:
         secret = secrets.token_urlsafe(32)
 
         def body() -> Tx[int]:
-            if (yield from rows("user_find", name=name.lower())):
-                raise Conflict(f"there is an account {name.lower()!r}", hint="choose another name for the token")
+            yield from take_name(name, "token")
             return (
                 yield from run(
                     "token_add",

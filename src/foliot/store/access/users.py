@@ -11,7 +11,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +19,7 @@ from msgspec import Struct
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.store.base import Database
 from foliot.store.runs import Beside
-from foliot.store.transaction import Row, Tx, one, rows, run
+from foliot.store.transaction import Row, Tx, one, rows, run, value
 
 # Roles by namespace; `*` is all of them.
 Grants: TypeAlias = Mapping[str, Sequence[str]]
@@ -75,7 +75,7 @@ class SqlUsers:
         info = _new(name, grants, now, by)
 
         def body() -> Tx[None]:
-            yield from _check_free(info.name)
+            yield from take_name(info.name, "account")
             if not (yield from _add(info, password)):
                 raise Conflict(f"there is already a user {info.name!r}", hint="choose another name")
             yield from _beside(also)
@@ -97,7 +97,7 @@ class SqlUsers:
                 raise Conflict("this installation has been set up", hint="log in, or ask an admin for an account")
             if kept is None or now >= kept["expires_at"] or not hmac.compare_digest(kept["digest"], given):
                 raise Denied("this setup token is not good", hint="`foliot users setup-token` makes one")
-            yield from _check_free(info.name)
+            yield from take_name(info.name, "account")
             yield from _add(info, password)
             yield from run("setup_token_spend")
 
@@ -187,6 +187,17 @@ class SqlUsers:
         return msgspec.structs.replace(info, grants={space: tuple(held) for space, held in grants.items()})
 
 
+def take_name(name: str, sort: Literal["account", "token"]) -> Tx[None]:
+    """Have the name belong to this sort of caller; revoked tokens and disabled accounts keep theirs. Raises `Conflict`.
+
+    Records, budgets and approvers go by names: one is of an account or of a token, never of both.
+    """
+    held = yield from value("caller_name_take", name=name.lower(), sort=sort)
+    if held != sort:
+        whose = "an account" if held == "account" else "a token"
+        raise Conflict(f"there is, or was, {whose} {name.lower()!r}", hint=f"choose another name for the {sort}")
+
+
 def digest_of(text: str) -> str:
     """What is kept of a random secret."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -217,12 +228,6 @@ def _add(info: UserInfo, password: str) -> Tx[int]:
             by=info.created_by,
         )
     )
-
-
-def _check_free(name: str) -> Tx[None]:
-    """Records, budgets and approvers go by names: one is of an account or of a token, never of both."""
-    if (yield from rows("token_named", name=name)):
-        raise Conflict(f"there is, or was, a token {name!r}", hint="choose another name for the account")
 
 
 def _beside(also: Beside | None) -> Tx[None]:

@@ -24,10 +24,6 @@ SELECT t.id, t.name, t.digest, t.namespaces, t.roles, t.created_at, t.created_by
 -- name: token_any
 SELECT 1 AS found FROM api_token LIMIT 1;
 
--- name: token_named
--- Also one that is revoked: what the audit log says of a name stays true.
-SELECT 1 AS found FROM api_token WHERE lower(name) = :name LIMIT 1;
-
 -- name: token_revoke
 UPDATE api_token SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL;
 

@@ -1,5 +1,11 @@
 -- Accounts, their sessions, and attempts to log in. See migrations/0011_users.sql for the columns.
 
+-- name: caller_name_take
+-- Whose the name is now. Writing the row in any case makes whoever gives the same name wait for this transaction.
+INSERT INTO caller_name (name, sort) VALUES (:name, :sort)
+ON CONFLICT (name) DO UPDATE SET sort = caller_name.sort
+RETURNING sort;
+
 -- name: user_add
 INSERT INTO user_account (id, name, password, grants, created_at, created_by, password_at)
 VALUES (:id, :name, :password, :grants, :now, :by, :now)
