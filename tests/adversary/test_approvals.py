@@ -18,6 +18,7 @@ from foliot.engine.approval.grants import StoredGrants
 from foliot.errors import Conflict, Denied
 from foliot.kernel.events import ToolStarted
 from foliot.resources.validate import validate_document
+from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.base import Document, Put
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
@@ -359,3 +360,20 @@ async def test_expiry_ends_as_the_agent_says(home: House, execution: dict[str, s
         assert (await runtime.resume("r1", check=False)).phase == phase
         assert (await runtime.approvals.get(name))["status"]["phase"] == "Expired"
     assert home.paid == []
+
+
+async def test_what_nobody_decided_in_time_is_recorded_once(house: House) -> None:
+    await house.rule()
+    async with house.open() as one, house.open() as other:
+        name = await house.ask(one)
+        house.now += 80 * 3600
+        await asyncio.gather(*(each.resume("r1", check=False) for each in (one, other)), return_exceptions=True)
+
+        with pytest.raises(Conflict, match="expired"):
+            await other.approvals.decide(name, "approve", by="bob")
+        log = SqlAuditLog(one.tasking.database)
+        (record,) = await log.find(AuditFilter(moment="decided"))
+        assert (record.body["outcome"], record.body["decision"]["by"]) == ("expired", "system")
+        assert (record.body["approval"]["id"], record.body["tool"]) == (name, "pay")
+        assert (await log.verify()).broken is None
+    assert house.paid == []
