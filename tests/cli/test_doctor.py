@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -267,3 +268,121 @@ def test_the_stream_of_tickets_is_looked_at_and_not_made(foliot, team, nats_url,
     assert found["nats.reachable"][0] == "ok"
     assert found["nats.stream"][0] == "note"
     assert examined(foliot)["nats.stream"][0] == "note"
+
+
+# --- what older versions stored ----------------------------------------------------------------------------------
+
+OLDER = """
+kind: Task
+metadata: {name: form, namespace: team-b}
+spec: {agent: writer, mode: template, input: {topic: x}}
+---
+kind: ModelEndpoint
+metadata: {name: paid, namespace: team-a}
+spec: {provider: openai, default_model: m}
+---
+kind: ReferenceGrant
+metadata: {name: shared, namespace: team-a}
+spec: {from: [{namespace: team-b}], to: [{kind: ModelEndpoint}, {kind: Secret}]}
+---
+kind: Agent
+metadata: {name: writer, namespace: team-b}
+spec: {model_ref: team-a/paid, prompt: Write.}
+---
+kind: Tool
+metadata: {name: count, namespace: team-b}
+spec: {type: function, function: "json:dumps", effect: read}
+---
+kind: ModelEndpoint
+metadata: {name: inside, namespace: team-b}
+spec: {provider: openai, base_url: "http://127.0.0.1:9/v1", default_model: m}
+---
+kind: ModelEndpoint
+metadata: {name: keyed, namespace: team-b}
+spec: {provider: openai, base_url: "https://models.example.com/v1", default_model: m, auth: {secretRef: key}}
+---
+kind: Secret
+metadata: {name: key, namespace: team-b}
+spec: {stringData: {value: something-long-enough}}
+---
+kind: TaskSchedule
+metadata: {name: nightly, namespace: team-b}
+spec: {task_ref: form, schedule: "0 0 1 1 *"}
+---
+kind: TaskWebhook
+metadata: {name: hook, namespace: team-b}
+spec: {task_ref: form, auth: {profile: generic, secret_ref: key}}
+"""
+
+
+def refused_now(foliot) -> dict[str, list[tuple[str, str]]]:
+    """By check: what is said and what to type, of everything about the boundary that is not well."""
+    found = json.loads(foliot("doctor", "-o", "json").out)["findings"]
+    told: dict[str, list[tuple[str, str]]] = {}
+    for each in found:
+        if each["area"] == "boundary" and each["level"] != "ok":
+            told.setdefault(each["check"], []).append((each["message"], each["hint"]))
+    return told
+
+
+def type_in(foliot, hint: str) -> None:
+    """Do what stands in a hint: `… | foliot apply -f -`, the first part said by foliot or by echo."""
+    first, rest = hint.split(" | foliot apply -f -")[0], ["apply", "-f", "-"]
+    words = shlex.split(first[first.rindex("foliot get") if "foliot get" in first else first.rindex("echo ") :])
+    given = words[1] if words[0] == "echo" else foliot(*words[1:]).out
+    said = foliot(*rest, stdin=given)
+    assert said.code == 0, said.err
+
+
+def test_what_an_older_version_stored_and_is_refused_now_is_told_with_what_to_type(foliot, home) -> None:
+    assert foliot("apply", "-f", "-", stdin=OLDER).code == 0
+    given = ("approvals", "grant", "-n", "team-b", "--tool", "count", "--when", "args.n < 5", "--until", "2h")
+    assert foliot(*given).code == 0
+    assert refused_now(foliot) == {}, "whoever owns the store answers for what is declared there"
+    assert foliot("delete", "referencegrant", "shared", "-n", "team-a").code == 0
+    changed(
+        home,
+        "UPDATE resource SET document = json_remove(document, '$.metadata.declaredBy', '$.status.granted_digest')",
+    )
+
+    told = refused_now(foliot)
+
+    assert {check: len(each) for check, each in told.items()} == {
+        "boundary.references": 1,
+        "boundary.powers": 3,
+        "boundary.triggers": 2,
+        "boundary.standing": 1,
+    }
+    (reference,) = told["boundary.references"]
+    assert "Agent/writer" in reference[0]
+    assert "ReferenceGrant" in reference[0]
+    assert [word for word in ("count", "inside", "keyed") for said, _ in told["boundary.powers"] if word in said] == [
+        "count",
+        "inside",
+        "keyed",
+    ]
+    (standing,) = told["boundary.standing"]
+    assert "--when 'args.n < 5'" in standing[1]
+
+    for check in ("boundary.references", "boundary.powers", "boundary.triggers"):
+        for _, hint in told[check]:
+            type_in(foliot, hint)
+    for command in standing[1].replace("; and to give it anew: ", "\n").replace("DURATION", "2h").splitlines():
+        assert foliot(*shlex.split(command)[1:]).code == 0
+    assert refused_now(foliot) == {}
+    assert foliot("doctor", "--strict", "--quiet").out.count("boundary") == 0
+
+
+def test_the_name_of_a_secret_is_not_told_and_a_long_list_is_cut(foliot, home) -> None:
+    grant = "kind: ReferenceGrant\nmetadata: {name: shared, namespace: team-a}\n"
+    grant += "spec: {from: [{namespace: team-b}], to: [{kind: Secret}]}\n"
+    one = "---\nkind: ModelEndpoint\nmetadata: {name: m%d, namespace: team-b}\n"
+    one += "spec: {provider: openai, default_model: m, auth: {secretRef: team-a/hush-hush}}\n"
+    assert foliot("apply", "-f", "-", stdin=grant + "".join(one % number for number in range(25))).code == 0
+    assert foliot("delete", "referencegrant", "shared", "-n", "team-a").code == 0
+
+    told = refused_now(foliot)
+
+    assert len(told["boundary.references"]) == 21
+    assert told["boundary.references"][-1][0] == "and 5 more"
+    assert "hush" not in str(told)

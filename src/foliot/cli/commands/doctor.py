@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -29,7 +30,7 @@ _PAINT: Final = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "r
 @click.option("-q", "--quiet", is_flag=True, help="Only what is not as it should be.")
 @output_option("text", "json", default="text", help="text or json.")
 def doctor(strict: bool, quiet: bool, output: str) -> int:
-    """Look everything over: the store, keys, NATS, workers, what is stuck, what is enforced.
+    """Look everything over: the store, keys, NATS, workers, what is stuck, what is enforced, what is refused now.
 
     With a server: whether it answers, whom it knows you as, and how its parts are; run it on its machine for the rest.
 
@@ -87,7 +88,7 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
             async for finding in look_at_server(client, settings):
                 yield finding
         return
-    from foliot.cli.doctor import store, surroundings, work
+    from foliot.cli.doctor import boundary, store, surroundings, work
     from foliot.cli.doctor.base import guarded
     from foliot.store.keyring import load_keyring
     from foliot.store.resources import SqlResourceStore
@@ -117,6 +118,10 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
                 yield finding
         async for finding in guarded("rules", "rules.read", partial(surroundings.look_at_rules, settings, resources)):
             yield finding
+        if resources is not None:
+            looking = partial(boundary.look_at_boundary, settings, resources, time.time)
+            async for finding in guarded(boundary.AREA, "boundary.read", looking):
+                yield finding
     async for finding in guarded("packages", "packages.extras", surroundings.look_at_packages):
         yield finding
 

@@ -95,10 +95,18 @@ class StoredGrants:
 
 def _stands(document: Document, now: float) -> bool:
     """Whether the grant has neither ended nor been changed since it was given, however often it was used."""
+    return _given(document, now) and document["status"].get("granted_digest") == scope_digest(document["spec"])
+
+
+def would_stand(document: Document, now: float) -> bool:
+    """Whether it has not ended and yet is no grant: changed since, or of a version that did not keep what for."""
+    return _given(document, now) and not _stands(document, now)
+
+
+def _given(document: Document, now: float) -> bool:
     spec, status = document["spec"], document["status"]
     ends = seconds_at(status.get("expires_at"))
-    given = bool(spec.get("standing") and status.get("phase") == "Approved" and (ends is None or now < ends))
-    return given and status.get("granted_digest") == scope_digest(spec)
+    return bool(spec.get("standing") and status.get("phase") == "Approved" and (ends is None or now < ends))
 
 
 def in_force(documents: Iterable[Document]) -> Iterable[StandingGrant]:

@@ -1,0 +1,148 @@
+"""Stored resources that stopped working: they lack a grant, a declarer, or somebody who answers for them.
+
+Older versions believed more. Resources that they stored stay as they are, and are refused when they are used; these
+looks say so before, each with what to type.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from foliot.cli.doctor.base import Finding, Findings
+from foliot.errors import Denied
+from foliot.resources.references import GRANT, Grants, Origin, Target, foreign, refused
+
+if TYPE_CHECKING:
+    from foliot.settings import Settings
+    from foliot.store.base import Document, ResourceStore
+
+AREA: Final = "boundary"
+# Of more, the number is told.
+SOME: Final = 20
+_TRIGGERS: Final = ("TaskSchedule", "TaskWebhook")
+_GRANTED: Final = ("Tool", "ModelEndpoint", "McpServer", "Memory")
+
+
+async def look_at_boundary(settings: Settings, resources: ResourceStore, now: Callable[[], float]) -> Findings:
+    """Hold what is stored against what is asked of it when it is used."""
+    from foliot.engine.references import list_all
+    from foliot.store.base import Filter
+
+    stored = await list_all(resources, Filter())
+    looks: Sequence[tuple[str, str, AsyncIterator[Finding]]] = (
+        ("boundary.references", "every reference to another namespace is granted there", _references(stored)),
+        ("boundary.powers", "every resource may do what it declares", _powers(settings, stored)),
+        ("boundary.triggers", "every schedule and webhook acts for somebody", _triggers(stored)),
+        ("boundary.standing", "every standing grant counts, or has ended", _standing(stored, now())),
+    )
+    for check, well, look in looks:
+        count = 0
+        async for finding in look:
+            count += 1
+            if count <= SOME:
+                yield finding
+        if count > SOME:
+            yield Finding(AREA, check, "warning", f"and {count - SOME} more", "mend these, and look again")
+        if not count:
+            yield Finding(AREA, check, "ok", well)
+
+
+async def _references(stored: Iterable[Document]) -> Findings:
+    documents = list(stored)
+    grants = Grants(documents)
+    for document in documents:
+        origin = Origin(document["kind"], _space(document))
+        for each in foreign(document):
+            target = Target(each.kind, each.namespace, each.name)
+            if grants.allow(origin, target):
+                continue
+            what = refused(origin, target, f"{origin.kind}/{_name(document)}", each.path)
+            yield Finding(AREA, "boundary.references", "warning", what.message, _grant_line(origin, target))
+
+
+async def _powers(settings: Settings, stored: Iterable[Document]) -> Findings:
+    """Code, programs, addresses and secrets, of resources that the operator did not declare."""
+    from foliot.engine.powers import Grants as Granted
+    from foliot.resources.powers import declared_by_operator, spec_of
+    from foliot.tools.secrets import SecretRef
+
+    documents = list(stored)
+    granted = Granted.of(settings)
+    secrets = {(_space(each), _name(each)): each for each in documents if each["kind"] == "Secret"}
+
+    async def hosts(reference: str, namespace: str) -> Sequence[str] | None:
+        ref = SecretRef.parse(reference, namespace)
+        secret = secrets.get((ref.namespace, ref.name))
+        return None if secret is None else spec_of(secret).get("hosts", ())
+
+    for document in documents:
+        if document["kind"] not in _GRANTED or declared_by_operator(document):
+            continue
+        try:
+            await granted.check(document, hosts)
+        except Denied as denied:
+            hint = f"if you answer for it: {_again(document)}; or {denied.hint}"
+            yield Finding(AREA, "boundary.powers", "warning", f"{denied.message} (in {_space(document)})", hint)
+
+
+async def _triggers(stored: Iterable[Document]) -> Findings:
+    for document in stored:
+        if document["kind"] not in _TRIGGERS or document["metadata"].get("declaredBy"):
+            continue
+        what = f"{document['kind']}/{_name(document)} in {_space(document)} acts for nobody: it was declared before"
+        what += " declarers were kept, and budgets and conditions by user do not hold for it"
+        hint = f"{_again(document)}, or have whoever it should act for apply it again"
+        yield Finding(AREA, "boundary.triggers", "warning", what, hint)
+
+
+async def _standing(stored: Iterable[Document], now: float) -> Findings:
+    """Grants that would be in force, but for what was not written down when they were given, or changed since."""
+    from foliot.engine.approval.documents import KIND
+    from foliot.engine.approval.grants import would_stand
+
+    for document in stored:
+        if document["kind"] != KIND or not would_stand(document, now):
+            continue
+        spec = document["spec"]
+        why = "was changed after it was given" if document["status"].get("granted_digest") else "is of an older version"
+        what = f"the standing grant {_name(document)} in {_space(document)} {why}, and allows nothing"
+        words = ["foliot", "approvals", "grant", "-n", _space(document), "--tool", str(spec["tool"])]
+        for option in ("agent", "when"):
+            words += [f"--{option}", str(spec[option])] if spec.get(option) else []
+        words += ["--max-uses", str(spec["max_uses"])] if spec.get("max_uses") else []
+        ended = shlex.join(["foliot", "approvals", "revoke", _name(document), "-n", _space(document)])
+        hint = f"{ended}; and to give it anew: {shlex.join(words)} --until DURATION"
+        yield Finding(AREA, "boundary.standing", "warning", what, hint)
+
+
+def _again(document: Document) -> str:
+    """Have the operator declare what is stored."""
+    kind, name, space = document["kind"].lower(), shlex.quote(_name(document)), shlex.quote(_space(document))
+    return f"foliot get {kind} {name} -n {space} -o yaml | foliot apply -f -"
+
+
+def _grant_line(origin: Origin, target: Target) -> str:
+    """What grants the reference, if the namespace that has the resource agrees."""
+    # As in the refusal: a value that was pasted in the place of a Secret's name may look like one.
+    name = "NAME" if target.kind == "Secret" else target.name
+    spec = {"from": [{"namespace": origin.namespace, "kind": origin.kind}], "to": [{"kind": target.kind, "name": name}]}
+    made = f"to-{origin.namespace[:40]}-{sha256(_text(spec).encode()).hexdigest()[:8]}"
+    document = {"kind": GRANT, "metadata": {"name": made, "namespace": target.namespace}, "spec": spec}
+    return f"if {target.namespace} agrees: echo {shlex.quote(_text(document))} | foliot apply -f -"
+
+
+def _text(document: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(document).decode()
+
+
+def _name(document: Document) -> str:
+    return document["metadata"]["name"]
+
+
+def _space(document: Document) -> str:
+    return document["metadata"].get("namespace", "default")
