@@ -35,7 +35,7 @@ NOT_UTF8: Final = b"\xff\xfe\xc3\x28 not text"
 ARGUMENTS: Final[dict[str, Any]] = {
     "do": "echo",
     "value": {
-        "text": 'naïve ☃ 𝄞 \u0000 "quotes" \\ \n',
+        "text": 'naïve ☃ 𝄞 \u0001 "quotes" \\ \n',
         "numbers": [0, -1, 1.5, 2**53, 1e-9],
         "nothing": None,
         "truth": [True, False],
@@ -150,6 +150,13 @@ class ToolConformance:
         assert result.error is None, result.error
         assert given == ARGUMENTS, "the caller's arguments were changed"
         assert [each.arguments for each in subject.counterpart.seen()] == [ARGUMENTS]
+
+    async def test_arguments_that_two_parsers_read_differently_do_not_arrive(self, subject: Subject) -> None:
+        result = await subject.call(do="echo", value="ends here\u0000 or not")
+
+        assert result.error is not None
+        assert result.error.kind == "invalid_arguments"
+        assert subject.counterpart.seen() == []
 
     async def test_the_idempotency_key_reaches_the_tool_and_is_the_same_again(self, subject: Subject) -> None:
         first = await subject.call(3, do="key")
