@@ -2,14 +2,19 @@
 
 Policies, roles, permissions, conditions, budgets and delegation are made up from a seed; then a real tool is called
 through every way in. It writes a line into a file when it acts. A case that fails is named by its seed:
-`FOLIOT_CHAOS_SEED=n` plays that one alone; `FOLIOT_CHAOS=1` plays new ones.
+`FOLIOT_CHAOS_SEED=n` plays that one alone; `FOLIOT_CHAOS=1` plays new ones. Ways that need a client or a server of
+their own are played with fewer seeds, and numbered in the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
+import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,18 +24,31 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from mcp import Client
 
 from foliot.errors import Denied
 from foliot.kernel import events as e
+from foliot.kernel.identity import Identity
+from foliot.offering import Asker
 from foliot.resources.references import Origin
 from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
 from foliot.server.access.auth import ANONYMOUS, Anonymous
 from foliot.server.app import create_app
 from foliot.settings import load_settings
+from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.base import Delete, Filter, Key, Put
 from foliot.store.placement import Offer
+from foliot.tools.serving.callers import CallerEntry, new_callers
+from foliot.tools.serving.signing import Signer
 from foliot.work.base import Command
+from foliot.work.triggers.declared_webhook import read_webhook
+from foliot.work.triggers.schedules import Scheduler
+from foliot.work.triggers.signatures import sign
+from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
+from tests.server.mcp.conftest import served
+from tests.tools.serving.bus import linked, settled, until
+from tests.tools.serving.bus import served as serving
 
 RULES = ("AgentPolicy", "ToolPermission", "AgentRole", "Budget")
 ACTED: list[Path] = []
@@ -65,10 +83,12 @@ class Case:
 
 
 class Play:
-    def __init__(self, runtime: Runtime, http: httpx.AsyncClient, acted: Path) -> None:
+    def __init__(self, runtime: Runtime, http: httpx.AsyncClient, acted: Path, url: str = "") -> None:
+        """`url` is where the server can be reached by clients of their own."""
         self.runtime = runtime
         self.http = http
         self.acted = acted
+        self.url = url
 
     # --- what is declared ----------------------------------------------------------------------------------------
 
@@ -196,6 +216,24 @@ class Play:
         if any(isinstance(fact, e.ApprovalRequested) for fact in facts):
             return Happened("ask")
         return Happened("deny", next(filter(None, map(_rule_of, facts)), ""))
+
+    async def judged(self, caller: Asker, arguments: dict[str, Any]) -> Happened:
+        """What `tools test` says of a call from outside of runs."""
+        judgement = await self.runtime.tools.test("pay", arguments, caller)
+        return Happened(judgement.outcome, judgement.decided.rule if judgement.outcome == "deny" else "")
+
+    async def recorded(self, call: Awaitable[Any]) -> Happened:
+        """What became of a call from outside of runs, by the audit log."""
+        log, lines = SqlAuditLog(self.runtime.tasking.database), self.lines()
+        head = await log.head()
+        await call
+        await self.runtime.audit.flush()
+        begun = [each for each in await log.find(AuditFilter(tool="pay")) if head is None or each.seq > head.seq]
+        assert begun, "every call is recorded"
+        first = begun[-1].body
+        outcome = {"admitted": "allow", "parked": "ask", "refused": "deny"}[first["moment"]]
+        assert (self.lines() > lines) == (outcome == "allow"), first
+        return Happened(outcome, first["decision"].get("rule", ""))
 
     def lines(self) -> int:
         return len(self.acted.read_text().splitlines())
@@ -337,15 +375,99 @@ async def person(play: Play, case: Case) -> tuple[Happened, Happened]:
     return Happened(said["outcome"], rule), Happened(outcome, error.get("details", {}).get("rule", ""))
 
 
+async def webhook(play: Play, case: Case) -> tuple[Happened, Happened]:
+    """A delivery that its sender has signed."""
+    secret, made = "whsec_" + base64.b64encode(b"correct-horse-battery-staple").decode(), list[str]()
+    hook = {"metadata": {"name": "hook"}, "spec": {"stringData": {"value": secret}}}
+    answer = await play.http.post("/v1/secrets", json=hook)
+    assert answer.is_success, answer.text
+    auth = {"profile": "generic", "secret_ref": "hook"}
+    await play.declare("TaskWebhook", "orders", {"task_ref": "nightly", "auth": auth})
+    document = await play.runtime.resources.get(Key("TaskWebhook", "default", "orders"))
+    endpoints = WebhookEndpoints(play.runtime.tasking.database, play.runtime.resources)
+    path = (await endpoints.ensure(document))["status"]["endpointPath"]
+
+    async def deliver() -> None:
+        event = f"evt-{case.number}-{secrets.token_hex(6)}"
+        body = json.dumps({"id": event, "event_id": event}).encode()
+        headers = sign(read_webhook(document).scheme, secret.encode(), body, now=time.time(), event_id=event)
+        answer = await play.http.post(path, content=body, headers=headers)
+        if answer.status_code != 202:
+            status = (await play.runtime.resources.get(Key("TaskWebhook", "default", "orders")))["status"]
+            raise Denied("refused", rule=_rule_in(json.dumps(status)))
+        made.append(answer.json()["task"])
+        await play.work()
+
+    done = await play.happened(deliver())
+    under = {"task": made[0]} if made else {"template": "nightly"}
+    return await play.explained("worker", "pay", {"amount": case.amount}, **under), done
+
+
+async def slot(play: Play, case: Case) -> tuple[Happened, Happened]:
+    """A task that the scheduler makes when its time has come."""
+    name, tasking, now = f"every-{case.number}-{secrets.token_hex(3)}", play.runtime.tasking, time.time()
+    made: list[str] = []
+    scheduler = Scheduler(tasking.database, play.runtime.resources, tasking.tasks, clock=lambda: now)
+    await play.declare("TaskSchedule", name, {"task_ref": "nightly", "schedule": "* * * * *"})
+
+    async def fire() -> None:
+        await scheduler.tick(now)  # the last slot before it was declared is still in time
+        status = (await play.runtime.resources.get(Key("TaskSchedule", "default", name)))["status"]
+        if error := status.get("lastError"):
+            raise Denied("refused", rule=_rule_in(error))
+        made.append(status["lastTriggeredTask"])
+        await play.work()
+
+    done = await play.happened(fire())
+    await play.runtime.resources.write([Delete(Key("TaskSchedule", "default", name))])
+    under = {"task": made[0]} if made else {"template": "nightly"}
+    return await play.explained("worker", "pay", {"amount": case.amount}, **under), done
+
+
+async def mcp_agent(play: Play, case: Case) -> tuple[Happened, Happened]:
+    """An agent that a client of MCP calls."""
+
+    async def call() -> None:
+        runs = len(await play.runtime.runs.journal.list(limit=1000))
+        async with Client(f"{play.url}/mcp") as client:
+            result = await client.call_tool("agent-worker", {"message": "go"})
+        if result.is_error and len(await play.runtime.runs.journal.list(limit=1000)) == runs:
+            raise Denied("refused", rule=_rule_in(str(result.content)))
+
+    said = await play.explained("worker", "pay", {"amount": case.amount}, user=HTTP_USER, via="mcp")
+    return said, await play.happened(call())
+
+
+async def mcp_tool(play: Play, case: Case) -> tuple[Happened, Happened]:
+    """A tool that a client of MCP calls."""
+
+    async def call() -> None:
+        async with Client(f"{play.url}/mcp") as client:
+            await client.call_tool("pay", {"amount": case.amount})
+
+    said = await play.judged(Asker(identity=Identity(HTTP_USER, via="mcp")), {"amount": case.amount})
+    return said, await play.recorded(call())
+
+
+def _rule_in(text: str) -> str:
+    found = re.search(r"(?:AgentPolicy|ToolPermission|Budget)/[\w-]+", text)
+    return found[0] if found else ""
+
+
 WAYS: tuple[Way, ...] = (python, http_run, openai, task, system, template, schedule, child, person)
 
 
-def cases() -> list[int]:
+# Each of these begins a client, a server or a scheduler.
+DEAR_WAYS: tuple[Way, ...] = (webhook, slot, mcp_agent, mcp_tool)
+
+
+def cases(ways: int = len(WAYS), each: int = 6) -> list[int]:
+    """Seeds, so many for each of the ways; the way is the rest of the division by how many there are."""
     if seed := os.environ.get("FOLIOT_CHAOS_SEED"):
         return [int(seed)]
     if os.environ.get("FOLIOT_CHAOS"):
-        return [secrets.randbelow(2**31) for _ in range(400)]
-    return list(range(54))
+        return [secrets.randbelow(2**31) for _ in range(ways * 44)]
+    return list(range(ways * each))
 
 
 @asynccontextmanager
@@ -357,23 +479,75 @@ async def played(folder: Path) -> AsyncIterator[Play]:
     async with Runtime(settings=settings) as runtime:
         app = create_app(runtime, settings=settings, auth=Anonymous())
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http:
-            yield Play(runtime, http, acted)
+        async with (
+            served(app) as url,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http,
+        ):
+            yield Play(runtime, http, acted, url)
+
+
+async def compare(play: Play, ways: tuple[Way, ...], seeds: list[int]) -> None:
+    outcomes: set[str] = set()
+    wrong: list[str] = []
+    for number, seed in enumerate(seeds):
+        chance = Random(seed)
+        case = Case(number, chance.choice([3, 501]), chance.choice(["", "ann", "bob"]))
+        await play.make(chance, case)
+        way = ways[seed % len(ways)]
+        said, done = await way(play, case)
+        outcomes.add(done.outcome)
+        if said != done:
+            wrong.append(f"FOLIOT_CHAOS_SEED={seed} ({way.__name__}): explained {said}, happened {done}")
+    assert not wrong, "\n".join(wrong)
+    assert len(outcomes) == 3 or len(seeds) == 1, f"the cases are too much alike: {outcomes}"
 
 
 @pytest.mark.timeout(600)
 async def test_what_is_explained_is_what_happens(tmp_path: Path) -> None:
-    outcomes: set[str] = set()
-    wrong: list[str] = []
     async with played(tmp_path) as play:
-        for number, seed in enumerate(cases()):
-            chance = Random(seed)
-            case = Case(number, chance.choice([3, 501]), chance.choice(["", "ann", "bob"]))
-            await play.make(chance, case)
-            way = WAYS[seed % len(WAYS)]
-            said, done = await way(play, case)
-            outcomes.add(done.outcome)
-            if said != done:
-                wrong.append(f"FOLIOT_CHAOS_SEED={seed} ({way.__name__}): explained {said}, happened {done}")
-    assert not wrong, "\n".join(wrong)
-    assert len(outcomes) == 3 or len(cases()) == 1, f"the cases are too much alike: {outcomes}"
+        await compare(play, WAYS, cases())
+
+
+@pytest.mark.timeout(600)
+async def test_what_is_explained_is_what_happens_to_deliveries_slots_and_clients_of_mcp(tmp_path: Path) -> None:
+    async with played(tmp_path) as play:
+        await compare(play, DEAR_WAYS, cases(len(DEAR_WAYS)))
+
+
+@pytest.mark.timeout(600)
+async def test_what_is_explained_is_what_happens_to_signed_calls_over_nats(tmp_path: Path, nats_url: str) -> None:
+    """Tools served as `foliot tools serve` does, to a caller whom the operator lets call as the agent."""
+    key = secrets.token_bytes(32)
+    signer, subject = Signer("desk", key), "tool.execute.pay"
+    async with played(tmp_path) as play, linked(nats_url) as link:
+
+        async def nats(play: Play, case: Case) -> tuple[Happened, Happened]:
+            user, id = case.user or "desk", secrets.token_hex(8)
+            entry = CallerEntry(key=base64.b64encode(key).decode(), user=user, agent="worker")
+            document = await play.runtime.resources.get(Key("Tool", "default", "pay"))
+            tools, client = play.runtime.tools.served([document], "default"), await link.client()
+            heard: list[Any] = []
+
+            async def hear(message: Any) -> None:
+                heard.append(message)
+
+            async def call() -> None:
+                payload = {"id": id, "name": "pay", "arguments": {"amount": case.amount}, "request_id": "r"}
+                kind = {"domain": "agentic", "category": "tool_call", "version": "v1"}
+                payload |= {"execution_id": f"e-{id}", "call_ordinal": 1}
+                data = json.dumps({"id": "m", "type": kind, "meta": {}, "payload": payload}).encode()
+                await (await link.jetstream()).publish(subject, data, headers=signer.sign("call", subject, data))
+                await until(lambda: bool(heard))
+
+            subscription = await client.subscribe(f"tool.result.{id}", cb=hear)
+            await settled(client)
+            said = await play.judged(
+                Asker(agent="worker", identity=Identity(user, via="nats")), {"amount": case.amount}
+            )
+            rights = play.runtime.tools.rights_of
+            async with serving(link, pipeline=tools, callers=new_callers({"desk": entry}), agents=rights):
+                done = await play.recorded(call())
+            await subscription.unsubscribe()
+            return said, done
+
+        await compare(play, (nats,), cases(1, each=24))

@@ -11,6 +11,7 @@ from typing import Any
 from foliot.tools.base import Caller, Invocation, Tool
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.serving.callers import CallerEntry, Callers, new_callers
+from foliot.tools.serving.handling import AgentLookup
 from foliot.tools.serving.link import NatsLink, ensure_stream
 from foliot.tools.serving.server import ServerConfig, ToolServer
 
@@ -33,9 +34,15 @@ ANYBODY = new_callers({"anybody": CallerEntry(anonymous=True)})
 
 @asynccontextmanager
 async def served(
-    link: NatsLink, *tools: Tool, pipeline: Pipeline | None = None, callers: Callers = ANYBODY, **config: Any
+    link: NatsLink,
+    *tools: Tool,
+    pipeline: Pipeline | None = None,
+    callers: Callers = ANYBODY,
+    agents: AgentLookup | None = None,
+    **config: Any,
 ) -> AsyncIterator[ToolServer]:
-    server = ToolServer(pipeline or Pipeline(tools), link, ServerConfig(**{**QUICK, **config}), callers=callers)
+    settings = ServerConfig(**{**QUICK, **config})
+    server = ToolServer(pipeline or Pipeline(tools), link, settings, callers=callers, agents=agents)
     await server.start()
     try:
         yield server
