@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from foliot.engine.ids import is_made
 from foliot.errors import InvalidInput
-from foliot.kernel.identity import NOBODY
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.durations import seconds
 from foliot.resources.references import NAME_RULE, is_name
 from foliot.resources.reserved import check_labels
@@ -23,7 +23,7 @@ LARGEST = 2 * 1024 * 1024
 LONGEST_KEY = 255
 # How stored keys begin that have an owner.
 _OWNED = "by:"
-# What may differ between two requests that are the same: who asked, and how the task is called.
+# What may differ between two requests that are the same: who asked, by which way, and how the task is called.
 _NOT_CONTENT = {
     **dict.fromkeys(("name", "by", "idempotency_key", "trace", "template"), ""),
     "expires_at": None,
@@ -80,7 +80,11 @@ def _problems(command: Command) -> list[str]:
 
 def content_digest(command: Command) -> str:
     """Of what is asked for: two commands with the same one ask for the same thing."""
-    return sha256(_encoder.encode(replace(command, **_NOT_CONTENT))).hexdigest()
+    asked = replace(command, **_NOT_CONTENT)
+    if command.identity.by:
+        # Whoever acts for others asks for something else when it is for somebody else.
+        asked = replace(asked, identity=Identity(command.identity.user))
+    return sha256(_encoder.encode(asked)).hexdigest()
 
 
 def encode_command(command: Command) -> str:

@@ -41,7 +41,7 @@ async def ann(runtime: Runtime, settings: Settings) -> AsyncIterator[Ann]:
             if made:
                 await tokens.revoke(made[-1], now=1.0)
                 auth.forget()
-            info, secret = await tokens.create("ann", namespaces=("*",), roles=("admin",), now=0.0)
+            info, secret = await tokens.create("ann", namespaces=("*",), roles=("admin", "impersonator"), now=0.0)
             made.append(info.id)
             client = httpx.AsyncClient(
                 transport=httpx.ASGITransport(app),
@@ -102,6 +102,21 @@ async def test_a_task_is_not_found_by_the_key_of_somebody_else(ann: Ann, path: s
     assert (other.status_code, different.status_code) == (201, 201), different.text
     for name in ("a", "b", "c"):
         assert (await third.get(f"/v1/tasks/{name}")).status_code == 200
+
+
+@pytest.mark.parametrize("key", [{}, {"headers": KEYED}])
+async def test_a_key_of_one_who_acts_for_others_is_for_one_of_them(
+    ann: Ann, runtime: Runtime, key: dict[str, Any]
+) -> None:
+    client = await ann()
+    body = {"target_kind": "agent", "target": "desk", "message": "pay", "idempotency_key": "k"}
+
+    first = await client.post("/v1/work/tasks", json={**body, "user": "carl"}, **key)
+    again = await client.post("/v1/work/tasks", json={**body, "user": "carl"}, **key)
+    others = [await client.post("/v1/work/tasks", json={**body, **user}, **key) for user in ({"user": "bob"}, {})]
+
+    assert (first.status_code, again.status_code) == (201, 200), again.text
+    assert [answer.status_code for answer in others] == [409, 409], others[0].text
 
 
 async def test_the_key_of_a_schedule_cannot_be_taken_before_it(ann: Ann, runtime: Runtime) -> None:
