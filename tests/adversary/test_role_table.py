@@ -192,6 +192,18 @@ async def test_who_may_not_have_work_done_does_not_get_to_sign_for_a_webhook(sit
     await site.stored("Secret", "hook", {"stringData": {"value": "mine"}}, by="author and operator")
 
 
+async def test_a_model_without_an_endpoint_is_asked_for_the_operator_alone(site: Site) -> None:
+    await site.stored("ModelEndpoint", "talker", {"provider": "mock", "default_model": "m", "script": [{"say": "hi"}]})
+    await site.stored("Agent", "greeter", {"model_ref": "talker"})
+    begun = {"agent": "greeter", "namespace": SPACE, "input": "hi", "run_id": "run-1"}
+    answer = await site.call("root", "POST", "/v1/work/runs", json=begun, params={"namespace": SPACE})
+    assert answer.status_code in (200, 201), answer.text
+    for who, expected in (("operator", 403), ("author and operator", 403), ("admin", 403), ("root", 200)):
+        order = {"at": 1, "new_id": f"run-{who.replace(' ', '-')}", "model": "mock:x"}
+        answer = await site.call(who, "POST", "/v1/work/runs/run-1/fork", json=order)
+        assert answer.status_code == expected, (who, answer.text)
+
+
 async def test_a_tool_that_a_rule_names_is_not_declared_anew_by_somebody_whom_it_binds(site: Site) -> None:
     await site.stored("Tool", "pay", {**SAMPLES["Tool"], "operation_classes": ["delete"]})
     await site.stored("Tool", "other", SAMPLES["Tool"])

@@ -68,9 +68,6 @@ async def fork_run(services: Services, info: RunInfo, order: ForkOrder, identity
 
     What `also` writes is stored with a new one.
     """
-    if order.model is not None and ":" in order.model:
-        # Nobody declared it: it would be asked with the keys of this process.
-        raise InvalidInput(f"{order.model[:80]!r} does not name a ModelEndpoint", hint="give [namespace/]name of one")
     journal = services.runtime.runs.journal
     try:
         known = await journal.get(order.new_id)
