@@ -58,6 +58,8 @@ async def list_runs(
     phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
     if wrong := [word for word in phases if word not in ALL_PHASES]:
         raise BadParameter(f"there is no run phase {wrong[0]!r}", hint=f"the phases are {', '.join(ALL_PHASES)}")
+    if after and not await _is_seen(services, caller, after):
+        return Json({"items": []})  # as behind a run that there is not, or the place of another's run would be told
     count = limit
     spaces = [namespace] if namespace else caller.namespaces
     found: list[RunInfo] = []
@@ -154,6 +156,13 @@ async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> R
         raise NotFound(HIDDEN) from None
     caller.require(role, info.namespace, missing=HIDDEN)
     return info
+
+
+async def _is_seen(services: Services, caller: Caller, run_id: str) -> bool:
+    try:
+        return caller.sees((await services.runtime.runs.journal.get(run_id)).namespace)
+    except NotFound:
+        return False
 
 
 def _act(services: Services, caller: Caller, request: Request, verb: str, info: RunInfo) -> ActRecord:
