@@ -226,7 +226,7 @@ def twin(id: str) -> str:
 
 async def told(http: httpx.AsyncClient, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
     """Return the status and what was said, of a stream as much as comes with its first event."""
-    sent = {**HEADERS, **headers}
+    sent = {**HEADERS, **headers} | ({} if body is None else {"Content-Type": "application/json"})
     content = None if body is None else json.dumps(body)
     async with asyncio.timeout(WITHIN), http.stream(method, path, content=content, headers=sent) as answer:
         said = ""
@@ -315,8 +315,10 @@ async def check_unknown(both: Both, method: str, first: str, id: str, body: Any 
         status, said = await told(both.mine, method, first.replace("{id}", each), sent, **headers)
         assert MARK not in said, (SEED, method, first, id, said)
         assert status < 500, (SEED, method, first, id, said)
-        # Positions are of the whole installation, which goes on meanwhile.
-        said = re.sub(r'id: \d+|"resourceVersion":"\d+"', "", said if len(each) < 8 else said.replace(each, "…"))
+        # What was asked for is said again, whole or its last part. Positions are of the whole installation, which
+        # goes on meanwhile.
+        echoed = re.compile(f"{re.escape(each)}|{re.escape(each.rpartition('/')[2])}")
+        said = re.sub(r'id: \d+|"resourceVersion":"\d+"', "", said if len(each) < 8 else echoed.sub("…", said))
         answers.append((status, _plain(said, THEIRS)))
     assert answers[0] == answers[1], (SEED, method, first, id)
 
@@ -387,6 +389,25 @@ async def test_ids_of_another_tenant_in_paths_and_bodies_are_as_if_there_were_no
     answer = await both.mine.post("/v1/responses", json=again)
     assert answer.json().get("previous_response_id") is None, "a conversation of this name is another one"
     assert await both.place.theirs() == before
+
+
+async def test_a_session_of_another_tenant_is_not_entered_or_ended(both: Both) -> None:
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
+    opened = await both.theirs.post("/mcp", params={"namespace": THEIRS}, json=hello, headers=HEADERS)
+    session = opened.headers["mcp-session-id"]
+    look = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    version = {"MCP-Protocol-Version": "2025-06-18"}
+    for space in (MINE, THEIRS):
+        for method, body in (("POST", look), ("GET", None), ("DELETE", None)):
+            answers = [
+                await told(both.mine, method, f"/mcp?namespace={space}", body, **version, **{"Mcp-Session-Id": each})
+                for each in (session, twin(session))
+            ]
+            assert answers[0] == answers[1], (method, space)
+            assert answers[0][0] >= 400, (method, space)
+    asked = await told(both.theirs, "POST", f"/mcp?namespace={THEIRS}", look, **version, **{"Mcp-Session-Id": session})
+    assert asked[0] == 200, asked
 
 
 def made(said: str) -> str:
