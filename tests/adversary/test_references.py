@@ -40,7 +40,7 @@ from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
 from foliot.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.base import Delete, Document, Key, Put
+from foliot.store.base import Delete, Document, Key, Put, Revealed
 from foliot.store.documents import encode, key_text
 from foliot.store.resources import SqlResourceStore
 from foliot.store.transaction import Tx, run
@@ -211,7 +211,7 @@ def _watch(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write down which secrets are opened, and which questions reach a model of team-a. Nothing is replaced."""
     reveal, respond = SqlResourceStore.reveal, ScriptedModel.respond
 
-    async def revealing(self: SqlResourceStore, key: Key) -> dict[str, bytes]:
+    async def revealing(self: SqlResourceStore, key: Key) -> Revealed:
         house.revealed.append(key)
         return await reveal(self, key)
 

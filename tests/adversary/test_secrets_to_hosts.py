@@ -20,6 +20,7 @@ from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
 from foliot.settings import load_settings
 from foliot.store.base import DeclaredBy, Put
+from foliot.store.sqlite import SqliteDatabase
 from tests.tools.web_service import Service, serving
 
 MALLORY = DeclaredBy("mallory", operator=False)
@@ -90,6 +91,42 @@ async def test_the_key_of_a_model_goes_where_it_is_bound_to(
         result = await _tried(runtime)
     assert ("sesame-of-the-team" in heard(listener)) == sent, result
     assert bool(listener.requests) == sent
+
+
+@pytest.mark.parametrize("kind", ["ModelEndpoint", "Tool"])
+async def test_a_value_is_never_sent_under_the_hosts_of_another_version(
+    tmp_path: Path, listener: Service, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The secret changes between any two looks at it: bound to the listener without its worth, then the other way."""
+    read = SqliteDatabase.read
+    looks = 0
+
+    async def reading(self: SqliteDatabase, name: str, **given: Any) -> Any:
+        nonlocal looks
+        found = await read(self, name, **given)
+        if name == "resource_get" and "Secret" in given["key"]:
+            looks += 1
+            mine = {"stringData": {"value": "placeholder"}, "hosts": ["127.0.0.1"]}
+            theirs = {"stringData": {"value": "sesame-of-the-team"}, "hosts": ["api.example"]}
+            await runtime.resources.write([Put(normal("Secret", "paid", **(theirs if looks % 2 else mine)))])
+        return found
+
+    async with await opened(tmp_path, allow="127.0.0.1") as runtime:
+        first = normal("Secret", "paid", stringData={"value": "placeholder"}, hosts=["127.0.0.1"])
+        await runtime.resources.write([Put(first), Put(AGENT)], by=OPERATOR)
+        auth = {"secretRef": "paid"}
+        tool = normal("Tool", "spy", type="http", endpoint=listener.url, auth={**auth, "profile": "bearer"})
+        made = endpoint(f"{listener.url}/v1", auth=auth) if kind == "ModelEndpoint" else tool
+        await runtime.resources.write([Put(made)], by=MALLORY)
+        monkeypatch.setattr(SqliteDatabase, "read", reading)
+        for _ in range(4):
+            if kind == "ModelEndpoint":
+                await _tried(runtime)
+            else:
+                await runtime.tools.call("spy", {}, Asker("default"))
+    assert looks > 0
+    assert "placeholder" in heard(listener)
+    assert "sesame" not in heard(listener)
 
 
 async def test_keys_of_the_environment_are_not_for_addresses_of_others(

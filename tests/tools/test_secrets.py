@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from foliot.errors import InvalidInput, NotFound, SecretError, Unavailable
 from foliot.resources.references import Origin, Target, refused
 from foliot.settings import load_settings
-from foliot.store.base import Key, Put
+from foliot.store.base import Key, Put, Revealed
 from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
@@ -21,12 +21,12 @@ from foliot.tools.secrets import EnvironmentSecrets, SecretChain, SecretRef, Sec
 
 
 def store(**sealed: dict[str, bytes]) -> StoreSecrets:
-    async def reveal(namespace: str, name: str) -> Mapping[str, bytes]:
+    async def reveal(namespace: str, name: str) -> Revealed:
         if name == "broken":
             raise SecretError("the key is not the one it was sealed with")
         if namespace != "default" or name not in sealed:
             raise NotFound(f"{namespace}/{name} is not there")
-        return sealed[name]
+        return Revealed(sealed[name])
 
     return StoreSecrets(reveal)
 
@@ -157,7 +157,7 @@ class TestForTools:
 
     async def test_other_failures_are_told_apart(self) -> None:
         class Down:
-            async def resolve(self, ref: SecretRef) -> str:
+            async def resolve(self, ref: SecretRef, hosts: Sequence[str] | None = None) -> str:
                 raise Unavailable("the store does not answer")
 
         with pytest.raises(ToolSecretMissing, match="the store does not answer") as caught:

@@ -23,14 +23,14 @@ from foliot.models.pricing import Pricing
 from foliot.models.registry import default_registry
 from foliot.models.router import UNBOUNDED_OUTPUT, Router, most_hopeful
 from foliot.models.tokens import estimate_request
-from foliot.resources.powers import declared_by_operator, spec_of
+from foliot.resources.powers import declared_by_operator
 from foliot.resources.references import Origin, foreign, qualified, target_of
-from foliot.store.base import Document, Key, ResourceStore
+from foliot.store.base import Document, Key, ResourceStore, Revealed
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
-from foliot.tools.secrets import EnvironmentSecrets, SecretChain, SecretRef, Secrets, StoreSecrets
+from foliot.tools.secrets import EnvironmentSecrets, SecretChain, Secrets, StoreSecrets
 
 # How long an endpoint that was looked up is used without looking again.
 FRESH_FOR = 1.0
@@ -284,19 +284,10 @@ def stored_secrets(
     """Secrets of the store, then of the environment; each value that was looked up is hidden from then on."""
     references = references or References(store)
 
-    async def reveal(namespace: str, name: str) -> Mapping[str, bytes]:
+    async def reveal(namespace: str, name: str) -> Revealed:
         if store is None:
             raise NotFound(f"there is no secret {name!r} without a store")
         return await store.reveal(Key("Secret", namespace, name))
 
-    async def bound(ref: SecretRef) -> Sequence[str]:
-        """A secret of the environment names no hosts."""
-        if store is None:
-            return ()
-        try:
-            return spec_of(await store.get(Key("Secret", ref.namespace, ref.name))).get("hosts", ())
-        except NotFound:
-            return ()
-
     resolvers = SecretChain([StoreSecrets(reveal), EnvironmentSecrets(environ)])
-    return Secrets(resolvers, Masker(), bound=bound, may=references.allow)
+    return Secrets(resolvers, Masker(), may=references.allow)

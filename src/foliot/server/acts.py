@@ -33,6 +33,7 @@ from foliot.store.base import (
     Page,
     Put,
     ResourceStore,
+    Revealed,
     Rotation,
     Written,
 )
@@ -295,7 +296,7 @@ class RecordedStore:
     def revision_at_hand(self) -> int | None:
         return self._store.revision_at_hand()
 
-    async def reveal(self, key: Key) -> dict[str, bytes]:
+    async def reveal(self, key: Key) -> Revealed:
         return await self._store.reveal(key)
 
     async def rotate_key(self) -> Rotation:

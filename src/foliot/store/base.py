@@ -6,7 +6,7 @@ was stored by an older version must stay readable.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -130,6 +130,14 @@ class Written:
     document: Document
 
 
+class Revealed(dict[str, bytes]):
+    """The clear values of a Secret, by key, and the hosts to which this very version of it may be sent."""
+
+    def __init__(self, values: Mapping[str, bytes], hosts: Sequence[str] = ()) -> None:
+        super().__init__(values)
+        self.hosts = tuple(hosts)
+
+
 # More of the same transaction: what it raises undoes the write. It may be run again from its start.
 Also: TypeAlias = Callable[[Sequence[Written]], Tx[None]]
 
@@ -227,8 +235,8 @@ class ResourceStore(Protocol):
         """The newest revision, if somebody has looked in this turn of the event loop. Costs no look."""
         ...
 
-    async def reveal(self, key: Key) -> dict[str, bytes]:
-        """The clear values of a Secret, by key. Raises `NotFound`, `SecretError`."""
+    async def reveal(self, key: Key) -> Revealed:
+        """The clear values of a Secret, by key, with its hosts: of one version. Raises `NotFound`, `SecretError`."""
         ...
 
     async def rotate_key(self) -> Rotation:

@@ -26,6 +26,7 @@ from foliot.store.base import (
     Key,
     Page,
     Put,
+    Revealed,
     Rotation,
     Written,
 )
@@ -161,7 +162,7 @@ class SqlResourceStore:
         self._asking, self._next = self._next, None
         return await self._read_revision()
 
-    async def reveal(self, key: Key) -> dict[str, bytes]:
+    async def reveal(self, key: Key) -> Revealed:
         document = await self._stored(key)
         if key.kind != secrets.KIND:
             raise InvalidInput(f"{key} is not a Secret and has no values to reveal")

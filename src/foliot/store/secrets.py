@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 from foliot.errors import InvalidInput, SecretError
-from foliot.store.base import Document, Filter, Key
+from foliot.store.base import Document, Filter, Key, Revealed
 from foliot.store.documents import decode, encode, key_range
 from foliot.store.transaction import Tx, many, rows, value
 
@@ -111,10 +111,11 @@ def _opens_to(given: bytes, sealed: str, key: Key, name: str, ring: Sealer) -> b
         return False  # its key is lost: storing the value again is the way out, so it must not be refused
 
 
-def reveal(key: Key, document: Document, ring: Sealer) -> dict[str, bytes]:
-    """The clear values. Raises `SecretError`."""
+def reveal(key: Key, document: Document, ring: Sealer) -> Revealed:
+    """The clear values, and where they may be sent. Raises `SecretError`."""
     data = _values(document["spec"].get("data"), key)
-    return {name: ring.open(sealed, context=context(key, name)) for name, sealed in data.items()}
+    opened = {name: ring.open(sealed, context=context(key, name)) for name, sealed in data.items()}
+    return Revealed(opened, document["spec"].get("hosts") or ())
 
 
 def reseal_page(ring: Sealer, after: str, count: int) -> Tx[tuple[str | None, int, int, frozenset[str]]]:

@@ -22,9 +22,7 @@ from foliot.settings import PREFIX, RULES, SECRET_PREFIX
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
 
-Reveal: TypeAlias = Callable[[str, str], Awaitable[Mapping[str, bytes]]]
-
-Bound: TypeAlias = "Callable[[SecretRef], Awaitable[Sequence[str]]]"
+Reveal: TypeAlias = "Callable[[str, str], Awaitable[Opened]]"
 
 DEFAULT_KEY: Final = "value"
 # The key that seals all secrets is a setting whose variable begins like those of secrets: `secretRef: key` must not
@@ -59,9 +57,29 @@ class SecretRef:
         return f"{self.namespace}/{self.name}" + ("" if self.key == DEFAULT_KEY else f":{self.key}")
 
 
+class Opened(Protocol):
+    """One version of a stored secret: its values by key, and the hosts that they may be sent to."""
+
+    @property
+    def hosts(self) -> Sequence[str]: ...
+    def __contains__(self, key: object, /) -> bool: ...
+    def __getitem__(self, key: str, /) -> bytes: ...
+
+
+class NotBound(Exception):
+    """A secret that may not be sent to `host`."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+
 class SecretResolver(Protocol):
-    async def resolve(self, ref: SecretRef) -> str:
-        """The value, never blank. Raises `NotFound` when it is not here, `SecretError` when it cannot be used."""
+    async def resolve(self, ref: SecretRef, hosts: Sequence[str] | None = None) -> str:
+        """The value, never blank. With `hosts`, only if it is bound to all of them, by the very version it is from.
+
+        Raises `NotFound` when it is not here, `SecretError` when it cannot be used, `NotBound`.
+        """
         ...
 
 
@@ -71,8 +89,9 @@ class StoreSecrets:
     def __init__(self, reveal: Reveal) -> None:
         self._reveal = reveal
 
-    async def resolve(self, ref: SecretRef) -> str:
+    async def resolve(self, ref: SecretRef, hosts: Sequence[str] | None = None) -> str:
         values = await self._reveal(ref.namespace, ref.name)
+        _check_bound(hosts, values.hosts)
         if ref.key not in values:
             raise NotFound(f"secret {ref.namespace}/{ref.name} has no key {ref.key!r}")
         try:
@@ -87,7 +106,7 @@ class EnvironmentSecrets:
     A variable for one namespace alone has the namespace and two underscores in front, and wins:
     `FOLIOT_SECRET_TEAM_A__SEARCH_KEY`. Only namespaces of lower-case letters, digits and single hyphens have such
     variables: `team.a` or `Team-A` would read those of `team-a`. `allow`, when given, lists the variables that may be
-    read at all.
+    read at all. No variable is bound to a host; whether there is one is not told to whoever asks for hosts.
     """
 
     def __init__(
@@ -101,7 +120,8 @@ class EnvironmentSecrets:
         self._prefix = prefix
         self._allow = allow
 
-    async def resolve(self, ref: SecretRef) -> str:
+    async def resolve(self, ref: SecretRef, hosts: Sequence[str] | None = None) -> str:
+        _check_bound(hosts, ())
         for variable in self.variables(ref):
             readable = variable not in _SETTINGS and (self._allow is None or variable in self._allow)
             if readable and (value := self._environ.get(variable)) is not None:
@@ -124,11 +144,11 @@ class SecretChain:
     def __init__(self, resolvers: Sequence[SecretResolver | None]) -> None:
         self._resolvers = [resolver for resolver in resolvers if resolver is not None]
 
-    async def resolve(self, ref: SecretRef) -> str:
+    async def resolve(self, ref: SecretRef, hosts: Sequence[str] | None = None) -> str:
         missing = NotFound(f"secret {ref} is not there: nowhere to look for secrets")
         for resolver in self._resolvers:
             try:
-                return await resolver.resolve(ref)
+                return await resolver.resolve(ref, hosts)
             except NotFound as error:
                 missing = error
         raise missing
@@ -137,15 +157,11 @@ class SecretChain:
 class Secrets:
     """The one way to a secret's value for tools: within the caller's namespace, and hidden from then on.
 
-    `may` says whether the secret of another namespace has been granted; without it none has. `bound` gives the hosts
-    that a secret may be sent to.
+    `may` says whether the secret of another namespace has been granted; without it none has.
     """
 
-    def __init__(
-        self, resolver: SecretResolver, masker: Masker, *, may: May | None = None, bound: Bound | None = None
-    ) -> None:
+    def __init__(self, resolver: SecretResolver, masker: Masker, *, may: May | None = None) -> None:
         self._resolver = resolver
-        self._bound = bound
         self._may = may
         self.masker = masker
 
@@ -162,11 +178,13 @@ class Secrets:
             ref = SecretRef.parse(text, namespace)
             if ref.namespace != namespace:
                 await self._cross(Origin(by, namespace), ref)
-            if hosts is not None:
-                await self._check_hosts(ref, whose, hosts)
-            value = await self._resolver.resolve(ref)
-        except ToolSecretMissing:
-            raise
+            value = await self._resolver.resolve(ref, hosts)
+        except NotBound as error:
+            raise ToolSecretMissing(
+                f"the secret{whose} is not bound to the host {error.host!r}, and is not sent there",
+                hint="add the host to spec.hosts of the Secret, or have the operator declare what sends it",
+                cause="not_bound",
+            ) from None
         except NotFound:
             raise ToolSecretMissing(
                 f"secret {text!r}{whose} is not there",
@@ -180,15 +198,6 @@ class Secrets:
             ) from None
         self.masker.add(value)
         return value
-
-    async def _check_hosts(self, ref: SecretRef, whose: str, hosts: Sequence[str]) -> None:
-        host = unbound(hosts, await self._bound(ref) if self._bound is not None else ())
-        if host is not None:
-            raise ToolSecretMissing(
-                f"the secret{whose} is not bound to the host {host!r}, and is not sent there",
-                hint="add the host to spec.hosts of the Secret, or have the operator declare what sends it",
-                cause="not_bound",
-            )
 
     async def _cross(self, origin: Origin, ref: SecretRef) -> None:
         """Raises `Denied`."""
@@ -212,6 +221,12 @@ def unbound(targets: Sequence[str], hosts: Sequence[str]) -> str | None:
 
     bound = Hosts(hosts)
     return next((host for host in targets if not bound.hold_host(host)), None)
+
+
+def _check_bound(targets: Sequence[str] | None, hosts: Sequence[str]) -> None:
+    """Raises `NotBound`."""
+    if targets is not None and (host := unbound(targets, hosts)) is not None:
+        raise NotBound(host)
 
 
 def _usable(value: str, what: str) -> str:
