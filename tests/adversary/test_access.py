@@ -387,6 +387,21 @@ async def test_a_token_can_do_no_more_than_the_account_that_made_it_now_may(peop
     assert (await token.get("/v1/agents/x", params={"namespace": "team-b"})).status_code == 404
 
 
+async def test_a_role_that_no_other_includes_is_given_only_by_its_holders_and_the_operator(people: People) -> None:
+    root = await people.root()
+    ada = await people.account(root, "ada", everywhere=["admin"])
+    bob = await people.account(root, "bob", team_a=["admin", "impersonator"])
+    local = people.client(await people.token(root, "local", "admin", spaces=("team-a",)))
+    wanted = {"roles": ["impersonator", "operator"], "namespaces": ["team-a"]}
+
+    for admin in (ada, local):
+        refused = await admin.post("/v1/tokens", json={"name": "proxy", **wanted})
+        assert refused.status_code == 403, refused.text
+        assert "impersonator" in refused.text
+    assert (await root.post("/v1/tokens", json={"name": "by-root", **wanted})).status_code == 201
+    assert (await bob.post("/v1/tokens", json={"name": "by-bob", **wanted})).status_code == 201
+
+
 async def test_a_session_does_not_become_its_account_without_the_password(people: People) -> None:
     root = await people.root()
     ada = await people.account(root, "ada", everywhere=["admin"])

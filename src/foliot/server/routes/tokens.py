@@ -8,6 +8,7 @@ names elsewhere.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import Path
@@ -15,11 +16,11 @@ from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import InvalidInput, NotFound
+from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.resources.durations import seconds
 from foliot.server.access.auth import TokenAuth
 from foliot.server.access.guard import new_router
-from foliot.server.access.identity import EVERYWHERE, Caller
+from foliot.server.access.identity import EVERYWHERE, NAMED_ONLY, Caller
 from foliot.server.access.login_acts import tell
 from foliot.server.access.rights import asked_role, asked_space
 from foliot.server.bodies import form
@@ -59,6 +60,7 @@ async def create_token(request: Request, services: ServicesDep, caller: CallerDe
         raise InvalidInput("a token needs at least one role and one namespace")
     for space in spaces:
         caller.require("admin", space, missing="there is no such namespace, or you are no admin there")
+        _check_named_roles(caller, roles, space)
     now = time.time()
     ends = None if body.expires is None else now + _length(body.expires)
     info, text = await SqlTokens(services.database).create(
@@ -108,6 +110,23 @@ def as_data(info: TokenInfo) -> dict[str, Any]:
         **({"owner": info.owner} if info.owner else {}),
         **{f"{name}At": iso(at) for name, at in times.items() if at is not None},
     }
+
+
+def _check_named_roles(caller: Caller, roles: Sequence[str], space: str) -> None:
+    """Raises `Denied` for a role that no other includes, given by somebody who does not hold it there.
+
+    The operator of the installation gives it to anybody, but not to an own account by way of a token: such a token
+    does no more than the account may.
+    """
+    for role in sorted(NAMED_ONLY.intersection(roles)):
+        if caller.may(role, space) or (caller.may("admin", EVERYWHERE) and not caller.account):
+            continue
+        raise Denied(
+            f"you cannot give the role {role}: you do not hold it in namespace {space!r}",
+            hint="no other role includes it; an admin of all namespaces gives it to an account or by `foliot tokens`",
+            role=role,
+            namespace=space,
+        )
 
 
 def _is_theirs(caller: Caller, info: TokenInfo) -> bool:
