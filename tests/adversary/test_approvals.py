@@ -61,10 +61,11 @@ class House:
         assert document is not None, problems
         await self.write(document)
 
-    async def write(self, document: Document) -> None:
+    async def write(self, document: Document, *, own: bool = False) -> None:
         database = await open_database(str(self.store))
         try:
-            await SqlResourceStore(database, lambda: pytest.fail("no secret is touched")).write([Put(document)])
+            store = SqlResourceStore(database, lambda: pytest.fail("no secret is touched"))
+            await store.write([Put(document, own=own)])
         finally:
             await database.close()
 
@@ -296,11 +297,64 @@ async def test_who_may_decide_is_taken_from_the_journal_and_not_from_the_object(
         name = await home.ask(runtime)
         document = await runtime.approvals.get(name)
         weak = {key: value for key, value in document["spec"].items() if key not in ("required_approvals", "four_eyes")}
-        await home.write({**document, "spec": {**weak, "approvers": ["mallory"]}})
+        await home.write({**document, "spec": {**weak, "approvers": ["mallory"]}}, own=True)
 
+        with pytest.raises(Conflict, match="it was changed"):
+            await runtime.approvals.decide(name, "approve", by="mallory")
         with pytest.raises(Denied):
             await runtime.approvals.decide(name, "approve", by="mallory")
         assert (await runtime.approvals.decide(name, "approve", by="bob")).signal is None
+
+
+FORGED: list[dict[str, Any]] = [
+    {"arguments": {"to": "charity", "amount": 1}},
+    {"arguments": {**PAY, "memo": "harmless"}},
+    {"arguments": {"to": "ada"}},
+    {"arguments": {"to": "***", "amount": "900"}},
+    {"arguments": {"to": "charity ***", "amount": 900}},
+    {"reason": "harmless"},
+    {"tool": "look"},
+    {"asked_by": "nobody"},
+    {"arguments_digest": "sha256:0"},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED, ids=repr)
+async def test_what_is_shown_is_what_the_journal_says(home: House, forged: dict[str, Any]) -> None:
+    """An object that somebody wrote over, as older versions let them, is put right before anybody decides by it."""
+    await home.rule()
+    async with home.open() as runtime:
+        name = await home.ask(runtime)
+        document = await runtime.approvals.get(name)
+        with pytest.raises(Denied, match="asked by a run"):
+            await home.write({**document, "spec": {**document["spec"], **forged}})
+
+        for look in ("decide", "get", "list", "resume"):
+            await home.write({**document, "spec": {**document["spec"], **forged}}, own=True)
+            if look == "decide":
+                with pytest.raises(Conflict, match="it was changed"):
+                    await runtime.approvals.decide(name, "approve", by="bob")
+            elif look == "list":
+                (shown,) = [each async for each in runtime.approvals.list(run="r1")]
+                assert shown["spec"] == document["spec"]
+            elif look == "resume":
+                assert (await runtime.resume("r1", check=False)).phase == "waiting"
+            assert (await runtime.approvals.get(name))["spec"] == document["spec"]
+    assert home.paid == []
+
+
+async def test_a_copy_in_another_namespace_decides_nothing(home: House) -> None:
+    await home.rule()
+    async with home.open() as runtime:
+        document = await runtime.approvals.get(await home.ask(runtime))
+        copy = {**document, "metadata": {"name": document["metadata"]["name"], "namespace": "team-b"}}
+        with pytest.raises(Denied):
+            await home.write(copy)
+        await home.write(copy, own=True)
+
+        with pytest.raises(Conflict, match="is not what run r1 asks"):
+            await runtime.approvals.decide(document["metadata"]["name"], "approve", by="eve", namespace="team-b")
+        assert (await runtime.resume("r1", check=False)).phase == "waiting"
 
 
 async def test_a_status_that_comes_with_a_document_decides_nothing(home: House) -> None:

@@ -57,7 +57,7 @@ BASE: dict[str, dict[str, Any]] = {
     "Tool": {"type": "http", "endpoint": "https://tool.example.com"},
     "Memory": {},
     "McpServer": {"transport": "http", "endpoint": "https://mcp.example.com"},
-    "ToolApproval": {"task_ref": "own", "tool": "pay"},
+    "ToolApproval": {"task_ref": "own", "tool": "pay", "standing": True},
     "TaskSchedule": {"task_ref": "own", "schedule": "@yearly"},
     "TaskWebhook": {"task_ref": "own", "auth": {"secret_ref": "own"}},
 }

@@ -47,7 +47,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "AgentPolicy": {"blocked_tools": ["x"]},
     "AgentRole": {"permissions": ["tool:x:invoke"]},
     "ToolPermission": {"tool_ref": "x"},
-    "ToolApproval": {"tool": "x", "task_ref": "t"},
+    "ToolApproval": {"tool": "x", "standing": True},
     "Budget": {"limit": {"amount": "5"}, "window": "day"},
     "ReferenceGrant": {"from": [{"namespace": "elsewhere"}], "to": [{"kind": "Secret"}]},
     "Task": {"agent": "greeter", "mode": "template"},
@@ -160,6 +160,36 @@ async def test_a_kind_is_declared_by_its_roles_and_by_nobody_else(site: Site, ki
                 gone = await site.call(who, "DELETE", f"{path}/there", params={"namespace": SPACE, **dry})
                 assert gone.status_code == 403, (who, gone.text)
     assert await site.exists(kind, "there")
+
+
+@pytest.mark.parametrize("kind", sorted(UNEDITED))
+async def test_what_is_not_edited_is_not_declared_over_either(site: Site, kind: str) -> None:
+    """A question of a run shows people what they decide about: no way to declare writes it, for nobody."""
+    path, labels = f"/v1/{KINDS[kind].plural}", {"app": "desk"}
+    asked = {"run": "r1", "call_id": "c1", "tool": "pay", "arguments": {"to": "eve"}, "arguments_digest": "sha256:1"}
+    made = document(kind, "there", asked, labels=labels)
+    made["status"] = {"phase": "Pending"}
+    await site.runtime.resources.write([Put(made, own=True), Put(made, only="status")])
+    before = await site.runtime.resources.get(Key(kind, SPACE, "there"))
+    forged = {**asked, "arguments": {"to": "charity"}}
+    there = {"params": {"namespace": SPACE}, "headers": {"If-Match": "*"}}
+    for who in [*CALLERS, "root"]:
+        for spec in (forged, {"tool": "pay", "task_ref": "t"}, {"tool": "pay", "standing": True}):
+            for method, where, more in ways(kind, "there", spec):
+                answer = await site.call(who, method, where, **more)
+                assert answer.status_code == 403, (who, method, where, answer.text)
+            for method, body in (("PUT", document(kind, "there", spec)), ("PATCH", {"spec": spec})):
+                answer = await site.call(who, method, f"{path}/there", json=body, **there)
+                assert answer.status_code in (403, 405), (who, method, answer.text)
+        for method, where, more in ways(kind, "new", forged):
+            answer = await site.call(who, method, where, **more)
+            assert answer.status_code == 403, (who, method, where, answer.text)
+        gone = await site.call(who, "DELETE", f"{path}/there", params={"namespace": SPACE})
+        assert gone.status_code == 403, (who, gone.text)
+        empty = document("Agent", "a", {"model_ref": "m"}, labels=labels)
+        query = {"prune": "app=desk", "namespace": SPACE}
+        await site.call(who, "POST", "/v1/apply", json=empty, params=query)
+    assert await site.runtime.resources.get(Key(kind, SPACE, "there")) == before
 
 
 async def test_prune_takes_the_roles_of_what_it_deletes(site: Site) -> None:

@@ -471,10 +471,13 @@ async def test_an_object_that_was_changed_after_it_was_asked_decides_nothing(des
         async with desk.resources() as store:
             document = await store.get(Key("ToolApproval", "default", name))
             other = {**document["spec"], "arguments_digest": arguments_digest({"to": "eve", "amount": 1})}
-            await store.write([Put({**document, "spec": other})])
+            with pytest.raises(Denied, match="asked by a run"):
+                await store.write([Put({**document, "spec": other})])
+            await store.write([Put({**document, "spec": other}, own=True)])
         with pytest.raises(Conflict, match="it was changed"):
             await runtime.answer(name, "approve", by="ann")
         assert desk.ledger == []
+        assert (await runtime.approvals.get(name))["spec"] == document["spec"]
 
 
 class NeverBelieves:

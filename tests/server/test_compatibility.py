@@ -34,7 +34,7 @@ TABLE = {
     "agent-policies": Row("AgentPolicy", {"max_tokens_per_run": 5000, "target_tasks": ["nothing"]}),
     "agent-roles": Row("AgentRole", {"permissions": ["tool:x:invoke"]}, status=False),
     "tool-permissions": Row("ToolPermission", {"tool_ref": "lookup"}, status=False),
-    "tool-approvals": Row("ToolApproval", {"task_ref": "greet", "tool": "lookup"}, put=False, status=False),
+    "tool-approvals": Row("ToolApproval", {"tool": "lookup", "standing": True}, put=False, status=False),
     "tasks": Row("Task", {"agent": "greeter", "mode": "template"}),
     "task-schedules": Row("TaskSchedule", {"task_ref": "form", "schedule": "0 9 * * 1"}),
     "task-webhooks": Row("TaskWebhook", {"task_ref": "form", "auth": {"secret_ref": "hook"}}),

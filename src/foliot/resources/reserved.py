@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from foliot.errors import InvalidInput
+from foliot.errors import Denied, InvalidInput
 
 PREFIXES: Final = ("foliot.dev/", "openai.com/")
 OWN: Final = "foliot.dev/"
@@ -36,6 +36,27 @@ STEERING: Final[Mapping[str, str]] = {
     "ToolApproval": "whether a call was approved",
     "Worker": "who may be given work",
 }
+
+
+def check_asked(kind: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, which: str) -> None:
+    """Raises `Denied` when somebody writes a question: a ToolApproval that is no standing grant, by its spec.
+
+    People decide by what it shows, so a run alone asks, by its journal.
+    """
+    if kind == "ToolApproval" and any(spec is not None and not spec.get("standing") for spec in (before, after)):
+        raise Denied(
+            f"{which}: a question is asked by a run, and by nobody else",
+            hint="`foliot approvals approve` or `deny` decides it; `foliot approvals grant` approves in advance",
+        )
+
+
+def check_answered(kind: str, stored: Mapping[str, Any], now: str, which: str) -> None:
+    """Raises `Denied` when somebody deletes a question that waits: its votes would be lost. `now` is a stamp."""
+    spec, status = stored["spec"], stored["status"]
+    if kind != "ToolApproval" or spec.get("standing") or not spec.get("run") or status.get("phase") != "Pending":
+        return
+    if now < (status.get("expires_at") or "9"):
+        raise Denied(f"{which} waits for a decision", hint="`foliot approvals deny` refuses the call")
 
 
 def is_reserved(name: str) -> bool:

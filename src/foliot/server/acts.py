@@ -19,6 +19,7 @@ from foliot.catalog.plan import find, list_all
 from foliot.engine.references import check_declared
 from foliot.errors import Denied, FoliotError, InvalidInput, Unavailable
 from foliot.resources.powers import LOOKED_AT, RULE_KINDS, needs, needs_around, spec_of, value_at
+from foliot.resources.reserved import check_asked
 from foliot.runtime import Runtime
 from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller, role_named
 from foliot.store.audit import AuditRecord, append_records
@@ -255,6 +256,8 @@ class RecordedStore:
                 where = f"{need.field} of {key.kind}/{key.name}: " if need.field else ""
                 why = f" when {need.when}" if need.when else ""
                 raise Denied(f"{where}{denied.message}{why}", hint=denied.hint, **denied.details) from None
+        if after is not None and (before is None or spec_of(before) != spec_of(after)):
+            check_asked(key.kind, None if before is None else spec_of(before), spec_of(after), str(key))
         lifted = {
             need.field: [value_at(before, path), value_at(after, path)]
             for need in needed

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.resources.reserved import keep_reserved
+from foliot.resources.reserved import check_answered, check_asked, keep_reserved
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, Written
 from foliot.store.documents import SYSTEM_METADATA, decode, encode, key_text, labels_of, same
 from foliot.store.secrets import KIND as SECRET
@@ -111,6 +111,8 @@ class _Batch:
         if stored is None:
             key = each.key
             return Written("unchanged", {"kind": key.kind, "metadata": {"name": key.name, "namespace": key.namespace}})
+        if self.by is not THE_PROCESS:
+            check_answered(each.key.kind, stored.document, self.now, str(each.key))
         del self.after[each.text]
         return self._changed("deleted", each, stored.version, stored.document)
 
@@ -125,6 +127,9 @@ class _Batch:
         if not change.own and self.by is not THE_PROCESS:
             before = stored.document["metadata"] if stored is not None else None
             document["metadata"] = keep_reserved(document["metadata"], before, str(each.key))
+        spec_before = stored.document["spec"] if stored is not None else None
+        if not change.own and not same(document["spec"], spec_before):
+            check_asked(each.key.kind, spec_before, document["spec"], str(each.key))
         if stored is None:
             system = {"uid": uid, "generation": 1, "createdAt": self.now, "declaredBy": self._declarer()}
             return self._keep(each, "created", 0, document, system)

@@ -33,6 +33,23 @@ def shown(arguments: Mapping[str, Any], masker: Masker | None = None, *, longest
     return masker.mask_value(seen) if masker is not None else seen
 
 
+def shows(seen: Any, original: Any) -> bool:
+    """Whether `seen` is what `shown` makes of the original, whichever secrets were known at the time."""
+    if isinstance(seen, str) and (MASK in seen or seen == "…"):
+        if not isinstance(original, str):
+            return seen in (MASK, "…")
+        return re.fullmatch(".*".join(map(re.escape, seen.split(MASK))), original, re.DOTALL) is not None
+    if isinstance(seen, str) and isinstance(original, str) and (cut := CUT.search(seen)):
+        return seen == original or (len(original) > cut.start() and original.startswith(seen[: cut.start()]))
+    parts, real = _object(seen), _object(original)
+    if parts is not None and real is not None:
+        return parts.keys() == real.keys() and all(shows(item, real[name]) for name, item in parts.items())
+    rows, kept = _array(seen), _array(original)
+    if rows is not None and kept is not None:
+        return len(rows) == len(kept) and all(shows(*pair) for pair in zip(rows, kept, strict=True))
+    return type(seen) is type(original) and bool(seen == original)
+
+
 def restored(edited: dict[str, Any], seen: Mapping[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
     """The edited arguments, with what was hidden in `seen` taken from the original where it was left as it was shown.
 

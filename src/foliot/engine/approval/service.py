@@ -29,7 +29,7 @@ from foliot.engine.approval.documents import (
 )
 from foliot.engine.approval.grants import give_standing, revoke_standing
 from foliot.engine.approval.recording import DecisionLog, DecisionRecord
-from foliot.engine.approval.redaction import restored, shown
+from foliot.engine.approval.redaction import restored, shown, shows
 from foliot.engine.base import Clock
 from foliot.engine.loading import load_run
 from foliot.engine.signals import signal
@@ -46,6 +46,9 @@ Decision: TypeAlias = Literal["approve", "deny", "edit"]
 TRIES = 20
 MOST_WAITING = 1000
 MOST_PROBLEMS = 5
+MOST_BELIEVED = 10_000
+# What a question says that is not told by the journal: how long it stands, and what its tool is declared to do.
+_BESIDE = ("ttl", "operation_class")
 
 
 class Decided(Struct, frozen=True):
@@ -80,6 +83,8 @@ class ApprovalService:
         self._store = store
         self._journal = journal
         self._clock = clock
+        # Objects, by uid and generation, that were seen to say what the journal says.
+        self._believed: set[tuple[str, int]] = set()
 
     # --- what the engine says ------------------------------------------------------------------------------------
 
@@ -95,7 +100,8 @@ class ApprovalService:
         try:
             await self._store.write(creation(document))
         except Conflict:
-            await self._check_same(document)
+            # Ids are made from what they are bound to: what is there is about this call, or somebody put it there.
+            await self._by_journal(await self._store.get(key_of(state.spec.namespace, asked.approval_id)), state, call)
 
     async def withdraw(self, namespace: str, name: str, why: str) -> None:
         """The call waits no longer: nothing is left to decide. What was decided stays decided."""
@@ -123,7 +129,9 @@ class ApprovalService:
                 await self.ask(state, asked, (classes or {}).get(call.name, ()))
                 continue
             decided = answer_of(document, await self._edited(document))
-            if decided is not None and _is_about(document, state, call):
+            if decided is None:
+                await self._by_journal(document, state, call)
+            elif _is_about(document, state, call):
                 told.append(self._signal(state.run_id, decided))
         return told
 
@@ -144,7 +152,52 @@ class ApprovalService:
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
         """One approval, with its phase as of now. Raises `NotFound`."""
-        return self._as_of_now(await self._store.get(key_of(namespace, name)))
+        return self._as_of_now(await self.as_asked(await self._store.get(key_of(namespace, name))))
+
+    async def as_asked(self, document: Document) -> Document:
+        """A stored approval as it is shown: a question that waits says what the journal of its run says.
+
+        Foliot alone writes questions; one that says something else was written by an older version, which let others.
+        """
+        spec, metadata = document["spec"], document["metadata"]
+        if spec.get("standing") or document["status"].get("phase", "Pending") != "Pending" or not spec.get("run"):
+            return document
+        if (metadata.get("uid"), metadata.get("generation")) in self._believed:
+            return document
+        try:
+            _, state = await load_run(self._journal, spec["run"])
+        except NotFound:
+            return document
+        call = state.call(spec.get("call_id", ""))
+        if call is None or call.phase != "parked" or not _is_of(document, state, call):
+            return document
+        return await self._by_journal(document, state, call)
+
+    async def _by_journal(self, document: Document, state: State, call: Call) -> Document:
+        """The question as it stands, written anew if the object says something else than the journal."""
+        asked = call.approval
+        assert asked is not None, "a parked call has its question"
+        arguments = parse_object(call.arguments)[0] or {}
+        for _ in range(TRIES):
+            status = document["status"].get("phase", "Pending")
+            spec, metadata = document["spec"], document["metadata"]
+            new = question(state, call, asked, self._clock(), shown(arguments, self._masker))
+            told = {part: value for part, value in spec.items() if part not in ("arguments", *_BESIDE)}
+            wanted = {part: value for part, value in new["spec"].items() if part not in ("arguments", *_BESIDE)}
+            if status != "Pending" or (told == wanted and shows(spec.get("arguments", {}), arguments)):
+                if len(self._believed) >= MOST_BELIEVED:
+                    self._believed.clear()
+                self._believed.add((metadata["uid"], metadata["generation"]))
+                return document
+            new["spec"] |= {part: spec[part] for part in _BESIDE if spec.get(part)}
+            version = metadata["resourceVersion"]
+            try:
+                written = await self._store.write([Put(new, expect=version, own=True), Put(new, only="status")])
+            except Conflict:
+                document = await self._store.get(key_of(metadata["namespace"], name_of(document)))
+                continue
+            document = written[-1].document
+        raise Conflict(f"approval {name_of(document)} changes too often to be read", hint="try again", retryable=True)
 
     async def find(self, word: str, *, namespace: str = "default") -> Document:
         """The approval of this name, or the only one whose name begins so. Raises `NotFound`, `Conflict`."""
@@ -166,7 +219,7 @@ class ApprovalService:
         while True:
             page = await self._store.list(Filter(KIND, namespace, fields=fields), cursor=cursor)
             for document in page.items:
-                yield self._as_of_now(document)
+                yield self._as_of_now(await self.as_asked(document))
             cursor = page.cursor
             if cursor is None:
                 return
@@ -215,7 +268,7 @@ class ApprovalService:
             asked = call.approval
             assert asked is not None, "a parked call has its question"
             check_voter(name, asked, state.identity, by)
-            if digest and digest != current_digest(document):
+            if digest and digest != (document["status"].get("proposed_digest") or asked.digest):
                 raise Conflict(
                     f"the arguments of approval {name} were changed meanwhile",
                     hint=f"`foliot approvals show {name}` shows what is to be decided now",
@@ -332,10 +385,12 @@ class ApprovalService:
             what = f"has ended ({info.phase})" if info.phase in TERMINAL else "no longer waits for it"
             await self.withdraw(document["metadata"]["namespace"], name, f"the run {what}")
             raise Conflict(f"approval {name}: run {info.id} {what}")
-        if not _is_about(document, state, call):
+        if not _is_of(document, state, call):
+            raise Conflict(f"approval {name} is not what run {info.id} asks", hint="it decides nothing; delete it")
+        if await self._by_journal(document, state, call) is not document:
             raise Conflict(
-                f"approval {name} does not match the call that run {info.id} has parked: it was changed",
-                hint="deleting it makes the run ask again when it is resumed",
+                f"approval {name} did not match the call that run {info.id} has parked: it was changed",
+                hint=f"it is put right: `foliot approvals show {name}`, and decide then",
             )
         return state, call
 
@@ -378,13 +433,6 @@ class ApprovalService:
             return None
         return written.document
 
-    async def _check_same(self, document: Document) -> None:
-        """An object of this name is there. It must be about the same call: ids are made from what they are bound to."""
-        stored = await self._store.get(key_of(document["metadata"]["namespace"], name_of(document)))
-        for part in ("run", "call_id", "arguments_digest"):
-            if stored["spec"].get(part) != document["spec"].get(part):
-                raise Conflict(f"approval {name_of(document)} is there already, and is about another call")
-
     def _as_of_now(self, document: Document) -> Document:
         phase = phase_at(document, self._clock())
         return {**document, "status": {**document["status"], "phase": phase}}
@@ -394,7 +442,13 @@ def _is_about(document: Document, state: State, call: Call) -> bool:
     """Whether the stored object is still bound to what the journal asked for."""
     spec, asked = document["spec"], call.approval
     bound = (spec.get("run"), spec.get("call_id"), spec.get("arguments_digest"))
-    return asked is not None and bound == (state.run_id, call.id, asked.digest)
+    return asked is not None and bound == (state.run_id, call.id, asked.digest) and _is_of(document, state, call)
+
+
+def _is_of(document: Document, state: State, call: Call) -> bool:
+    """Whether this is the object that the journal names: by its name, in the namespace of the run."""
+    where = (document["metadata"]["namespace"], name_of(document))
+    return call.approval is not None and where == (state.spec.namespace, call.approval.approval_id)
 
 
 def _seen(document: Document) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.errors import NotFound
 from foliot.resources.reserved import STEERING
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
@@ -68,7 +70,10 @@ async def list_resources(
         return Json(listed(Page([], None, await services.resources.revision())))
     with parameters():
         cursor = continued or await place_of(services.resources, filter, after)
-        return Json(listed(await services.client.list(filter, limit=limit, cursor=cursor)))
+        page = await services.client.list(filter, limit=limit, cursor=cursor)
+    if kind_at(kind).name == APPROVAL:
+        page = replace(page, items=[await services.runtime.approvals.as_asked(each) for each in page.items])
+    return Json(listed(page))
 
 
 @router.post("/v1/{kind}")
@@ -103,6 +108,8 @@ async def get_resource(
 ) -> Response:
     """One resource. Its version is the ETag; with `If-None-Match` it is sent only when it has another one."""
     document = await services.resources.get(Key(kind_at(kind).name, space(namespace), name))
+    if document["kind"] == APPROVAL:
+        document = await services.runtime.approvals.as_asked(document)
     if if_none_match is not None and unquoted(if_none_match) == document["metadata"].get("resourceVersion"):
         return Response(status_code=304, headers={"ETag": etag(document)})
     return resource(document)
