@@ -6,16 +6,24 @@ import base64
 import os
 import random
 import textwrap
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.kernel.messages import Media, ToolResult
+from foliot.tools import masking
+from foliot.tools.base import Caller, Invocation
 from foliot.tools.masking import MASK, Masker
+from foliot.tools.parts import Parts
+from foliot.tools.pipeline import Pipeline
+from foliot.tools.stages.mask import LARGE
 
 SEED = random.SystemRandom().getrandbits(32) if os.environ.get("FOLIOT_CHAOS") else 20261116
 
@@ -57,6 +65,10 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
 }
 
 
+# What stands around the value in these is not a part of it, and stays.
+PADDED = {"a data URL", "base64", "base64 for URLs", "base32", "hex as bytes", "backslash x"}
+
+
 def secrets() -> list[str]:
     chance = random.Random(SEED)
     alphabet = "abcdefghijkXYZ0123456789_-+/=&%<\"'é"
@@ -73,7 +85,22 @@ def test_no_encoding_of_a_value_survives(name: str) -> None:
         core = written[4:-4] if name.startswith(("base64 from", "base32 from")) else written
         assert MASK in masked, (SEED, secret, written)
         assert core not in masked, (SEED, secret, masked)
-        assert masked.startswith("before"), masked
+        assert masked.startswith("before, "), masked
+        assert masked.endswith(" after"), masked
+        if core == written and name not in PADDED:
+            assert masked == f"before, {MASK} after", (SEED, secret, masked)
+
+
+@pytest.mark.parametrize("name", ["percent of every byte", "backslash u", "decimal entities"])
+def test_escapes_around_an_escaped_value_do_not_bring_it_back(name: str) -> None:
+    for secret in secrets():
+        masker = Masker()
+        masker.add(secret)
+        written = ENCODINGS[name](f" {secret} ")
+        masked = masker.mask(f"before{written}after")
+        assert MASK in masked
+        assert ENCODINGS[name](secret[:4]) not in masked, (SEED, secret, masked)
+        assert ENCODINGS[name](secret[-4:]) not in masked, (SEED, secret, masked)
 
 
 @pytest.mark.parametrize("name", ["plain", "hex with colons", "base64 wrapped at 10", "base32", "backslash u"])
@@ -122,18 +149,88 @@ def test_ordinary_text_is_left_as_it_is() -> None:
         assert masker.mask(text) == text
 
 
-def test_the_cost_grows_with_the_text_and_not_faster() -> None:
-    """By steps of the same work, not by a clock on the wall: twice the text costs about twice the time at most."""
+HARMLESS = {
+    "prose": "The quick brown fox jumps over the lazy dog.\n",
+    "JSON": '{"id": 1, "name": "a\\nb \\u00e9"}, ',
+    "URLs": "https://x.example/a%20b?c=%2F&amp;d ",
+    "bytes": "0xde, 0xad, be:ef ",
+}
+
+
+@pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
+def test_where_characters_stand_is_worked_out_only_for_texts_that_hold_a_value(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """It costs a hundred times what the search does, so the search comes first."""
+    worked_out: list[int] = []
+    real = masking._Places
+
+    class Counted(real):
+        def __init__(self, text: str, *rest: Any) -> None:
+            worked_out.append(len(text))
+            super().__init__(text, *rest)
+
+    monkeypatch.setattr(masking, "_Places", Counted)
     masker = Masker()
     masker.add(*(f"secret-number-{number:04d}-{number * 7919:08d}" for number in range(50)))
+    assert masker.mask(text * 500) == text * 500
+    assert not worked_out
+    hidden = ENCODINGS["hex with colons"]("secret-number-0007-00055433")
+    assert MASK in masker.mask(text * 500 + hidden)
+    assert len(worked_out) == 1
 
-    def cost(text: str) -> float:
-        began = time.process_time()
-        masker.mask(text)
-        return time.process_time() - began
 
-    for piece in ("%41", "\\u0041", "&#65;", "de:ad ", "QUJD\n", "aaaa", "\\\\\\\\"):
-        cost(piece * 1000)
-        small = min(cost(piece * 10_000) for _ in range(3))
-        large = min(cost(piece * 80_000) for _ in range(2))
-        assert large < max(small, 0.005) * 40, (piece, small, large)
+def test_words_that_begin_alike_are_not_tried_one_by_one() -> None:
+    """Whatever their number, a unit of a text leads to the places and lengths of words, not to each word."""
+    words = masking._Words(f"secret-number-{number:08d}" for number in range(500))
+    assert max(len(places) for places in words._units.values()) <= 8
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from("ab0xXnrt\\\n> \r\t:.,_-\x85\xa0\u2028éİ%\ud800")))
+def test_a_view_is_the_text_without_what_is_dropped(text: str) -> None:
+    """Views are made in two quick steps. Where their characters stand is read from the patterns, so both must agree."""
+    encoded = masking._WRAPPING.sub("", text).encode("utf-8", "surrogatepass")
+    assert masking._unwrapped(text) == encoded
+    separated = masking._SEPARATORS.sub("", text).encode("utf-8", "surrogatepass")
+    assert masking._unseparated(text) == separated.lower()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text("abé", min_size=1, max_size=20), min_size=1, max_size=6), st.text("abé ", max_size=80))
+def test_words_are_found_as_a_search_for_each_would_find_them(words: list[str], text: str) -> None:
+    """Against the plainest search there is: at each place the longest word, from the left."""
+    expected, at = list[tuple[int, int]](), 0
+    long = [word for word in words if len(word) >= 4]
+    while at < len(text):
+        found = max((len(word) for word in long if text.startswith(word, at)), default=0)
+        if found:
+            expected.append((at, at + found))
+        at += found or 1
+    assert masking._Words(long).find(text) == expected
+
+
+async def test_a_large_result_is_searched_beside_the_event_loop() -> None:
+    threads: list[int] = []
+
+    class Watched(Masker):
+        def mask(self, text: str) -> str:
+            threads.append(threading.get_ident())
+            return super().mask(text)
+
+    masker = Watched()
+    masker.add("sesame-open-9f2c")
+
+    @tool(effect="read")
+    def fetch(times: int) -> str:
+        """Fetch something long."""
+        return "sesame-open-9f2c " + "word " * times
+
+    pipeline = Pipeline([fetch], Parts(masker=masker))
+    for times, beside in ((10, False), (LARGE, True)):
+        threads.clear()
+        call = Invocation("r1", f"c{times}", "fetch", {"times": times}, f"k{times}", Caller("default", "desk"))
+        result = await pipeline.call(call)
+        assert result.text.startswith(MASK)
+        assert threads
+        assert (threading.get_ident() not in threads) == beside

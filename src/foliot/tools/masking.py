@@ -15,11 +15,13 @@ import html
 import json
 import logging
 import re
-from bisect import bisect_left
+import sys
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from os.path import commonprefix
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote, quote_plus
 from weakref import WeakSet
 
@@ -34,6 +36,8 @@ _SHORT: Final = 4
 # A piece of base64 shorter than this is found in ordinary words.
 _SHORTEST_PIECE: Final = 8
 _CAPACITY: Final = 500
+# A word of seven bytes holds a whole unit of four, wherever it stands; one of fifteen holds a unit of eight.
+_SHORTEST_UNITS: Final = 7
 
 _QUOTED: Final = r"(?P<{q}>\\*[\"'])(?:(?!(?P={q}))(?:\\.|[^\\]))*(?:(?P={q}))?"
 _NAMED: Final = (
@@ -60,18 +64,24 @@ _PATTERNS: Final = (
 )
 
 # Characters that programs write in another way, one by one; several percent or \\u escapes in a row are one text.
+# Every form begins with the letter itself, which the search then jumps to.
 _ESCAPES: Final = {
-    "percent": r"(?P<percent>(?:%[0-9A-Fa-f]{2})+)",
+    "percent": r"%[0-9A-Fa-f]{2}(?:%[0-9A-Fa-f]{2})*",
     # No more backslashes than four, or a run of them would be looked at again from each.
-    "backslash": r"(?P<units>(?:\\{1,4}u[0-9A-Fa-f]{4})+)|\\{1,4}x(?P<byte>[0-9A-Fa-f]{2})",
-    "entity": r"(?P<entity>&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});)",
+    "backslash": r"\\\\{0,3}u[0-9A-Fa-f]{4}(?:\\{1,4}u[0-9A-Fa-f]{4})*|\\\\{0,3}x[0-9A-Fa-f]{2}",
+    "entity": r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});",
 }
-_ESCAPE: Final = re.compile("|".join(_ESCAPES.values()))
-# Each alone, and then all: a value may itself hold what looks like an escape of another kind.
-_ESCAPE_VIEWS: Final = (*map(re.compile, _ESCAPES.values()), _ESCAPE)
+_MARKS: Final = {"percent": "%", "backslash": "\\", "entity": "&"}
+_ALONE: Final = {kind: re.compile(form) for kind, form in _ESCAPES.items()}
 # What wraps encoded text: white space, and line breaks that are themselves escaped or quoted ("> " in mail).
 _WRAPPING: Final = re.compile(r"(?:\s|\\{1,4}[nrt]|(?<=\n)>)+")
 _SEPARATORS: Final = re.compile(r"(?:[\s:.,_-]|0[xX]|\\{1,4}[nrtx])+")
+# The same in two steps, the second over bytes, which costs a tenth of a pattern.
+_ODD_SPACE: Final = re.compile(r"[^\S\x00-\x7f]+")
+_WRITTEN_WRAPPING: Final = re.compile(r"\\\\{0,3}[nrt]|>(?<=\n>)")
+_WRITTEN_SEPARATORS: Final = re.compile(r"0[xX]|\\\\{0,3}[nrtx]")
+_SPACE: Final = b" \t\n\v\f\r\x1c\x1d\x1e\x1f"
+_SMALL_LETTERS: Final = bytes(range(256)).lower()
 
 T = TypeVar("T")
 
@@ -82,11 +92,9 @@ class Masker:
     def __init__(self, *, capacity: int = _CAPACITY) -> None:
         self._capacity = capacity
         self._values: OrderedDict[str, None] = OrderedDict()
-        self._pattern: re.Pattern[str] | None = None
-        self._encoded: re.Pattern[str] | None = None
-        self._hex: re.Pattern[str] | None = None
-        self._sorted: list[str] = []
-        self._longest = 0
+        # Which values there are: a new one for every change, so that a thread that reads them cannot hide a change.
+        self._change = object()
+        self._net: tuple[object, _Net] | None = None
         _MASKERS.add(self)
 
     def add(self, *values: str) -> None:
@@ -96,9 +104,9 @@ class Masker:
                 self._values.move_to_end(value)
             elif value.strip():
                 self._values[value] = None
-                self._pattern = None
                 if len(self._values) > self._capacity:
                     self._values.popitem(last=False)
+                self._change = object()
 
     @property
     def knows_none(self) -> bool:
@@ -108,32 +116,26 @@ class Masker:
         """The text without any known value, in whatever encoding. Text without one is returned as it is."""
         if not self._values or not text:
             return text
-        text = (self._pattern or self._compile()).sub(MASK, text)
-        if _ESCAPE.search(text) is not None:
-            for escapes in _ESCAPE_VIEWS:
-                if escapes.search(text) is not None:
-                    text = self._without(text, *_unescaped(text, escapes), self._pattern)
-        for encoded, dropped in ((self._encoded, _WRAPPING), (self._hex, _SEPARATORS)):
-            if encoded is None:
-                continue
-            compact = dropped.sub("", text)
-            if dropped is _SEPARATORS:
-                compact = compact.lower()
-            if encoded.search(compact) is not None:
-                text = self._without(text, compact, _kept(text, dropped), encoded)
+        net = self._known()
+        text = _hidden(text, net.plain.find(text))
+        for escapes in _escape_views(text):
+            view = escapes.sub(_read, text)
+            if spans := net.plain.find(view):
+                text = _hidden(text, _Places(text, escapes, _read).of(spans))
+        for words, dropped, compact in (
+            (net.encoded, _WRAPPING, _unwrapped),
+            (net.hex, _SEPARATORS, _unseparated),
+        ):
+            if words and (spans := words.find_in(view := compact(text))):
+                text = _hidden(text, _Places(text, dropped, _nothing).of(_in_characters(view, spans)))
         return text
 
-    def _without(self, text: str, view: str, places: list[int], pattern: re.Pattern[str] | None) -> str:
-        """The text without what `pattern` finds in a view of it. `places` says where each character stands in it."""
-        assert pattern is not None, "compiled before"
-        pieces, done = list[str](), 0
-        for found in pattern.finditer(view):
-            start, end = places[found.start()], places[found.end()]
-            if start < done or text[start:end] == MASK:
-                continue
-            pieces += (text[done:start], MASK)
-            done = end
-        return "".join((*pieces, text[done:]))
+    def _known(self) -> _Net:
+        """The values as they are looked for, made anew when they have changed."""
+        change = self._change
+        if self._net is None or self._net[0] is not change:
+            self._net = (change, _Net.of(tuple(self._values)))
+        return self._net[1]
 
     def redact(self, text: str) -> str:
         """Like `mask`, and without what looks like a credential; trimmed. For errors and logs."""
@@ -173,12 +175,11 @@ class Masker:
         """Where the end of `text` begins that may be the beginning of a value; its length when there is none."""
         if not self._values:
             return len(text)
-        if self._pattern is None:
-            self._compile()
-        for start in range(max(len(text) - self._longest, 0), len(text)):
+        net = self._known()
+        for start in range(max(len(text) - net.longest, 0), len(text)):
             end = text[start:]
-            place = bisect_left(self._sorted, end)
-            if place < len(self._sorted) and self._sorted[place].startswith(end):
+            place = bisect_left(net.sorted, end)
+            if place < len(net.sorted) and net.sorted[place].startswith(end):
                 return start
         return len(text)
 
@@ -206,22 +207,115 @@ class Masker:
             return items if isinstance(value, list) else tuple(items)
         return value
 
-    def _compile(self) -> re.Pattern[str]:
-        long: set[str] = set()
-        alone: set[str] = set()
-        for value in self._values:
-            for spelling in _spellings(value):
-                (long if len(spelling) >= _SHORT else alone).add(spelling)
-        encoded = {piece for value in self._values for piece in _encodings(value)}
-        self._encoded = re.compile(_any_of(encoded)) if encoded else None
-        hexes = {value.encode("utf-8", "surrogatepass").hex() for value in self._values}
-        self._hex = re.compile(_any_of(whole)) if (whole := {h for h in hexes if len(h) >= 2 * _SHORT}) else None
-        self._sorted = sorted(long | alone)
-        self._longest = max(map(len, self._sorted))
-        forms = [_any_of(long)] if long else []
-        forms += [rf"(?<![^\W_]){re.escape(spelling)}(?![^\W_])" for spelling in sorted(alone, key=len, reverse=True)]
-        self._pattern = re.compile("|".join(forms))
-        return self._pattern
+
+class _Net(NamedTuple):
+    """All spellings of the values, as they are looked for in a text and in views of it."""
+
+    plain: _Words
+    encoded: _Words
+    hex: _Words
+    sorted: list[str]
+    longest: int
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> _Net:
+        spellings = {spelling for value in values for spelling in _spellings(value)} - {""}
+        encoded = {piece for value in values for piece in _encodings(value)}
+        hexes = {value.encode("utf-8", "surrogatepass").hex() for value in values}
+        return cls(
+            _Words(spellings),
+            _Words(encoded),
+            _Words(each for each in hexes if len(each) >= 2 * _SHORT),
+            sorted(spellings),
+            max(map(len, spellings), default=0),
+        )
+
+
+class _Words:
+    """Words that are looked for all at once.
+
+    A text is read in units of four or eight bytes. Wherever a word stands in it, one of the units is one of the first
+    that the word has, from its first byte, its second and so on. So the cost hardly depends on how many words there
+    are, and a unit that belongs to no word costs one look into a dict.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        raws = {word: word.encode("utf-8", "surrogatepass") for word in words}
+        self._words = frozenset(raw for raw in raws.values() if len(raw) >= _SHORTEST_UNITS)
+        wide = all(len(raw) >= 15 for raw in self._words)
+        self._size = 8 if wide else 4
+        # Not the words themselves but where and how long they may be: many begin in the same way.
+        self._units: dict[int, tuple[tuple[int, int], ...]] = {}
+        alike = {len(raw): [((offset, len(raw)),) for offset in range(self._size)] for raw in self._words}
+        for raw in self._words:
+            for offset, place in enumerate(alike[len(raw)]):
+                unit = int.from_bytes(raw[offset : offset + self._size], sys.byteorder)
+                places = self._units.setdefault(unit, place)
+                if place[0] not in places:
+                    self._units[unit] = places + place
+        short = sorted((w for w, raw in raws.items() if len(raw) < _SHORTEST_UNITS), key=len, reverse=True)
+        forms = [re.escape(word) for word in short if len(word) >= _SHORT]
+        forms += [rf"(?<![^\W_]){re.escape(word)}(?![^\W_])" for word in short if len(word) < _SHORT]
+        self._short = re.compile("|".join(forms)) if forms else None
+
+    def __bool__(self) -> bool:
+        return bool(self._words)
+
+    def find(self, text: str) -> list[tuple[int, int]]:
+        """Where words stand in a text, in its characters; where they overlap the first, and of those the longest."""
+        raw = text.encode("utf-8", "surrogatepass")
+        spans = self.find_in(raw)
+        if spans and len(raw) != len(text):
+            spans = _in_characters(raw, spans)
+        if self._short is not None:
+            spans = _apart([*spans, *(found.span() for found in self._short.finditer(text))])
+        return spans
+
+    def find_in(self, raw: bytes) -> list[tuple[int, int]]:
+        """As `find`, in bytes, without the words that are too short for units."""
+        size, known, words = self._size, self._units, self._words
+        units = memoryview(raw)[: len(raw) // size * size].cast("Q" if size == 8 else "I")
+        if not words or known.keys().isdisjoint(units):
+            return []
+        spans: list[tuple[int, int]] = []
+        for number, unit in enumerate(units):
+            if unit in known:
+                for offset, length in known[unit]:
+                    start = number * size - offset
+                    if start >= 0 and raw[start : start + length] in words:
+                        spans.append((start, start + length))
+        return _apart(spans)
+
+
+class _Places:
+    """Where the characters of a view stand in the text that it was made of. Made only once something was found."""
+
+    def __init__(self, text: str, pattern: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> None:
+        self._begins = list[int]()
+        self._spans = list[tuple[int, int, bool]]()
+        at = done = 0
+        for found in pattern.finditer(text):
+            at = self._add(at, found.start() - done, (done, found.start(), False))
+            at = self._add(at, len(read(found)), (*found.span(), True))
+            done = found.end()
+        self._add(at, len(text) - done, (done, len(text), False))
+
+    def of(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The stretches of the text that these stretches of the view come from: escapes as a whole."""
+        return [(self._of(start)[0], self._of(end - 1)[1]) for start, end in spans]
+
+    def _add(self, at: int, length: int, span: tuple[int, int, bool]) -> int:
+        if length:
+            self._begins.append(at)
+            self._spans.append(span)
+        return at + length
+
+    def _of(self, place: int) -> tuple[int, int]:
+        number = bisect_right(self._begins, place) - 1
+        start, end, whole = self._spans[number]
+        if whole:
+            return start, end
+        return start + place - self._begins[number], start + place - self._begins[number] + 1
 
 
 class MaskedStream:
@@ -285,24 +379,6 @@ def _hide(match: re.Match[str]) -> str:
     return f"{groups.get('keep') or ''}{mark}{MASK}{mark}"
 
 
-def _any_of(words: set[str]) -> str:
-    """A pattern of all words, the longest first where one begins another.
-
-    Beginnings that words share are written once: tried one after the other, a thousand words would cost seconds for
-    each megabyte of text.
-    """
-    groups: dict[str, set[str]] = {}
-    for word in words:
-        groups.setdefault(word[:1], set()).add(word)
-    ends = "" in groups
-    forms: list[str] = []
-    for first in sorted(groups.keys() - {""}):
-        prefix = commonprefix(list(groups[first]))  # noqa: RUF071  # of texts, not of paths: by character is meant
-        rests = {word[len(prefix) :] for word in groups[first]}
-        forms.append(re.escape(prefix) + ("" if rests == {""} else _any_of(rests)))
-    return f"(?:{'|'.join(forms)}){'?' if ends else ''}"
-
-
 def _spellings(value: str) -> Iterator[str]:
     """The value as programs write it."""
     raw = value.encode("utf-8", "surrogatepass")
@@ -332,6 +408,8 @@ def _encodings(value: str) -> Iterator[str]:
 
 
 def _base32(raw: bytes) -> Iterator[str]:
+    whole = base64.b32encode(raw).decode()
+    yield from (whole, whole.rstrip("="), whole.lower(), whole.lower().rstrip("="))
     for offset in range(5):
         encoded = base64.b32encode(b"\0" * offset + raw).decode().rstrip("=")
         first, last = -(-offset * 8 // 5), (offset + len(raw)) * 8 // 5
@@ -340,41 +418,79 @@ def _base32(raw: bytes) -> Iterator[str]:
             yield encoded[first:last].lower()
 
 
-def _unescaped(text: str, escapes: re.Pattern[str]) -> tuple[str, list[int]]:
-    """The text with its escapes read, and where each character of that stands in it."""
-    view, places, done = list[str](), list[int](), 0
-    for found in escapes.finditer(text):
-        view.append(text[done : found.start()])
-        places.extend(range(done, found.start()))
-        said = _read_escape(found)
-        view.append(said)
-        places.extend([found.start()] * len(said))
-        done = found.end()
-    view.append(text[done:])
-    places.extend(range(done, len(text) + 1))
-    return "".join(view), places
+def _escape_views(text: str) -> Iterator[re.Pattern[str]]:
+    """How to read the escapes of a text: each kind alone, and then all: a value may itself hold what looks like one."""
+    kinds = [kind for kind, mark in _MARKS.items() if mark in text and _ALONE[kind].search(text) is not None]
+    for kind in kinds:
+        yield _ALONE[kind]
+    if len(kinds) > 1:
+        yield re.compile("|".join(_ESCAPES[kind] for kind in kinds))
 
 
-def _read_escape(found: re.Match[str]) -> str:
-    groups = found.groupdict()
-    if percent := groups.get("percent"):
-        return bytes.fromhex(percent.replace("%", "")).decode("utf-8", "replace")
-    if units := groups.get("units"):
-        pairs = bytes.fromhex(re.sub(r"\\+u", "", units))
-        return pairs.decode("utf-16-be", "replace")
-    if byte := groups.get("byte"):
-        return chr(int(byte, 16))
-    return html.unescape(groups["entity"])
+def _read(found: re.Match[str]) -> str:
+    return _read_escape(found[0])
 
 
-def _kept(text: str, dropped: re.Pattern[str]) -> list[int]:
-    """Where the characters stand that are left of a text when `dropped` is taken out."""
-    places, done = list[int](), 0
-    for found in dropped.finditer(text):
-        places.extend(range(done, found.start()))
-        done = found.end()
-    places.extend(range(done, len(text) + 1))
-    return places
+@lru_cache(maxsize=4096)
+def _read_escape(said: str) -> str:
+    if said[0] == "%":
+        return bytes.fromhex(said.replace("%", "")).decode("utf-8", "replace")
+    if said[0] == "&":
+        return html.unescape(said)
+    if said.lstrip("\\")[0] == "x":
+        return chr(int(said[-2:], 16))
+    return bytes.fromhex(re.sub(r"\\+u", "", said)).decode("utf-16-be", "replace")
+
+
+def _nothing(found: re.Match[str]) -> str:
+    return ""
+
+
+def _unwrapped(text: str) -> bytes:
+    """The text without what `_WRAPPING` finds in it."""
+    if "\\" in text or "\n>" in text:
+        text = _WRITTEN_WRAPPING.sub("", text)
+    return _without_odd_space(text).translate(None, _SPACE)
+
+
+def _unseparated(text: str) -> bytes:
+    """The text without what `_SEPARATORS` finds in it, in small letters."""
+    if "\\" in text or "0x" in text or "0X" in text:
+        text = _WRITTEN_SEPARATORS.sub("", text)
+    return _without_odd_space(text).translate(_SMALL_LETTERS, _SPACE + b":.,_-")
+
+
+def _without_odd_space(text: str) -> bytes:
+    return (text if text.isascii() else _ODD_SPACE.sub("", text)).encode("utf-8", "surrogatepass")
+
+
+def _apart(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches that do not overlap: the one that begins first, and of several the longest."""
+    kept, done = list[tuple[int, int]](), 0
+    for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start >= done:
+            kept.append((start, end))
+            done = end
+    return kept
+
+
+def _in_characters(raw: bytes, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Stretches of a text in UTF-8 that do not overlap, counted in characters."""
+    ends = [end for span in spans for end in span]
+    pieces = (raw[start:end].decode("utf-8", "surrogatepass") for start, end in zip([0, *ends], ends, strict=False))
+    counted = list(accumulate(map(len, pieces)))
+    return list(zip(counted[::2], counted[1::2], strict=True))
+
+
+def _hidden(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """The text with a mask for each stretch. What overlaps, or lies in a mask already, is hidden."""
+    pieces, done = list[str](), 0
+    for start, end in spans:
+        if end <= done or text.find(MASK, max(end - len(MASK), 0), start + len(MASK)) >= 0:
+            continue
+        pieces += (text[done : max(start, done)], MASK)
+        done = end
+    return "".join((*pieces, text[done:])) if pieces else text
 
 
 def _base64(raw: bytes) -> Iterator[str]:

@@ -13,6 +13,7 @@ from foliot.tools.base import OnOutput, ToolError
 from foliot.tools.contract import check_request_id, decode_response, is_envelope, result_of
 from foliot.tools.masking import Masker
 from foliot.tools.outbound.client import Answer
+from foliot.tools.stages.mask import unhurried
 
 _MEDIA: Final = ("image/", "audio/", "video/", "font/", "model/")
 _BINARY: Final = frozenset({"application/pdf", "application/zip", "application/gzip", "application/x-tar"})
@@ -27,10 +28,10 @@ async def plain_value(answer: Answer, masker: Masker, on_output: OnOutput | None
         return masker.mask_value(found)
     body = await answer.read()
     if _is_file(answer.media_type, body):
-        return _media(answer.media_type, body, masker)
+        return await unhurried(len(body), _media, answer.media_type, body, masker)
     if _MARK in body and is_envelope(_json(body)):
-        return masker.mask_value(result_of(decode_response(body)))
-    return masker.mask(_text(body, answer.charset).strip())
+        return await unhurried(len(body), masker.mask_value, result_of(decode_response(body)))
+    return await unhurried(len(body), masker.mask, _text(body, answer.charset).strip())
 
 
 async def contract_value(answer: Answer, masker: Masker, on_output: OnOutput | None, request_id: str) -> Any:
@@ -38,9 +39,10 @@ async def contract_value(answer: Answer, masker: Masker, on_output: OnOutput | N
     if is_stream(answer.media_type):
         found = await read_stream(answer, masker=masker, on_output=on_output, request_id=request_id, contract=True)
         return masker.mask_value(found)
-    response = decode_response(await answer.read())
+    body = await answer.read()
+    response = decode_response(body)
     check_request_id(response, request_id)
-    return masker.mask_value(result_of(response))
+    return await unhurried(len(body), masker.mask_value, result_of(response))
 
 
 def _is_file(media_type: str, body: bytes) -> bool:

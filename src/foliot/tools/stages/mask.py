@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, ParamSpec, Protocol, TypeVar
 
-from foliot.kernel.messages import ToolResult
+from foliot.kernel.messages import Text, ToolResult
 from foliot.tools.base import Invocation, OnOutput
+
+# So many characters are searched in about a millisecond. What is longer would keep everybody else waiting.
+LARGE: Final = 100_000
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Stream(Protocol):
@@ -42,7 +49,13 @@ class Mask:
         return self._masker.knows_none
 
     async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult:
-        return self._masker.mask_result(result)
+        size = sum(len(part.text if isinstance(part, Text) else part.data or "") for part in result.content)
+        return await unhurried(size, self._masker.mask_result, result)
+
+
+async def unhurried(size: int, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """What `work` makes of a text of this size: of a large one beside the event loop."""
+    return work(*given, **named) if size < LARGE else await asyncio.to_thread(work, *given, **named)
 
 
 def masked_output(masker: Masker, heard: OnOutput) -> tuple[OnOutput, Callable[[], None]]:
