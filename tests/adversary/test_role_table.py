@@ -325,6 +325,71 @@ async def test_who_is_bound_by_a_rule_does_not_lift_it(site: Site, kind: str) ->
         assert any(f"spec.{path}" in each.get("lifted", {}) for each in of_it), (path, of_it)
 
 
+# What is there until somebody deletes it, for fields where LIFTED has nothing, or what a Tool is by default.
+DELETED: dict[tuple[str, str], dict[str, Any]] = {
+    (kind, path): {**SAMPLES["ModelEndpoint"], **lifts} if before is None else before
+    for (kind, path), (before, lifts, _) in LIFTED.items()
+}
+# Fields that nobody lifts by deleting: what they gave is gone, and giving it again needs the role again. Of the effect
+# of a Tool rules speak that have a test of their own; nothing goes by `on_unknown` but the tool's own calls.
+UNLIFTED_BY_DELETING = {
+    ("Agent", "allowed_tools"),
+    ("Secret", "hosts"),
+    ("Task", "mode"),
+    ("Tool", "effect"),
+    ("Tool", "on_unknown"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [(kind, field.path) for kind, field in lifting() if (kind, field.path) not in UNLIFTED_BY_DELETING],
+)
+async def test_who_is_bound_by_a_rule_does_not_delete_it_away(site: Site, kind: str, path: str) -> None:
+    await site.stored(kind, "bound", DELETED[kind, path])
+    where = f"/v1/{KINDS[kind].plural}/bound"
+    for dry in ({"dryRun": "All"}, {}):
+        gone = await site.call("author", "DELETE", where, params={"namespace": SPACE, **dry})
+        assert gone.status_code == 403, gone.text
+        assert "spec." in gone.json()["detail"], gone.text  # more than one field may bind
+    labelled = document(kind, "bound", DELETED[kind, path], labels={"app": "desk"})
+    assert (await site.call("root", "POST", "/v1/apply", json=labelled)).status_code == 200
+    other = document("Memory", "other", {}, labels={"app": "desk"})
+    pruned = await site.call(
+        "author", "POST", "/v1/apply", json=other, params={"prune": "app=desk", "namespace": SPACE}
+    )
+    assert pruned.status_code == 403, pruned.text
+    assert await site.exists(kind, "bound")
+    gone = await site.call("admin", "DELETE", where, params={"namespace": SPACE})
+    assert gone.status_code == 204, gone.text
+    records = (await site.call("root", "GET", "/v1/audit", params={"namespace": SPACE})).json()["records"]
+    acts = [each["body"] for each in records if each["body"].get("resource", {}).get("name") == "bound"]
+    (deleted,) = (each["resource"] for each in acts if each["outcome"] == "deleted")
+    assert deleted["lifted"][f"spec.{path}"][1] is None, deleted
+
+
+@pytest.mark.parametrize("policy", [{"read_only": True}, {"allowed_categories": ["harmless"]}])
+async def test_a_tool_that_a_policy_refuses_for_what_it_is_is_not_declared_anew(
+    site: Site, policy: dict[str, Any]
+) -> None:
+    await site.stored("Tool", "refused", SAMPLES["Tool"])
+    await site.stored("Tool", "fine", {**SAMPLES["Tool"], "effect": "read"})
+    await site.stored("AgentPolicy", "p", {**policy, "apply_mode": "global"})
+    gone = await site.call("author", "DELETE", "/v1/tools/refused", params={"namespace": SPACE})
+    assert gone.status_code == 403, gone.text
+    assert "AgentPolicy/p" in gone.text
+    gone = await site.call("author", "DELETE", "/v1/tools/fine", params={"namespace": SPACE})
+    assert gone.status_code == (204 if "read_only" in policy else 403), gone.text
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in lifting()}))
+async def test_what_binds_nobody_is_deleted_by_whoever_declares_it(site: Site, kind: str) -> None:
+    bound = "author and operator"
+    await site.stored(kind, "plain", SAMPLES[kind], by=bound)
+    gone = await site.call(bound, "DELETE", f"/v1/{KINDS[kind].plural}/plain", params={"namespace": SPACE})
+    assert gone.status_code == 204, gone.text
+
+
 async def test_a_rule_that_is_changed_or_deleted_is_recorded_with_what_it_said(site: Site) -> None:
     await site.stored("AgentPolicy", "p", {"blocked_tools": ["pay"]})
     await site.stored("AgentPolicy", "p", {"blocked_tools": ["other"]}, by="admin")

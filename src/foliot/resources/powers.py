@@ -350,18 +350,29 @@ RULE_KINDS: Final = frozenset(
 )
 
 
+# A resource that says nothing of itself: what its fields are when nobody declares them.
+_UNSAID: Final[Mapping[str, Document]] = {
+    "Tool": {
+        "spec": {"category": "uncategorised", "operation_classes": ["read"], "effect": "once", "on_unknown": "ask"}
+    },
+}
+
+
 def needs(before: Document | None, after: Document | None) -> Iterator[Need]:
-    """The roles that a write needs: of `after` over `before`, where None is what was not there or will not be."""
+    """The roles that a write needs: of `after` over `before`, where None is what was not there or will not be.
+
+    To delete is to change into what says nothing: who may not lift a rule cannot delete what has it and declare the
+    same name anew without.
+    """
     document = after or before
     assert document is not None, "a write is about something"
     powers = KIND_POWERS[document["kind"]]
     for role in powers.roles:
         yield Need(role)
-    if after is None:
-        return
+    then = _UNSAID.get(document["kind"], {}) if after is None else after
     for field in powers.fields:
-        if field.lifts is not None and field.lifts(before, after, field.path):
-            yield Need(field.role, f"spec.{field.path}", field.when)
+        if field.lifts is not None and field.lifts(before, then, field.path):
+            yield Need(field.role, f"spec.{field.path}", field.when if after is not None else "it goes with a deletion")
 
 
 # Kinds whose resources in the same namespace say something about a write of another kind.
@@ -375,7 +386,7 @@ def needs_around(before: Document | None, after: Document | None, around: Iterab
     """The roles that a write needs because of what is declared `around` it: resources of the kinds in `LOOKED_AT`.
 
     Who gives the secret of a webhook a value of his own can sign calls, and so has work done. Who deletes a tool that a
-    rule names could declare it again as something that the rule does not mean.
+    rule names, or that a policy refuses for what it is, could declare it again as something that the rule does not mean.
     """
     document = after or before
     assert document is not None, "a write is about something"
@@ -392,6 +403,10 @@ def needs_around(before: Document | None, after: Document | None, around: Iterab
             named += [each for field in ("blocked_tools", "allowed_tools") for each in value_at(rule, field) or ()]
             if name.lower() in (str(each).partition("@")[0].lower() for each in named):
                 yield Need("admin", "", f"{rule['kind']}/{rule['metadata']['name']} names it")
+            elif value_at(rule, "read_only") and value_at(before, "effect") != "read":
+                yield Need("admin", "spec.effect", f"{rule['kind']}/{rule['metadata']['name']} goes by it")
+            elif (listed := value_at(rule, "allowed_categories")) and value_at(before, "category") not in listed:
+                yield Need("admin", "spec.category", f"{rule['kind']}/{rule['metadata']['name']} goes by it")
 
 
 def declared_addresses(document: Document) -> list[tuple[str, str]]:

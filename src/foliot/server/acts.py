@@ -261,7 +261,7 @@ class RecordedStore:
         lifted = {
             need.field: [value_at(before, path), value_at(after, path)]
             for need in needed
-            if (path := need.field.removeprefix("spec.")) not in ("", "data") and after is not None
+            if (path := need.field.removeprefix("spec.")) not in ("", "data")
         }
         if before is not None and key.kind in RULE_KINDS:
             lifted = {"spec": [spec_of(before), None if after is None else spec_of(after)]}
