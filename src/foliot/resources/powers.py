@@ -386,7 +386,7 @@ def needs_around(before: Document | None, after: Document | None, around: Iterab
     """The roles that a write needs because of what is declared `around` it: resources of the kinds in `LOOKED_AT`.
 
     Who gives the secret of a webhook a value of his own can sign calls, and so has work done. Who deletes a tool that a
-    rule names, or that a policy refuses for what it is, could declare it again as something that the rule does not mean.
+    rule names, or that a policy refuses for what it is, could declare it again as something that the rule lets pass.
     """
     document = after or before
     assert document is not None, "a write is about something"
