@@ -7,7 +7,9 @@ The order of the decision, from top to bottom; the first that decides, decides:
 3. A role of the agent does not exist: refused.
 4. No permission speaks of the tool: an agent without roles has the namespace's default access; one with roles needs
    `tool:<tool>:invoke` and `capability:<c>` for each capability of the tool.
-5. Every permission that applies must be met: all, or any, of what it requires.
+5. Every permission that applies must be met: all, or any, of what it requires. One that names nothing requires of an
+   agent with roles what is required without it, so that no further rule opens a tool. An agent without roles, where the
+   default is to refuse, needs one that allows: for every class of operation, or under a condition.
 6. For each class of operation the tool performs: the rule for that class, else the one for `*`, else allow. Over all
    classes and all permissions the strictest counts.
 """
@@ -48,7 +50,9 @@ class Permissions:
         applying = tuple([rule for rule in found if rule.applies_to(caller.agent)]) if found else found
         if not applying:
             return self._without_rules(call, rules, held)
-        return self._under(applying, held)
+        if not caller.roles and rules.default_access == "deny" and not any(map(self._speaks_for, applying)):
+            return _CLOSED
+        return self._under(applying, held, bool(caller.roles))
 
     def _broken(self, rules: Rules) -> str:
         return next((rules.broken[name] for name in (*sorted(self._names), EVERY_TOOL) if name in rules.broken), "")
@@ -61,12 +65,21 @@ class Permissions:
             return self._lacks(lacking, "", any_of=False)
         return _HELD
 
-    def _under(self, applying: tuple[Permission, ...], held: frozenset[str]) -> Verdict:
+    def _speaks_for(self, permission: Permission) -> bool:
+        """Whether it says that the tool may be called, by whoever or when, and not only when it may not."""
+        operations = permission.operations
+        return (
+            bool(permission.required)
+            or any(condition.outcome == "allow" for condition in permission.conditions)
+            or (bool(self._classes) and all(name in operations or "*" in operations for name in self._classes))
+        )
+
+    def _under(self, applying: tuple[Permission, ...], held: frozenset[str], has_roles: bool) -> Verdict:
         strictest: Verdict = _MET
         for permission in applying:
             rule = f"ToolPermission/{permission.name}"
             required = permission.required
-            if not required and not permission.operations and not permission.conditions:
+            if not required and (has_roles or not (permission.operations or permission.conditions)):
                 required = self._required(permission.action)
             lacking = [token for token in required if token not in held]
             if lacking and (not permission.any_of or len(lacking) == len(required)):
