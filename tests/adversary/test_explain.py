@@ -174,6 +174,7 @@ class Play:
         whens = [
             "args.amount > 500",
             'caller.user == "ann"',
+            f'caller.user == "{HTTP_USER}"',
             'caller.task.startsWith("default/nightly")',
             'caller.system == "flow"',
             'caller.ancestors.exists(each, each == "boss")',
@@ -282,7 +283,7 @@ async def http_run(play: Play, case: Case) -> tuple[Happened, Happened]:
         assert answer.status_code == 200, answer.text
         await play.runtime._as_left(run)  # pyright: ignore[reportPrivateUsage]
 
-    said = await play.explained("worker", "pay", {"amount": case.amount}, user=HTTP_USER, via="http")
+    said = await play.explained("worker", "pay", {"amount": case.amount})  # of whoever asks
     return said, await play.happened(begin())
 
 
@@ -293,7 +294,7 @@ async def openai(play: Play, case: Case) -> tuple[Happened, Happened]:
         if answer.status_code == 403:
             raise _denied(answer)
 
-    said = await play.explained("worker", "pay", {"amount": case.amount}, user=HTTP_USER, via="openai")
+    said = await play.explained("worker", "pay", {"amount": case.amount}, via="openai")
     return said, await play.happened(chat())
 
 
@@ -434,7 +435,7 @@ async def mcp_agent(play: Play, case: Case) -> tuple[Happened, Happened]:
         if result.is_error and len(await play.runtime.runs.journal.list(limit=1000)) == runs:
             raise Denied("refused", rule=_rule_in(str(result.content)))
 
-    said = await play.explained("worker", "pay", {"amount": case.amount}, user=HTTP_USER, via="mcp")
+    said = await play.explained("worker", "pay", {"amount": case.amount}, via="mcp")
     return said, await play.happened(call())
 
 
@@ -452,6 +453,33 @@ async def mcp_tool(play: Play, case: Case) -> tuple[Happened, Happened]:
 def _rule_in(text: str) -> str:
     found = re.search(r"(?:AgentPolicy|ToolPermission|Budget)/[\w-]+", text)
     return found[0] if found else ""
+
+
+@pytest.mark.parametrize("user", [HTTP_USER, "ann"])
+async def test_a_question_that_names_nobody_is_of_whoever_asks(tmp_path: Path, user: str) -> None:
+    rule = {"tool_ref": "pay", "conditions": [{"when": f'caller.user == "{user}"', "verdict": "deny"}]}
+    async with played(tmp_path) as play:
+        case = Case(0, 3, user)
+        await play.make(Random(0), case)
+        await play.clear()
+        await play.declare("Agent", "worker", {"model_ref": "brain-m-2-3", "tools": ["pay"]})
+        script = [{"call": {"pay": {"amount": 3}}}, {"say": "done"}]
+        brain = {"provider": "scripted", "default_model": "m-2", "script": script}
+        await play.declare("ModelEndpoint", "brain-m-2-3", brain)
+        call = {"agent": "worker", "tool": "pay", "arguments": {"amount": 3}}
+        manifest = {"kind": "ToolPermission", "metadata": {"name": "not-they"}, "spec": rule}
+        foretold = await play.http.post(
+            "/v1/work/rules/simulate", json={"manifests": [manifest], "calls": [call, {**call, "user": "bob"}]}
+        )
+        fates = foretold.json()["fates"]
+        assert [each["after"]["outcome"] for each in fates] == ["deny" if user == HTTP_USER else "allow", "allow"]
+        assert [each["user"] for each in fates] == [HTTP_USER, "bob"]
+
+        await play.declare("ToolPermission", "not-they", rule)
+        answer = (await play.http.post("/v1/work/rules/explain", json=call)).json()
+        assert answer["user"] == HTTP_USER
+        said, done = await http_run(play, case)
+        assert said == done == (Happened("deny", "ToolPermission/not-they") if user == HTTP_USER else Happened("allow"))
 
 
 WAYS: tuple[Way, ...] = (python, http_run, openai, task, system, template, schedule, child, person)
@@ -491,7 +519,7 @@ async def compare(play: Play, ways: tuple[Way, ...], seeds: list[int]) -> None:
     wrong: list[str] = []
     for number, seed in enumerate(seeds):
         chance = Random(seed)
-        case = Case(number, chance.choice([3, 501]), chance.choice(["", "ann", "bob"]))
+        case = Case(number, chance.choice([3, 501]), chance.choice(["ann", "bob"]))
         await play.make(chance, case)
         way = ways[seed % len(ways)]
         said, done = await way(play, case)

@@ -11,6 +11,7 @@ from foliot import Client
 from foliot.client.http import Http, Server
 from foliot.client.local_operations import LocalOperations
 from foliot.errors import InvalidInput, NotFound
+from foliot.kernel.identity import Identity
 from foliot.settings import Settings, load_settings
 from foliot.tools.judge import PolicyQuestion
 
@@ -52,7 +53,7 @@ async def test_the_server_judges_by_roles_that_the_client_cannot_see_and_by_its_
     assert (pay.judgement.outcome, pay.declared) == ("allow", False)
     assert look.judgement.outcome == "deny", "the server allows one tool only"
     runtime = site.runtime
-    here = LocalOperations(runtime.tasking.database, runtime.resources, settings)
+    here = LocalOperations(runtime.tasking.database, runtime.resources, settings, caller=Identity("ann"))
     assert await here.explain_call("team-a", PAY) == pay, "the same as at the machine of the store"
 
 
@@ -85,7 +86,7 @@ async def test_the_server_says_what_manifests_would_change(reader: Client, site:
 
     assert [(fate.before.outcome, fate.after.outcome) for fate in fates] == [("allow", "allow"), ("allow", "deny")]
     assert fates[1].after.decided.rule == "AgentPolicy/freeze"
-    here = LocalOperations(site.runtime.tasking.database, site.runtime.resources, settings)
+    here = LocalOperations(site.runtime.tasking.database, site.runtime.resources, settings, caller=Identity("ann"))
     assert await here.simulate_calls("team-a", [freeze], asked) == fates, "the same as at the machine of the store"
     with pytest.raises(InvalidInput):
         await reader.simulate_calls("team-a", [{"kind": "AgentPolicy"}], asked)

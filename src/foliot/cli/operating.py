@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
+from foliot.kernel.identity import acting
 
 if TYPE_CHECKING:
     from foliot.client.operations import Operations
@@ -27,9 +28,10 @@ async def operating() -> AsyncGenerator[Operations]:
             yield client
         return
     from foliot.client.local_operations import LocalOperations
+    from foliot.client.open import whoami
 
     async with stored() as (database, store):
-        yield LocalOperations(database, store, current().settings())
+        yield LocalOperations(database, store, current().settings(), caller=acting("", whoami(), "cli"))
 
 
 @asynccontextmanager

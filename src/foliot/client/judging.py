@@ -23,6 +23,7 @@ from foliot.engine.endpoints import stored_secrets
 from foliot.engine.hypothetical import World
 from foliot.engine.references import Lists, References, granted_roles, list_all
 from foliot.errors import Denied, InvalidInput, NotFound
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.references import GRANT, Origin
 from foliot.resources.validate import validate_document
@@ -49,7 +50,11 @@ async def rule_documents(lists: Lists, namespace: str) -> list[Document]:
 class Judging:
     """Explains calls on a store. Whoever opened it closes it."""
 
-    def __init__(self, database: Database, store: ResourceStore, defaults: RuleDefaults) -> None:
+    def __init__(
+        self, database: Database, store: ResourceStore, defaults: RuleDefaults, caller: Identity = NOBODY
+    ) -> None:
+        """`caller` is on whose behalf calls are judged that name nobody."""
+        self._caller = caller
         self._db = database
         self._store = store
         self._defaults = defaults
@@ -59,8 +64,9 @@ class Judging:
         world = self._world(namespace, await self._documents(namespace))
         if asked.agent not in world.agents:
             raise await not_found(Key("Agent", namespace, asked.agent), self._store.list, elsewhere=False)
-        judgement = await world.judge(await self._placed(namespace, asked))
-        return PolicyAnswer(judgement, declared=world.knows(asked.tool))
+        question = await self._placed(namespace, asked)
+        judgement = await world.judge(question)
+        return PolicyAnswer(judgement, declared=world.knows(asked.tool), user=question.user)
 
     async def simulate(
         self, namespace: str, manifests: Sequence[Document], asked: Sequence[PolicyQuestion]
@@ -71,7 +77,7 @@ class Judging:
         fates: list[Fate] = []
         for each in asked:
             question = await self._placed(namespace, each)
-            fates.append(Fate(await before.judge(question), await after.judge(question)))
+            fates.append(Fate(await before.judge(question), await after.judge(question), question.user))
         return fates
 
     def _world(self, namespace: str, documents: Sequence[Document]) -> World:
@@ -99,18 +105,28 @@ class Judging:
         return documents
 
     async def _placed(self, namespace: str, asked: PolicyQuestion) -> PolicyQuestion:
-        """The question with what is known of its task: the system that does it, what it was made after, for whom."""
+        """The question with what is known of its task: the system that does it, what it was made after, for whom.
+
+        A call of no such task, and of nobody who is named, is one that whoever asks would bring about.
+        """
         name = asked.task.removeprefix(f"{namespace}/")
         found = await self._db.read("task_content", namespace=namespace, name=name) if name else []
         if not found:
-            return asked
+            return _acting(asked, self._caller)
         command = _command(found[0]["command"])
-        return replace(
+        placed = replace(
             asked,
             system=asked.system or (command.target if command.target_kind == "system" else ""),
             template=asked.template or command.template,
-            user=asked.user or command.acts_as.user,
         )
+        return _acting(placed, command.acts_as)
+
+
+def _acting(asked: PolicyQuestion, by: Identity) -> PolicyQuestion:
+    """The question on behalf of `by`, unless it says of whom."""
+    if asked.user:
+        return asked
+    return replace(asked, user=by.user, by=asked.by or by.by, via=asked.via or by.via)
 
 
 def overlaid(stored: Sequence[Document], given: Sequence[Document]) -> list[Document]:

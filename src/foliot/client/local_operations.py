@@ -14,6 +14,7 @@ from foliot.engine.budgets.report import standings
 from foliot.engine.budgets.waking import paused_runs
 from foliot.engine.records.metering import By, Total, totals
 from foliot.errors import NotFound
+from foliot.kernel.identity import NOBODY, Identity
 from foliot.store import bounds
 from foliot.store.audit import AuditFilter, AuditRecord, SqlAuditLog, Verified
 from foliot.store.audit_chain import Head
@@ -33,7 +34,11 @@ EXPORTED_AT_ONCE: Final = 500
 class LocalOperations:
     """Implements `Operations`. The database stays the caller's to close."""
 
-    def __init__(self, database: Database, store: ResourceStore, settings: Settings) -> None:
+    def __init__(
+        self, database: Database, store: ResourceStore, settings: Settings, *, caller: Identity = NOBODY
+    ) -> None:
+        """`caller` is on whose behalf calls are judged that name nobody."""
+        self._caller = caller
         self._db = database
         self._store = store
         self._settings = settings
@@ -114,7 +119,7 @@ class LocalOperations:
     async def _judging(self) -> Judging:
         from foliot.client.judging import Judging  # with every layer of the rules: loaded when somebody asks
 
-        return Judging(self._db, self._store, await self.rule_defaults())
+        return Judging(self._db, self._store, await self.rule_defaults(), self._caller)
 
     # --- workers -------------------------------------------------------------------------------------------------
 

@@ -40,10 +40,15 @@ class RuleDefaults(Struct, frozen=True):
 
 
 class PolicyAnswer(Struct, frozen=True):
-    """What would become of it. A tool that is not `declared` was judged by its name alone."""
+    """What would become of it. A tool that is not `declared` was judged by its name alone.
+
+    `user` is the person on whose behalf it was judged; `notes` say what was taken for granted.
+    """
 
     judgement: Judgement
     declared: bool
+    user: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Fate(Struct, frozen=True):
@@ -51,6 +56,8 @@ class Fate(Struct, frozen=True):
 
     before: Judgement
     after: Judgement
+    user: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Simulation(Struct, frozen=True):

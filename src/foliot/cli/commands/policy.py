@@ -42,7 +42,7 @@ def policy() -> None:
     "--task", metavar="NAME", default="", help="The task it is part of, or the Task that tasks are made after."
 )
 @click.option("--system", metavar="NAME", default="", help="The AgentSystem it is part of.")
-@click.option("--user", metavar="NAME", default="", help="The person on whose behalf.")
+@click.option("--user", metavar="NAME", default="", help="The person on whose behalf.  [default: you, or the task's]")
 @click.option(
     "--under", metavar="AGENT", multiple=True, help="An agent above it, the outermost first. Can be repeated."
 )
@@ -75,11 +75,15 @@ async def _explain(ask: PolicyQuestion, output: str) -> int:
     async with operating() as operations:
         answer = await operations.explain_call(namespace(), ask)
     judgement = answer.judgement
-    notes = [] if answer.declared else [f"{ask.tool} is not declared as a Tool: it is judged by its name alone."]
+    notes = [*answer.notes]
+    if not answer.declared:
+        notes.append(f"{ask.tool} is not declared as a Tool: it is judged by its name alone.")
+    if answer.user and not ask.user:
+        notes.append(f"judged on behalf of {answer.user}; --user NAME asks for somebody else.")
     if ask.arguments is None:
         notes.append("no --args were given: what depends on them is not judged.")
     if output == "json":
-        out(as_json(_as_data(ask, judgement)))
+        out(as_json({**_as_data(ask, judgement), "user": answer.user, "notes": notes}))
         return 0
     rows = [
         (verdict.layer, SAID[verdict.outcome], verdict.rule or "-", verdict.reason) for verdict in judgement.verdicts
@@ -117,6 +121,7 @@ class Judged:
     ask: PolicyQuestion
     before: Judgement
     after: Judgement
+    user: str = ""
 
     @property
     def changed(self) -> bool:
@@ -132,14 +137,14 @@ async def _simulate(
     async with operating() as operations:
         rules = [each for each in given if each["kind"] in GOVERNING]
         found = await operations.simulate_calls(namespace(), rules, asks)
-    fates = [Judged(ask, fate.before, fate.after) for ask, fate in zip(asks, found, strict=True)]
+    fates = [Judged(ask, fate.before, fate.after, fate.user) for ask, fate in zip(asks, found, strict=True)]
     moved = sum(fate.changed for fate in fates)
     shown = [fate for fate in fates if fate.changed or not changed]
     if output == "json":
         out(as_json([_fate_as_data(fate) for fate in shown]))
     else:
         if shown:
-            out(table(("", "AGENT", "TOOL", "NOW", "THEN", "BECAUSE"), [_row(fate) for fate in shown]))
+            out(table(("", "AGENT", "TOOL", "USER", "NOW", "THEN", "BECAUSE"), [_row(fate) for fate in shown]))
         out(f"{moved} of {len(fates)} calls would change.")
     return 1 if exit_code and moved else 0
 
@@ -182,6 +187,7 @@ def _row(fate: Judged) -> tuple[str, ...]:
         mark,
         fate.ask.agent,
         fate.ask.tool,
+        fate.user or "-",
         SAID[fate.before.outcome],
         SAID[fate.after.outcome],
         _why(fate.after.decided),
@@ -216,6 +222,7 @@ def _fate_as_data(fate: Judged) -> dict[str, Any]:
         "agent": fate.ask.agent,
         "tool": fate.ask.tool,
         "args": fate.ask.arguments,
+        "user": fate.user,
         "changed": fate.changed,
         "before": {"outcome": fate.before.outcome, **_verdict_as_data(fate.before.decided)},
         "after": {"outcome": fate.after.outcome, **_verdict_as_data(fate.after.decided)},

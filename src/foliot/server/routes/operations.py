@@ -13,6 +13,7 @@ from starlette.responses import Response
 from foliot.client.local_operations import LocalOperations
 from foliot.client.operations import MOST_JUDGED, Fates, Simulation
 from foliot.errors import InvalidInput
+from foliot.kernel.identity import NOBODY
 from foliot.server.access.guard import new_router
 from foliot.server.access.identity import Caller
 from foliot.server.acts import record
@@ -62,19 +63,26 @@ async def rule_defaults(services: ServicesDep) -> Response:
 
 
 @router.post("/v1/work/rules/explain")
-async def explain(request: Request, services: ServicesDep, namespace: Namespace = None) -> Response:
-    """What would become of a tool call of an agent, by the rules of this server. Nothing is called."""
+async def explain(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """What would become of a tool call of an agent, by the rules of this server. Nothing is called.
+
+    Without a user it is a call on behalf of whoever asks.
+    """
     asked = await form(request, PolicyQuestion)
-    return Json(await _operations(services).explain_call(space(namespace), asked))
+    return Json(await _operations(services, caller).explain_call(space(namespace), asked))
 
 
 @router.post("/v1/work/rules/simulate")
-async def simulate(request: Request, services: ServicesDep, namespace: Namespace = None) -> Response:
-    """What would change for tool calls if manifests were applied. Nothing is applied, nothing is called."""
+async def simulate(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """What would change for tool calls if manifests were applied. Nothing is applied, nothing is called.
+
+    A call without a user is one on behalf of whoever asks.
+    """
     asked = await form(request, Simulation)
     if len(asked.calls) > MOST_JUDGED:
         raise InvalidInput(f"{len(asked.calls)} calls are too many", hint=f"at most {MOST_JUDGED} at once")
-    return Json(Fates(await _operations(services).simulate_calls(space(namespace), asked.manifests, asked.calls)))
+    judged = _operations(services, caller).simulate_calls(space(namespace), asked.manifests, asked.calls)
+    return Json(Fates(await judged))
 
 
 @router.get("/v1/work/workers")
@@ -127,8 +135,9 @@ async def mend(request: Request, services: ServicesDep, caller: CallerDep) -> Re
     return await classes(services)
 
 
-def _operations(services: Services) -> LocalOperations:
-    return LocalOperations(services.database, services.resources, services.settings)
+def _operations(services: Services, caller: Caller | None = None) -> LocalOperations:
+    identity = NOBODY if caller is None else caller.acting_for_self("http")
+    return LocalOperations(services.database, services.resources, services.settings, caller=identity)
 
 
 async def _record(services: Services, caller: Caller, request: Request, verb: str, name: str, **more: Any) -> None:
