@@ -30,7 +30,8 @@ from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
 from foliot.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.base import DeclaredBy, Key, Put
+from foliot.store.base import DeclaredBy, Filter, Key, Put
+from foliot.store.resources import SqlResourceStore
 from foliot.tools.base import ToolError
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.server import server_spec
@@ -220,6 +221,111 @@ async def test_who_may_not_have_work_done_does_not_get_to_sign_for_a_webhook(sit
     moved = await site.call("author", "POST", "/v1/work/webhooks/push/rotate", json={}, params={"namespace": SPACE})
     assert moved.status_code == 403, moved.text
     await site.stored("Secret", "hook", {"stringData": {"value": "mine"}}, by="author and operator")
+
+
+RISKY: dict[str, Any] = {**SAMPLES["Tool"], "effect": "once", "risk_level": "critical"}
+TAME: dict[str, Any] = {**SAMPLES["Tool"], "effect": "read", "risk_level": "low"}
+SIGNED: dict[str, Any] = {"task_ref": "t", "auth": {"profile": "generic", "secret_ref": "s"}}
+SENDS: dict[str, Any] = {**SAMPLES["Tool"], "auth": {"profile": "bearer", "secretRef": "s"}}
+BOUND: dict[str, Any] = {"stringData": {"value": "sesame"}, "hosts": ["api.example"]}
+# What an author asks for, what an admin does between the look at it and the write, and what there is before and after.
+OVERTAKEN: dict[str, tuple[list[Any], list[Any], tuple[str, str, Any, dict[str, str]], tuple[str, str]]] = {
+    "a tool is deleted that a rule names by now": (
+        [("Tool", "x", RISKY)],
+        [("AgentPolicy", "p", {"blocked_tools": ["x"]})],
+        ("DELETE", "/v1/tools/x", None, {}),
+        ("Tool", "x"),
+    ),
+    "a tool is made tame that was not there": (
+        [],
+        [("Tool", "x", RISKY)],
+        ("POST", "/v1/tools", ("Tool", "x", TAME), {}),
+        ("Tool", "x"),
+    ),
+    "a tool is made tame that must be there": (
+        [],
+        [("Tool", "x", RISKY)],
+        ("POST", "/v1/tools", ("Tool", "x", TAME), {"If-Match": "*"}),
+        ("Tool", "x"),
+    ),
+    "a tool is made tame at a version that is to come": (
+        [("Tool", "x", TAME)],
+        [("Tool", "x", RISKY)],
+        ("PUT", "/v1/tools/x", ("Tool", "x", {**TAME, "description": "mine"}), {"If-Match": "NEXT"}),
+        ("Tool", "x"),
+    ),
+    "a tool is applied that became risky": (
+        [("Tool", "x", TAME)],
+        [("Tool", "x", RISKY)],
+        ("POST", "/v1/apply", ("Tool", "x", {**TAME, "description": "mine"}), {}),
+        ("Tool", "x"),
+    ),
+    "a secret gets a value that a webhook is signed with by now": (
+        [("Secret", "s", BOUND)],
+        [("TaskWebhook", "w", SIGNED)],
+        ("POST", "/v1/secrets", ("Secret", "s", {**BOUND, "stringData": {"value": "mine"}}), {}),
+        ("Secret", "s"),
+    ),
+    "a tool sends a secret that is no longer bound to its host": (
+        [("Secret", "s", BOUND)],
+        [("Secret", "s", {**BOUND, "hosts": ["other.example"]})],
+        ("POST", "/v1/tools", ("Tool", "x", SENDS), {}),
+        ("Secret", "s"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(OVERTAKEN))
+async def test_what_is_judged_is_what_is_stored(site: Site, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """Between the look and the write somebody else is faster: with what is written, or with what it is judged by."""
+    before, between, (method, path, body, headers), (kind, name) = OVERTAKEN[case]
+    for each in before:
+        await site.stored(*each)
+    write = SqlResourceStore.write
+    happened: list[Any] = []
+
+    async def slower(self: SqlResourceStore, changes: Any, **more: Any) -> Any:
+        if (by := more.get("by")) is not None and by.user == "author" and not happened:
+            for each in between:
+                happened.append(each)
+                await site.stored(*each)
+        return await write(self, changes, **more)
+
+    monkeypatch.setattr(SqlResourceStore, "write", slower)
+    if headers.get("If-Match") == "NEXT":
+        headers = {"If-Match": str(await site.runtime.resources.revision() + 1)}
+    more: dict[str, Any] = {"json": document(*body)} if body else {"params": {"namespace": SPACE}}
+    if method == "PUT":
+        more["params"] = {"namespace": SPACE}
+    answer = await site.call("author", method, path, headers=headers, **more)
+
+    assert happened == between
+    assert answer.status_code in (403, 412), (case, answer.text)
+    assert await site.exists(kind, name)
+    if kind == "Tool":
+        found = await site.runtime.resources.get(Key("Tool", SPACE, name))
+        assert found["spec"]["risk_level"] == "critical"
+
+
+async def test_rules_are_read_once_for_a_whole_batch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [document("ToolPermission", f"p{number}", {"tool_ref": f"t{number}"}) for number in range(20)]
+    assert (await site.call("root", "POST", "/v1/apply", json={"kind": "List", "items": rules})).status_code == 200
+    listed: list[str | None] = []
+    list_ = SqlResourceStore.list
+
+    async def listing(self: SqlResourceStore, filter: Filter, **more: Any) -> Any:
+        listed.append(filter.kind)
+        return await list_(self, filter, **more)
+
+    monkeypatch.setattr(SqlResourceStore, "list", listing)
+    counts: list[int] = []
+    for size in (1, 20):
+        listed.clear()
+        tools = [document("Tool", f"t{number}", {**TAME, "description": str(size)}) for number in range(size)]
+        answer = await site.call("author", "POST", "/v1/apply", json={"kind": "List", "items": tools})
+        assert answer.status_code == 200, answer.text
+        counts.append(listed.count("ToolPermission"))
+    assert counts[0] == counts[1]
 
 
 async def test_a_model_without_an_endpoint_is_asked_for_the_operator_alone(site: Site) -> None:

@@ -53,7 +53,7 @@ class References:
         return self._known[1]
 
 
-async def check_declared(store: ResourceStore, documents: Iterable[Document]) -> None:
+async def check_declared(lists: Lists, documents: Iterable[Document]) -> None:
     """Hold what documents name in other namespaces against the grants there, of the store and among the documents.
 
     Raises `Denied` for the first reference that is not granted. The store refuses it too (store/crossing.py); this is
@@ -64,7 +64,7 @@ async def check_declared(store: ResourceStore, documents: Iterable[Document]) ->
     if not crossing:
         return
     replaced = {_place(document) for document in given if document["kind"] == GRANT}
-    stored = [each for each in await list_all(store, Filter(GRANT)) if _place(each) not in replaced]
+    stored = [each for each in await list_all(lists, Filter(GRANT)) if _place(each) not in replaced]
     grants = Grants([*stored, *given])
     for document, found in crossing:
         grants.check(document, found)

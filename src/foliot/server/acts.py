@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from foliot.catalog.declared import key_of, version_of
+from foliot.catalog.declared import key_of
 from foliot.catalog.plan import find, list_all
 from foliot.engine.references import check_declared
-from foliot.errors import Denied, FoliotError, InvalidInput, Unavailable
+from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, Unavailable
 from foliot.resources.powers import LOOKED_AT, RULE_KINDS, needs, needs_around, spec_of, value_at
 from foliot.resources.reserved import check_asked
 from foliot.runtime import Runtime
@@ -38,13 +38,16 @@ from foliot.store.base import (
     Rotation,
     Written,
 )
-from foliot.store.transaction import Tx
+from foliot.store.documents import decode
+from foliot.store.transaction import Row, Tx, one, rows
 from foliot.tools.secrets import SecretRef
 
 log = logging.getLogger(__name__)
 
 MOMENT: Final = "act"
 LONGEST: Final = 500
+# How often a write is judged when others keep changing what it depends on.
+ATTEMPTS: Final = 5
 
 
 def entry_of(
@@ -150,10 +153,7 @@ async def record(
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A write that the caller may do. `lifted` are the fields by which it may lift a rule: what was, and what will be.
-
-    `pinned` is the write on the condition that what was judged is still there.
-    """
+    """A write that the caller may do. `lifted` are fields by which it may lift a rule: what was, and what will be."""
 
     change: Put | Delete
     before: Document | None = None
@@ -164,14 +164,59 @@ class Judged:
     def same(self) -> bool:
         return self.before is not None and self.after is not None and spec_of(self.before) == spec_of(self.after)
 
-    @property
-    def pinned(self) -> Put | Delete:
-        change = self.change
-        if isinstance(change, Delete) or self.after is None or change.expect not in ("any", "present"):
-            return change
-        if self.before is None:
-            return replace(change, expect="absent") if change.expect == "any" else change
-        return replace(change, expect=version_of(self.before))
+
+class Overtaken(Conflict):
+    """Something that a write was judged by has changed before it was stored."""
+
+
+class Look:
+    """Everything that was read to judge one write, each once: what is judged is what is stored, or it is judged anew.
+
+    Whatever is added to a judgement is read through here, so nothing that it goes by can change unseen.
+    """
+
+    def __init__(self, store: ResourceStore, revision: int) -> None:
+        self._store = store
+        self._revision = revision  # as it was before anything was read
+        self._found: dict[Key, Document | None] = {}
+        self._lists: dict[Filter, list[Document]] = {}
+
+    @classmethod
+    async def at(cls, store: ResourceStore) -> Look:
+        return cls(store, await store.revision())
+
+    async def find(self, key: Key) -> Document | None:
+        if key not in self._found:
+            self._found[key] = await find(self._store, key)
+        return self._found[key]
+
+    async def list(self, filter: Filter, *, cursor: str | None = None) -> Page:
+        """All there are, as one page."""
+        if filter not in self._lists:
+            self._lists[filter] = await list_all(self._store, filter)
+        return Page(self._lists[filter], None, self._revision)
+
+    def hold(self, written: Sequence[Written]) -> Tx[None]:
+        """As a part of the transaction that wrote: raises `Overtaken` when others changed what was looked at."""
+        bounds = yield from one("feed_bounds")
+        assert bounds is not None, "the first migration made the row"
+        upto = bounds["revision"] - sum(each.action != "unchanged" for each in written)  # the last ones are its own
+        if upto <= self._revision:
+            return
+        changes = yield from rows("change_list", after=self._revision, upto=upto)
+        if bounds["compacted"] > self._revision or any(map(self._differs, changes)):
+            raise Overtaken("what this depends on is being changed by others at this moment", hint="repeat the request")
+
+    def _differs(self, change: Row) -> bool:
+        """Whether what was looked at says something else by this change. What only has another status says the same."""
+        document = decode(change["document"])
+        key = key_of(document)
+        seen = [self._found[key]] if key in self._found else []
+        for filter, documents in self._lists.items():
+            if filter.kind in (None, key.kind) and filter.namespace in (None, key.namespace):
+                seen.append(next((each for each in documents if key_of(each) == key), None))
+        gone = change["action"] == "deleted"
+        return any(each is None or gone or spec_of(each) != spec_of(document) for each in seen)
 
 
 class RecordedStore:
@@ -191,11 +236,20 @@ class RecordedStore:
         self, changes: Sequence[Put | Delete], *, also: Also | None = None, by: DeclaredBy | None = None
     ) -> list[Written]:
         """See `ResourceStore`. The declarer is the caller, except where the server hands on what `by` declared."""
+        for _ in range(1, ATTEMPTS):
+            try:
+                return await self._write(changes, also, by)
+            except Overtaken:
+                continue
+        return await self._write(changes, also, by)
+
+    async def _write(self, changes: Sequence[Put | Delete], also: Also | None, by: DeclaredBy | None) -> list[Written]:
         kept: list[AuditRecord] = []
-        judged = await self.judge(changes)
-        changes = [each.pinned for each in judged]
+        look = await Look.at(self._store)
+        judged = await self.judge(changes, look)
 
         def recorded(written: Sequence[Written]) -> Tx[None]:
+            yield from look.hold(written)
             if also is not None:
                 yield from also(written)
             done = [pair for pair in zip(judged, written, strict=True) if pair[1].action != "unchanged"]
@@ -210,19 +264,22 @@ class RecordedStore:
             self._audit.appended(kept)
         return written
 
-    async def judge(self, changes: Sequence[Put | Delete]) -> list[Judged]:
+    async def judge(self, changes: Sequence[Put | Delete], look: Look | None = None) -> list[Judged]:
         """What each write is, once the caller may do all of them: by `resources/powers.py`, whatever the route was.
+
+        It goes by what `look` finds, and holds for as long as that is so.
 
         Raises `NotFound` and `Denied` as `Caller.require`, and `Denied` for what the operator has not granted.
         """
-        judged = [await self._judged(change) for change in changes]
+        look = look or await Look.at(self._store)
+        judged = [await self._judged(change, look) for change in changes]
         brought = {key_of(each.after): each.after for each in judged if each.after is not None}
-        await check_declared(self._store, brought.values())  # before anything is told of what others have
+        await check_declared(look, brought.values())  # before anything is told of what others have
 
         async def secret_hosts(reference: str, namespace: str) -> Sequence[str] | None:
             ref = SecretRef.parse(reference, namespace)
             key = Key("Secret", ref.namespace, ref.name)
-            secret = brought.get(key) or await find(self._store, key)
+            secret = brought.get(key) or await look.find(key)
             return None if secret is None else spec_of(secret).get("hosts", ())
 
         for each in judged:
@@ -233,20 +290,18 @@ class RecordedStore:
                 await self._runtime.grants.check(document, secret_hosts)
         return judged
 
-    async def _judged(self, change: Put | Delete) -> Judged:
+    async def _judged(self, change: Put | Delete, look: Look) -> Judged:
         if isinstance(change, Put) and change.only == "status":
             return Judged(change)
         key = change.key if isinstance(change, Delete) else key_of(change.document)
-        before = await find(self._store, key)
+        before = await look.find(key)
         after = change.document if isinstance(change, Put) else None
         if before is None and after is None:
             return Judged(change)  # the store says that there is nothing
         needed = [*needs(before, after)]
         if key.kind in LOOKED_AT and not self._caller.may("admin", key.namespace):
             around = [
-                each
-                for kind in LOOKED_AT[key.kind]
-                for each in await list_all(self._store, Filter(kind, key.namespace))
+                each for kind in LOOKED_AT[key.kind] for each in (await look.list(Filter(kind, key.namespace))).items
             ]
             needed += needs_around(before, after, around)
         for need in needed:

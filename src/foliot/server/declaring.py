@@ -17,7 +17,6 @@ from foliot.server.bodies import FILE
 from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
 from foliot.store.base import Delete, Document, Key, Put
-from foliot.store.base import Written as StoreWritten
 from foliot.store.secrets import masked
 
 ATTEMPTS: Final = 6
@@ -140,20 +139,10 @@ class Declaring:
         if dry:
             await self._store.judge([put])
             return Written(await self._foreseen(key, expect), _shown(document), warnings)
-        (written,) = await self._written(put)
+        (written,) = await self._store.write([put])
         if written.action != "unchanged":
             await self._services.client.written(written.document)
         return Written(written.action, written.document, warnings)
-
-    async def _written(self, put: Put) -> list[StoreWritten]:
-        """Write; again when somebody was faster and no version was asked for: what may be done depends on what was."""
-        for _ in range(1, ATTEMPTS):
-            try:
-                return await self._store.write([put])
-            except Conflict:
-                if put.expect not in ("any", "present"):
-                    raise
-        return await self._store.write([put])
 
     async def _foreseen(self, key: Key, expect: str) -> Action:
         """Raises `Conflict` as the write would."""
