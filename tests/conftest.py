@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from foliot.errors import FoliotError
 from foliot.testing.services.nats import Nats
 from foliot.testing.services.postgres import Postgres
 from foliot.testing.services.session import ServiceSession
+
+# How long something takes says nothing about whether it is right: machines are busy.
+settings.register_profile("foliot", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("foliot")
 
 SERVICE_FIXTURES = frozenset({"postgres_url", "postgres_service", "nats_url", "nats_service"})
 SESSION = pytest.StashKey[ServiceSession]()

@@ -59,7 +59,7 @@ def test_records_tell_who_called_what_and_by_which_rule(foliot: Foliot, desk: Pa
     said = foliot("audit", "list")
     assert said.code == 0
     lines = said.out.splitlines()
-    assert lines[0].split() == ["NUMBER", "TIME", "AGENT", "TOOL", "OUTCOME", "BY", "RUN", "CALL"]
+    assert lines[0].split() == ["NUMBER", "TIME", "AGENT", "ABOUT", "OUTCOME", "BY", "RUN", "CALL"]
     assert len(lines) == 3
     assert "denied" in lines[1]
     assert "ToolPermission/no-wiping" in lines[1]

@@ -138,12 +138,12 @@ async def test_a_receiver_that_dies_at_any_operation(late: bool, database: Datab
         dying = Webhooks(mortal, SqlResourceStore(mortal, lambda: RING), book, environ={})  # type: ignore[arg-type]  # as above
         headers = sign(scheme, b"correct-horse", b"{}", now=NOW, event_id=f"e{number}")
         try:
-            answer = await dying.deliver(endpoint, headers, b"{}", NOW)
+            answer = await dying.deliver(endpoint, headers, body, NOW)
             survived = not mortal.dead
         except Died:
             pass
         book.user = None
-        answer = await Webhooks(database, store, book, environ={}).deliver(endpoint, headers, b"{}", NOW + 1)
+        answer = await Webhooks(database, store, book, environ={}).deliver(endpoint, headers, body, NOW + 1)
         assert answer.status == 202
         assert len(book.names) == number
         assert answer.document["task"] == f"default/{book.names[-1]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -24,28 +24,6 @@ if TYPE_CHECKING:
     from foliot.store.audit_chain import Head
 
 F = TypeVar("F", bound=Callable[..., Any])
-OUTCOMES: Final = (
-    "allowed",
-    "asked",
-    "denied",
-    "refused",
-    "ok",
-    "failed",
-    "approved",
-    "edited",
-    "granted",
-    "revoked",
-    "answered",
-    "voted",
-    "expired",
-    "happened",
-    "run",
-    "fail",
-    "pruned",
-    "paused",
-    "stopped",
-    "warned",
-)
 
 
 @click.group()
@@ -189,7 +167,9 @@ async def _prune(before: float, yes: bool) -> int:
 @audit.command(name="list")
 @_filters
 @click.option("--call", "call_id", default="", metavar="ID", help="Only this call.")
-@click.option("--outcome", type=click.Choice(OUTCOMES), metavar="OUTCOME", help=f"Only {', '.join(OUTCOMES)}.")
+@click.option(
+    "--outcome", metavar="OUTCOME", help="Only these, such as ok, failed, denied, approved, created, deleted."
+)
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most N.")
 @output_option("table", "json", default="table", help="table or json.")
 def list_command(
@@ -215,7 +195,7 @@ async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
     if output == "json":
         out(as_json([_as_data(record) for record in found]))
     elif found:
-        headings = ("NUMBER", "TIME", "AGENT", "TOOL", "OUTCOME", "BY", "RUN", "CALL")
+        headings = ("NUMBER", "TIME", "AGENT", "ABOUT", "OUTCOME", "BY", "RUN", "CALL")
         out(table(headings, [_row(record) for record in found]))
     else:
         out("No audit records found.", err=True)
@@ -225,7 +205,7 @@ async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
 def _row(record: AuditRecord) -> tuple[str, ...]:
     body = record.body
     at = datetime.fromtimestamp(body["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
-    names = [one_line(body[name]) or "-" for name in ("agent", "tool", "outcome")]
+    names = [one_line(each) or "-" for each in (body["agent"], body["tool"] or _resource(body), body["outcome"])]
     return (
         str(record.seq),
         at,
@@ -234,6 +214,12 @@ def _row(record: AuditRecord) -> tuple[str, ...]:
         one_line(body["run_id"]) or "-",
         one_line(body["call_id"]),
     )
+
+
+def _resource(body: dict[str, Any]) -> str:
+    """Returns the resource or route that an act was about, for instance `AgentPolicy/strict`."""
+    about = cast("dict[str, Any]", body.get("resource") or {})
+    return f"{about.get('kind', '')}/{about.get('name', '')}" if about else ""
 
 
 def _by(body: dict[str, Any]) -> str:

@@ -84,7 +84,10 @@ class Caller:
             raise NotFound(missing)
         where = "all namespaces" if namespace == EVERYWHERE else f"namespace {namespace!r}"
         raise Denied(
-            f"this needs the role {role} in {where}", hint="ask whoever gave you your token", role=role, namespace=where
+            f"this needs the role {role} in {where}",
+            hint="ask whoever gave you your token",
+            role=role,
+            namespace="" if namespace == EVERYWHERE else namespace,
         )
 
     def identity(self, namespace: str, via: str, *, user: str = "") -> Identity:

@@ -13,11 +13,13 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from foliot.errors import Denied, FoliotError
+from foliot.printable import one_line
 from foliot.server.access.held import HELD, Held
 from foliot.server.access.identity import Caller
-from foliot.server.acts import entry_of
+from foliot.server.acts import LONGEST, entry_of
 from foliot.server.context import CALLER, Services
 from foliot.server.edge.envelope import REQUEST_ID
+from foliot.server.edge.query import NAMESPACE, query_of
 
 log = logging.getLogger(__name__)
 
@@ -52,16 +54,32 @@ async def tell_denied(request: Request, error: FoliotError) -> None:
     if caller is None:
         return
     route = getattr(request.scope.get("route"), "path", "")
-    told: dict[tuple[str, str, str], float] = getattr(request.app.state, _TOLD, {})
-    key, now = (caller.name, request.method, route), time.monotonic()
+    namespace = _refused_in(request, caller, error)
+    told: dict[tuple[str, str, str, str], float] = getattr(request.app.state, _TOLD, {})
+    key, now = (caller.name, request.method, route, namespace), time.monotonic()
     if now - told.get(key, -TOLD_EVERY) < TOLD_EVERY:
         return
     if len(told) >= MOST_TOLD:
         told.clear()
     told[key] = now
     setattr(request.app.state, _TOLD, told)
-    role = str(error.details.get("role", ""))
-    await tell(request, "denied", "Route", f"{request.method} {route}", caller=caller, code=error.code, role=role)
+    await tell(
+        request,
+        "denied",
+        "Route",
+        f"{request.method} {route}",
+        caller=caller,
+        namespace=namespace,
+        path=one_line(request.url.path)[:LONGEST],
+        code=error.code,
+        role=str(error.details.get("role", "")),
+    )
+
+
+def _refused_in(request: Request, caller: Caller, error: FoliotError) -> str:
+    """Returns the namespace that a refusal is about, so that its admins see it; blank for the installation."""
+    namespace = str(error.details.get("namespace", "")) or query_of(request.scope).get(NAMESPACE, "")
+    return namespace if namespace and caller.sees(namespace) else ""
 
 
 def peer_of(request: Request) -> str:
