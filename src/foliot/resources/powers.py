@@ -55,9 +55,9 @@ GRANTS: Final[Mapping[Grant, str]] = {
     "": "",
     "tool_modules": "the module is in `tool_modules`, or the operator declares it",
     "mcp_commands": "the command line is in `mcp_commands`",
-    "outbound_allow": "a host inside is in `outbound_allow`, or the operator declares the ModelEndpoint",
+    "outbound_allow": "a host inside is in `outbound_allow`; of a ModelEndpoint it is enough that the operator declares it",
     "Secret.spec.hosts": "the host is in `spec.hosts` of the Secret, or the operator declares it",
-    "operator": "the operator declares it",
+    "operator": "the operator declares it, if its code connects where it likes (`pydantic-ai`, plug-ins)",
 }
 
 
@@ -455,6 +455,6 @@ def table() -> str:
             rows.setdefault((field.power, field.role, field.when, field.grant), []).append(field.path)
         for (power, role, when, grant), paths in rows.items():
             shown = ", ".join(f"`{path}`" for path in paths)
-            who = " and ".join(powers.roles) + (f"; {role} when {when}" if role else "")
+            who = " and ".join(powers.roles) + (f"; also {role} when {when}" if role else "")
             lines.append(f"| {kind} | {shown} | {POWERS[power]} | {who} | {GRANTS[grant]} |")
     return "\n".join(lines)
