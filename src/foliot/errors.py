@@ -9,6 +9,7 @@
     ├── Gone                    it was there, and is no longer kept (a watch position that was compacted)
     ├── Denied                  a rule says no
     ├── SecretError             a secret cannot be sealed or opened; never carries the value
+    │   └── SecretMissing       … what a resource names is not there, or may not be sent where it says: for its author
     └── Unavailable             a part that is needed does not answer; trying again may help
 
 `code` is for programs and never changes; the message is for people and says what happened, where, and what to do.
@@ -69,6 +70,12 @@ class Denied(FoliotError):
 
 class SecretError(FoliotError):
     code, http, exit_code = "secret", 500, 6
+
+
+class SecretMissing(SecretError):
+    """What is declared is at fault, and not this machine: whoever uses it may be told."""
+
+    code, http = "secret_missing", 422
 
 
 class Unavailable(FoliotError):

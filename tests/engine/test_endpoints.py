@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import pytest
 
 from foliot.engine.endpoints import RunModels
-from foliot.errors import Denied, NotFound, SecretError
+from foliot.errors import Denied, NotFound, SecretError, SecretMissing
 from foliot.kernel.messages import (
     Message,
     ModelRequest,
@@ -22,6 +23,7 @@ from foliot.models.base import ModelAuthError, ModelError, ModelOverloaded
 from foliot.models.pricing import Pricing
 from foliot.resources.references import qualified
 from foliot.resources.validate import validate_document
+from foliot.server.problems import problem_of
 from foliot.store.base import Delete, Key, Put
 from foliot.store.keyring import keyring_from_text
 from foliot.store.resources import SqlResourceStore
@@ -59,6 +61,19 @@ async def test_a_stored_secret_is_opened_and_wins_over_the_environment(store) ->
     await store.write([Put(document("Secret", "llm", data={"value": value, "other": value}))])
     assert await key_of(store, {"FOLIOT_SECRET_LLM": "sk-env"}, "llm") == "sk-stored"
     assert await key_of(store, {}, "llm:other") == "sk-stored"
+
+
+async def test_a_secret_without_the_key_says_which_it_has(store) -> None:
+    value = base64.b64encode(b"sk-stored").decode()
+    await store.write([Put(document("Secret", "llm", data={"key": value}))])
+    with pytest.raises(SecretMissing, match="'main': Secret/llm has no key `value`; it has `key`") as caught:
+        await key_of(store, {}, "llm")
+    assert (caught.value.http, caught.value.hint) == (422, "write llm:key, or store the value under `value`")
+    with pytest.raises(SecretMissing, match="is not there"):
+        await key_of(store, {}, "other")
+    assert await key_of(store, {"FOLIOT_SECRET_LLM": "sk-env"}, "llm") == "sk-env"
+    told = json.loads(bytes(problem_of(caught.value).body))
+    assert (told["code"], "it has `key`" in told["detail"]) == ("secret_missing", True)
 
 
 async def test_the_environment_serves_only_with_the_prefix(store) -> None:

@@ -191,3 +191,16 @@ def test_tools_that_wait_for_each_other_are_an_error(field: str) -> None:
     one = made("Tool", "one", type="function", function="a:b", **{field: ["two"]})
     two = made("Tool", "two", type="function", function="a:b", **{field: ["one"]})
     assert found(one, two) == [(0, "error", f"spec.{field}", "these tools wait for each other: one -> two -> one")]
+
+
+def test_a_key_that_a_secret_has_not_is_a_warning() -> None:
+    secret = made("Secret", "llm-key", stringData={"key": "sk-1"})
+    plain = made("ModelEndpoint", provider="openai", default_model="m", auth={"secretRef": "llm-key"})
+    keyed = made("ModelEndpoint", provider="openai", default_model="m", auth={"secretRef": "llm-key:key"})
+    hook = made("TaskWebhook", task_ref="t", auth={"profile": "generic", "secret_ref": "llm-key"})
+    said = ("warning", "spec.auth.secretRef", "Secret/llm-key has no key `value`; it has `key`")
+
+    assert found(secret, plain) == [(1, *said)], "given along with it"
+    assert found(plain, known=lambda *_: True, find=lambda *_: secret) == [(0, *said)], "stored before"
+    assert found(secret, keyed) == []
+    assert [each for each in found(secret, hook) if "key" in each[3]] == [], "a webhook takes the first key"

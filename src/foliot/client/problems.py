@@ -17,6 +17,7 @@ from foliot.errors import (
     NotFound,
     OutcomeUnknown,
     SecretError,
+    SecretMissing,
     Unavailable,
     UsageError,
 )
@@ -26,7 +27,10 @@ BODY: Final = "request body"
 MOST_SHOWN: Final = 200
 _BY_CODE: Final[Mapping[str, type[FoliotError]]] = {
     each.code: each
-    for each in (InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied, SecretError, Unavailable)
+    for each in (
+        *(InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied),
+        *(SecretError, SecretMissing, Unavailable),
+    )
 }
 # For a code that this version does not know, and for what a proxy in between says in its own words.
 _BY_STATUS: Final[Mapping[int, type[FoliotError]]] = {

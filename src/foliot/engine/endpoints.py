@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from foliot.engine.definition import ENDPOINT
 from foliot.engine.powers import check_provider, chosen_address, own_address, secret_targets
 from foliot.engine.references import References
-from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError, Unavailable
+from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.models.base import Gateway, ModelError, ModelRequestError, OnDelta
@@ -238,7 +238,8 @@ class RunModels:
             return await self._secrets.value(ref, namespace=namespace, hosts=hosts, by="ModelEndpoint")
         except ToolSecretMissing as error:
             name = document["metadata"]["name"]
-            raise SecretError(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
+            kind = SecretError if error.details.get("cause") == "failed" else SecretMissing
+            raise kind(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
 
 
 def refs_of(spec: RunSpec) -> tuple[str, ...]:

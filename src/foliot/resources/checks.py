@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from foliot.resources.graph import CYCLE, check_graph, find_cycle, is_cyclic
 from foliot.resources.problems import Problem
-from foliot.resources.references import Reference, references
+from foliot.resources.references import DEFAULT_SECRET_KEY, Reference, references
 
 Document: TypeAlias = dict[str, Any]
 Known: TypeAlias = Callable[[str, str, str], bool]
@@ -58,6 +58,7 @@ def check_references(
             found += check_graph(document)
         found += _missing(document, given, known, built_in)
         found += _addressed(document, given, find)
+        found += _keys(document, given, find)
         found += _doubts(document)
         problems += [(index, problem) for problem in found]
     problems += _tool_order(documents)
@@ -147,6 +148,27 @@ def _addressed(document: Document, given: Mapping[Key, Document], find: Find | N
                     yield Problem(reference.path, message, severity="warning")
             case _:
                 pass
+
+
+def _keys(document: Document, given: Mapping[Key, Document], find: Find | None) -> Iterator[Problem]:
+    """A Secret that is there, and has not the key that is meant. A webhook that names no key takes the first."""
+    for reference in references(document):
+        namespace = document["metadata"].get("namespace", "default")
+        if reference.kind != "Secret" or reference.namespace != namespace:
+            continue
+        place = (reference.kind, reference.namespace, reference.name)
+        secret = given.get(place) or (find(*place) if find is not None else None)
+        key = reference.said.rpartition(":")[2].strip() if ":" in reference.said else ""
+        if secret is None or (document["kind"] == "TaskWebhook" and not key):
+            continue
+        spec = secret.get("spec", {})
+        keys = sorted({*(spec.get("data") or ()), *(spec.get("stringData") or ())})
+        key = key or DEFAULT_SECRET_KEY
+        if key not in keys:
+            has = ", ".join(f"`{each}`" for each in keys) or "none"
+            hint = f"write {reference.name}:KEY, or store the value under `{key}`"
+            message = f"Secret/{reference.name} has no key `{key}`; it has {has}"
+            yield Problem(reference.path, message, hint, severity="warning")
 
 
 def _doubts(document: Document) -> Iterator[Problem]:

@@ -21,6 +21,8 @@ NAME_MAX: Final = 253
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 NAME_RULE: Final = "1 to 253 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 GRANT: Final = "ReferenceGrant"
+# The key of a Secret that a reference without one means.
+DEFAULT_SECRET_KEY: Final = "value"
 EVERY_NAMESPACE: Final = "*"
 
 

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import Denied, FoliotError, SecretError, Unavailable
+from foliot.errors import Denied, FoliotError, SecretError, SecretMissing, Unavailable
 from foliot.resources.problems import ManifestError
 from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
 
@@ -72,7 +72,7 @@ def problem_of(error: FoliotError) -> Response:
         headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER))
     elif isinstance(error, MethodNotAllowed):
         headers["Allow"] = str(error.details.get("allow", ""))
-    if isinstance(error, SecretError):
+    if isinstance(error, SecretError) and not isinstance(error, SecretMissing):
         log.error("a secret cannot be used: %s", error.message)
         return problem(500, error.code, "a secret of this server cannot be sealed or opened; its log says more")
     errors = findings_of(error) if isinstance(error, ManifestError) else ()

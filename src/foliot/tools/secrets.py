@@ -16,15 +16,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError
-from foliot.resources.references import May, Origin, Target, refused, target_of
+from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError
+from foliot.resources.references import DEFAULT_SECRET_KEY, May, Origin, Target, refused, target_of
 from foliot.settings import PREFIX, RULES, SECRET_PREFIX
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.masking import Masker
 
 Reveal: TypeAlias = "Callable[[str, str], Awaitable[Opened]]"
 
-DEFAULT_KEY: Final = "value"
+DEFAULT_KEY: Final = DEFAULT_SECRET_KEY
+MOST_KEYS: Final = 10
 # The key that seals all secrets is a setting whose variable begins like those of secrets: `secretRef: key` must not
 # reach it.
 _SETTINGS: Final = frozenset(PREFIX + name.upper() for name in RULES)
@@ -63,6 +64,7 @@ class Opened(Protocol):
     @property
     def hosts(self) -> Sequence[str]: ...
     def __contains__(self, key: object, /) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
     def __getitem__(self, key: str, /) -> bytes: ...
 
 
@@ -93,7 +95,7 @@ class StoreSecrets:
         values = await self._reveal(ref.namespace, ref.name)
         _check_bound(hosts, values.hosts)
         if ref.key not in values:
-            raise NotFound(f"secret {ref.namespace}/{ref.name} has no key {ref.key!r}")
+            raise NotFound(f"secret {ref.namespace}/{ref.name} has no key {ref.key!r}", keys=sorted(values))
         try:
             return _usable(values[ref.key].decode(), f"secret {ref}")
         except UnicodeDecodeError:
@@ -150,7 +152,8 @@ class SecretChain:
             try:
                 return await resolver.resolve(ref, hosts)
             except NotFound as error:
-                missing = error
+                # A Secret without the key is nearer to what was meant than no variable for it.
+                missing = missing if "keys" in missing.details else error
         raise missing
 
 
@@ -185,7 +188,9 @@ class Secrets:
                 hint="add the host to spec.hosts of the Secret, or have the operator declare what sends it",
                 cause="not_bound",
             ) from None
-        except NotFound:
+        except NotFound as error:
+            if "keys" in error.details:
+                raise _without_key(SecretRef.parse(text, namespace), whose, error.details["keys"], namespace) from None
             raise ToolSecretMissing(
                 f"secret {text!r}{whose} is not there",
                 hint="`foliot create secret`, or set its variable, which begins with " + SECRET_PREFIX,
@@ -193,8 +198,9 @@ class Secrets:
                 cause="not_found",
             ) from None
         except FoliotError as error:
+            cause = "refused" if isinstance(error, Denied | InvalidInput) else "failed"
             raise ToolSecretMissing(
-                f"the secret{whose} cannot be used: {error.message}", hint=error.hint, cause="failed"
+                f"the secret{whose} cannot be used: {error.message}", hint=error.hint, cause=cause
             ) from None
         self.masker.add(value)
         return value
@@ -213,6 +219,19 @@ class Secrets:
         except ToolSecretMissing:
             return False
         return True
+
+
+def _without_key(ref: SecretRef, whose: str, keys: Sequence[str], namespace: str) -> ToolSecretMissing:
+    """Names of keys are told in the namespace of the Secret, where it can be listed, and not in another."""
+    told = ref.namespace == namespace
+    has = ", ".join(f"`{each}`" for each in keys[:MOST_KEYS]) or "none"
+    found = f"; it has {has}" if told else ""
+    hint = f"write {ref.name}:KEY, or store the value under `{ref.key}`"
+    if told and len(keys) == 1:
+        hint = f"write {ref.name}:{keys[0]}, or store the value under `{ref.key}`"
+    return ToolSecretMissing(
+        f"Secret/{ref.name}{whose} has no key `{ref.key}`{found}", hint=hint, secret_ref=str(ref), cause="not_found"
+    )
 
 
 def unbound(targets: Sequence[str], hosts: Sequence[str]) -> str | None:

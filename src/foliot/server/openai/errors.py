@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, Unavailable
+from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
 from foliot.server.errors import TooMany, Unauthenticated
 from foliot.server.problems import RETRY_AFTER
 from foliot.server.responses import Json
@@ -60,7 +60,7 @@ def error_document(error: FoliotError) -> dict[str, Any]:
     """The `error` object. What concerns only this machine stays in its log."""
     status = status_of(error)
     message = error.message if not error.hint else f"{error.message} ({error.hint})"
-    if isinstance(error, SecretError):
+    if isinstance(error, SecretError) and not isinstance(error, SecretMissing):
         log.error("a secret cannot be used: %s", error.message)
         message = "a secret of this server cannot be sealed or opened; its log says more"
     kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
