@@ -30,6 +30,7 @@ from foliot.engine.runs import Runs
 from foliot.engine.task_memory import TaskMemory
 from foliot.errors import UsageError
 from foliot.settings import Settings, load_settings
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Notices, ResourceStore
 from foliot.store.journal import SqlJournal
 from foliot.store.keyring import load_keyring
@@ -179,8 +180,9 @@ def _assembled(
     secrets = stored_secrets(resources, os.environ, references)
     decisions = DecisionLog(audit)
     questions = Questions(journal, clock=clock, masker=secrets.masker, log=decisions)
+    people = SqlTokens(database).person if database is not None else None
     approvals = (
-        ApprovalService(resources, journal, clock=clock, masker=secrets.masker, log=decisions)
+        ApprovalService(resources, journal, clock=clock, masker=secrets.masker, log=decisions, people=people)
         if resources is not None
         else None
     )
@@ -222,6 +224,7 @@ def _assembled(
         recorders=() if audit is None else (audit,),
         budgets=budgets.calls if budgets is not None else None,
         limiting=limiting,
+        people=people,
     )
     gate = ModelGate(governance.rules, models.models_of)
     runs = Runs(

@@ -15,9 +15,13 @@ import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.approval.grants import StoredGrants
+from foliot.engine.signals import signal
 from foliot.errors import Conflict, Denied
-from foliot.kernel.events import ToolStarted
+from foliot.kernel.events import InputReceived, ToolStarted
+from foliot.kernel.messages import Message, Text
 from foliot.resources.validate import validate_document
+from foliot.store.access.tokens import SqlTokens
+from foliot.store.access.users import SqlUsers
 from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.base import Document, Put
 from foliot.store.open import open_database
@@ -69,9 +73,9 @@ class House:
         finally:
             await database.close()
 
-    async def ask(self, runtime: Runtime, run: str = "r1", **spec: Any) -> str:
+    async def ask(self, runtime: Runtime, run: str = "r1", *, user: str = "ann", **spec: Any) -> str:
         """Begin a run for ann, which waits; the name of its approval."""
-        result = await runtime.run(self.agent(**spec), "pay", run_id=run, user="ann", check=False)
+        result = await runtime.run(self.agent(**spec), "pay", run_id=run, user=user, check=False)
         assert result.phase == "waiting", result
         (document,) = [each async for each in runtime.approvals.list(run=run)]
         return document["metadata"]["name"]
@@ -112,6 +116,91 @@ async def test_a_grant_of_who_asks_answers_nothing(home: House) -> None:
 
         await home.ask(runtime)
     assert home.paid == []
+
+
+async def people(home: House) -> None:
+    """Ann has an account and tokens of it, one of them under a name of its own; eve has a token and no account."""
+    database = await open_database(str(home.store))
+    try:
+        await SqlUsers(database).create("ann", password="x", grants={"default": ["admin"]}, now=0.0)
+        tokens = SqlTokens(database)
+        for name, under, owner in (
+            ("ci", "ann", "ann"),
+            ("phone", "ann", "ann"),
+            ("robot", "", "ann"),
+            ("eve", "", ""),
+        ):
+            await tokens.create(
+                name, namespaces=["default"], roles=["approver"], now=0.0, by="ann", under=under, owner=owner
+            )
+        await tokens.create("ci", namespaces=["default"], roles=["approver"], now=0.0, by="eve", under="eve")
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize("asker", ["ann", "ann/ci", "robot"])
+async def test_a_token_of_who_asks_is_who_asks(home: House, asker: str) -> None:
+    await home.rule(four_eyes=True)
+    async with home.open() as runtime:
+        await people(home)
+        for giver in ("ann", "ann/phone", "robot"):
+            await runtime.approvals.grant(by=giver, tool="pay", seconds=60)
+        name = await home.ask(runtime, user=asker)
+
+        for by in ("ann", "ann/ci", "ANN/phone", "robot"):
+            with pytest.raises(Denied, match="acts for them"):
+                await runtime.approvals.decide(name, "approve", by=by)
+        done = await runtime.approvals.decide(name, "approve", by="eve/ci")
+        assert done.document["status"]["decided_by"] == "eve/ci"
+        assert (await runtime.resume("r1")).succeeded
+
+
+async def test_tokens_of_one_person_are_one_vote(house: House) -> None:
+    await house.rule(required_approvals=2)
+    async with house.open() as runtime:
+        await people(house)
+        name = await house.ask(runtime, user="zoe")
+        digest = (await runtime.approvals.get(name))["spec"]["arguments_digest"]
+        await runtime.approvals.decide(name, "approve", by="ann/ci", digest=digest)
+        for by in ("ann", "ann/phone", "robot", "Ann/CI"):
+            with pytest.raises(Conflict, match="already: 1 of 2"):
+                await runtime.approvals.decide(name, "approve", by=by, digest=digest)
+        done = await runtime.approvals.decide(name, "approve", by="eve", digest=digest)
+        assert done.document["status"]["decided_by"] == "ann/ci, eve"
+    assert house.paid == []
+
+
+@pytest.mark.parametrize("said", ["input", "nothing", "edit"])
+async def test_who_told_the_run_what_to_do_asks_too(home: House, said: str) -> None:
+    await home.rule(four_eyes=True)
+    async with home.open() as runtime:
+        await people(home)
+        await runtime.approvals.grant(by="bob", tool="pay", seconds=60, when="args.amount == 901")
+        name = await home.ask(runtime, calls=2)
+        if said == "edit":
+            await runtime.approvals.decide(name, "edit", by="bob", arguments={"to": "bob", "amount": 1})
+        else:
+            if said == "input":
+                fact = InputReceived("i1", Message("user", (Text("pay bob"),)), by="bob")
+                await runtime.runs.journal.signal(signal("r1", fact, home.now))
+                await runtime.resume("r1", check=False)
+                with pytest.raises(Denied, match="told by them"):
+                    await runtime.approvals.decide(name, "approve", by="bob")
+            await runtime.approvals.decide(name, "approve", by="eve")
+        waits = await runtime.resume("r1", check=False)
+        if said == "nothing":
+            assert waits.succeeded  # nobody but ann has told it anything: the grant of bob answers
+            return
+        assert waits.phase == "waiting"
+        (second,) = [
+            each["metadata"]["name"]
+            async for each in runtime.approvals.list(run="r1")
+            if each["status"]["phase"] == "Pending"
+        ]
+        with pytest.raises(Denied, match="told by them"):
+            await runtime.approvals.decide(second, "approve", by="bob")
+        await runtime.approvals.decide(second, "approve", by="eve")
+        assert (await runtime.resume("r1")).succeeded
 
 
 # --- votes -------------------------------------------------------------------------------------------------------

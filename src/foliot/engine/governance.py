@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from foliot.engine.approval.grants import StoredGrants
+from foliot.engine.approval.grants import People, StoredGrants
 from foliot.engine.base import Clock
 from foliot.engine.limiting.opening import Limiting
 from foliot.engine.references import granted_roles, list_all
@@ -32,6 +32,7 @@ def governed(
     recorders: Iterable[Recorder] = (),
     budgets: Budgets | None = None,
     limiting: Limiting | None = None,
+    people: People | None = None,
 ) -> Parts:
     """What pipelines need: the rules of the store, or without a store none but the default.
 
@@ -40,7 +41,7 @@ def governed(
     return Parts(
         limiter=limiting.limiter if limiting is not None else LocalLimiter(),
         circuits=limiting.circuits if limiting is not None else Circuits(),
-        rules=StoredRules(store, clock=clock, default_access=default_access)
+        rules=StoredRules(store, clock=clock, default_access=default_access, people=people)
         if store is not None
         else FixedRules(default_access=default_access),
         profile=Profile.of(allowed_tools),
@@ -60,9 +61,17 @@ class StoredRules:
     of one turn of the event loop share a look; in every turn that begins after the rule was committed it holds.
     """
 
-    def __init__(self, store: ResourceStore, *, clock: Clock, default_access: Access = "allow") -> None:
+    def __init__(
+        self,
+        store: ResourceStore,
+        *,
+        clock: Clock,
+        default_access: Access = "allow",
+        people: People | None = None,
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._people = people
         self._default: Access = default_access
         self._known: dict[str, tuple[int, Rules]] = {}
 
@@ -77,7 +86,7 @@ class StoredRules:
             *await list_all(self._store, Filter("ToolPermission", namespace)),
             *await list_all(self._store, Filter("AgentPolicy", namespace)),
         ]
-        grants = await StoredGrants(self._store, namespace, clock=self._clock).standing()
+        grants = await StoredGrants(self._store, namespace, clock=self._clock, people=self._people).standing()
         rules = read_rules(namespace, documents, grants=grants, default_access=self._default)
         self._known[namespace] = (revision, rules)
         return rules

@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from foliot.engine.budgets.calls import shortage_of
 from foliot.engine.definition import LOCK
@@ -49,6 +50,8 @@ async def admit_calls(
     could not be looked up. Raises `Unavailable` without it, and what it raises.
     """
     caller = caller or caller_of(state)
+    if state.told_by:
+        caller = replace(caller, told_by=tuple(sorted(state.told_by - {""})))
     admitted: list[tuple[CallIntent, Admitted]] = []
     ready = action.calls
     refused: list[Answered] = []

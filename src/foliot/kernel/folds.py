@@ -215,6 +215,7 @@ def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
     if event.decision == "edit" and event.arguments is not None:
         call.arguments = event.arguments
         call.edited = True
+        state.told_by.update(event.by.split(", "))
         release_twins(state, call)
 
 
@@ -229,9 +230,12 @@ def _question_answered(state: State, event: e.QuestionAnswered) -> None:
     call = _call(state, event.call_id)
     call.phase = "requested"
     call.verdict = feedback.answered(call.id, call.name, event.answer, late=event.late)
+    if not event.late:
+        state.told_by.add(event.by)
 
 
 def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
+    state.told_by.add(event.by)
     call = _call(state, event.call_id)
     call.phase = "requested"
     if event.decision == "happened":
@@ -243,6 +247,7 @@ def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
 
 def _input_received(state: State, event: e.InputReceived) -> None:
     state.inputs.append(event)
+    state.told_by.add(event.by)
     state.interrupted = state.interrupted or event.mode == "interrupt"
 
 

@@ -32,6 +32,21 @@ class Identity(Struct, frozen=True, omit_defaults=True, gc=False):
         return f"{self.user} (by {self.by})" if self.by else self.user
 
 
+class Person(Struct, frozen=True, gc=False):
+    """Somebody by all the names that they go by: an account, and the tokens that it made.
+
+    Records keep the name of the credential; who counts as one is the person. `others` are in small letters.
+    """
+
+    name: str
+    others: frozenset[str] = frozenset()
+
+    def goes_by(self, name: str) -> bool:
+        """Whether that is this person. Spelling makes nobody another one; `ann/ci` is a token that ann made."""
+        other = name.strip().casefold()
+        return any(other == own or other.startswith(f"{own}/") for own in (self.name.strip().casefold(), *self.others))
+
+
 # The default in events, which is left out of what is stored: one object, because the encoder looks for this very one.
 NOBODY = Identity()
 

@@ -157,6 +157,7 @@ class State:
         "spec",
         "spent",
         "started_at",
+        "told_by",
         "tools",
         "tools_done",
         "transcript",
@@ -210,6 +211,7 @@ class State:
         self.paid: set[str] = set()  # delegated runs whose account is in `spent`
         self.effects = 0  # calls with a result that may have changed something
         self.tools_done: set[str] = set()
+        self.told_by: set[str] = set()  # who has answered, steered it, or put other arguments into a call
         self.waived: set[ContractRule] = set()
         self.cache: dict[tuple[str, bytes], tuple[ToolResult, int]] = {}
         # size of the next request, counted only when tokens are limited

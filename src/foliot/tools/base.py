@@ -26,6 +26,7 @@ class Caller(Struct, frozen=True, gc=False):
 
     `allowed_tools` need no further permission; `advertised` are the tools this run was given (None: no run, no list).
     `user`, `by` and `via` are those of `Identity`. `ancestors` are the agents above this one, the outermost first.
+    `told_by` have told the run what to do since it began.
     It is done under a `task` and its `template` (the Task it was made after), as `namespace/name`, and a `system`.
     """
 
@@ -43,6 +44,12 @@ class Caller(Struct, frozen=True, gc=False):
     via: str = ""
     ancestors: tuple[str, ...] = ()
     template: str = ""
+    told_by: tuple[str, ...] = ()
+
+    @property
+    def people(self) -> list[str]:
+        """Everybody who has a part in what is asked for."""
+        return [name for name in (self.user, self.by, *self.told_by) if name]
 
 
 class Invocation(Struct, frozen=True, gc=False):

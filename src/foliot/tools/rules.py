@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal, Protocol, TypeAlias
 
+from foliot.kernel.identity import Person
 from foliot.tools.base import Caller, Invocation, ToolDefinition
 from foliot.tools.conditions import Expression
 from foliot.tools.verdict import ASK_SECONDS, Outcome, Verdict
@@ -124,17 +125,12 @@ class Policy:
         ) or placed(caller.system, home) in self.systems
 
 
-def is_asker(name: str, user: str, by: str) -> bool:
-    """Whether this person is who a run acts for, or who acts in their name. Spelling makes nobody another person."""
-    return name.strip().casefold() in {each.strip().casefold() for each in (user, by) if each}
-
-
 @dataclass(frozen=True, slots=True)
 class StandingGrant:
     """An approval given in advance, for calls like these, until `expires_at` (seconds since 1970; None: for good).
 
-    `giver` is who gave it: it answers only what they could have answered when asked. One that is `spent` has no use
-    left, but for a call that took one before a crash.
+    `giver` is who gave it, and `person` the same by all their names: it answers only what they could have answered when
+    asked. One that is `spent` has no use left, but for a call that took one before a crash.
     """
 
     id: str
@@ -143,6 +139,7 @@ class StandingGrant:
     when: Expression | None = None
     expires_at: float | None = None
     giver: str = ""
+    person: Person | None = None
     spent: bool = False
 
     def covers(self, call: Invocation, now: float) -> bool:
@@ -161,7 +158,7 @@ class StandingGrant:
         for ask in asks:
             if ask.required > 1 or (ask.approvers and self.giver not in ask.approvers):
                 return False
-            if ask.four_eyes and is_asker(self.giver, call.caller.user, call.caller.by):
+            if ask.four_eyes and any(map((self.person or Person(self.giver)).goes_by, call.caller.people)):
                 return False
         return self.covers(call, now)
 

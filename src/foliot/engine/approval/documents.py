@@ -9,12 +9,11 @@ from typing import Any, Final
 from foliot.errors import Conflict, Denied
 from foliot.kernel.arguments import arguments_digest
 from foliot.kernel.events import ApprovalDecided, ApprovalRequested
-from foliot.kernel.identity import Identity
+from foliot.kernel.identity import Person
 from foliot.kernel.state import Call, State
 from foliot.resources.durations import canonical
 from foliot.store.base import Document, Key, Put
 from foliot.store.documents import stamp
-from foliot.tools.rules import is_asker
 
 KIND: Final = "ToolApproval"
 API_VERSION: Final = "foliot.dev/v1"
@@ -143,15 +142,19 @@ def check_open(document: Document, now: float) -> None:
         )
 
 
-def check_voter(name: str, asked: ApprovalRequested, asker: Identity, by: str) -> None:
-    """Raises `Denied` when `by` may not decide.
+def check_voter(name: str, asked: ApprovalRequested, askers: Iterable[str], voter: Person) -> None:
+    """Raises `Denied` when they may not decide. `askers` are who the run acts for, and who told it what to do.
 
     By the journal of the run, which nobody can write to, and not by the stored object.
     """
+    by = voter.name
     if asked.approvers and by not in asked.approvers:
         raise Denied(f"{by} may not decide approval {name}", hint=f"these may: {', '.join(asked.approvers)}")
-    if asked.four_eyes and is_asker(by, asker.user, asker.by):
-        raise Denied(f"{by} may not decide approval {name}: the run acts for them", hint="somebody else has to decide")
+    if asked.four_eyes and any(map(voter.goes_by, askers)):
+        raise Denied(
+            f"{by} may not decide approval {name}: the run acts for them, or was told by them what to do",
+            hint="somebody else has to decide",
+        )
 
 
 def current_digest(document: Document) -> str:

@@ -6,9 +6,11 @@ it ends, is used up, or is revoked.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias
 
 from foliot.engine.approval.documents import (
     KIND,
@@ -24,6 +26,7 @@ from foliot.engine.approval.documents import (
 )
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound
+from foliot.kernel.identity import Person
 from foliot.resources.durations import canonical
 from foliot.store.base import Also, Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.documents import stamp
@@ -36,13 +39,23 @@ LONGEST_SECONDS = 10 * 366 * 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
+# Who goes by a name, and by which others.
+People: TypeAlias = Callable[[str], Awaitable[Person]]
+
+
+async def by_name(name: str) -> Person:
+    """Somebody of whom no other name is known."""
+    return Person(name)
+
+
 class StoredGrants:
     """The answers of one namespace, as the pipeline asks for them."""
 
-    def __init__(self, store: ResourceStore, namespace: str, *, clock: Clock) -> None:
+    def __init__(self, store: ResourceStore, namespace: str, *, clock: Clock, people: People | None = None) -> None:
         self._store = store
         self._namespace = namespace
         self._clock = clock
+        self._people = people or by_name
 
     async def check(self, approval_id: str, call_id: str, digest: str) -> bool:
         """Whether this approval was given to this call with these arguments. A missing one was not."""
@@ -90,7 +103,8 @@ class StoredGrants:
             found = [*found, *page.items]
         now = self._clock()
         # One that is used up stays: the call that took the last use may come again after a crash.
-        return tuple(in_force(document for document in found if _stands(document, now)))
+        grants = in_force(document for document in found if _stands(document, now))
+        return tuple([dataclasses.replace(grant, person=await self._people(grant.giver)) for grant in grants])
 
 
 def _stands(document: Document, now: float) -> bool:

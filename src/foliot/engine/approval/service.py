@@ -27,7 +27,7 @@ from foliot.engine.approval.documents import (
     phase_at,
     question,
 )
-from foliot.engine.approval.grants import give_standing, revoke_standing
+from foliot.engine.approval.grants import People, by_name, give_standing, revoke_standing
 from foliot.engine.approval.recording import DecisionLog, DecisionRecord
 from foliot.engine.approval.redaction import restored, shown, shows
 from foliot.engine.base import Clock
@@ -36,6 +36,7 @@ from foliot.engine.signals import signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.arguments import arguments_digest, canonical, parse_object, problem_of
 from foliot.kernel.events import ApprovalDecided, ApprovalRequested
+from foliot.kernel.identity import Person
 from foliot.kernel.state import Call, State
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.documents import stamp
@@ -73,13 +74,15 @@ class ApprovalService:
         clock: Clock,
         masker: Masker | None = None,
         log: DecisionLog | None = None,
+        people: People | None = None,
     ) -> None:
         """`masker` knows the secrets that this process has seen; none of them is shown to whoever decides.
 
-        `log` keeps a record of every decision, stored together with it.
+        `log` keeps a record of every decision, stored together with it. `people` says who goes by which names.
         """
         self._masker = masker
         self._log = log or DecisionLog()
+        self._people = people or by_name
         self._store = store
         self._journal = journal
         self._clock = clock
@@ -267,7 +270,8 @@ class ApprovalService:
             state, call = await self._parked(document)
             asked = call.approval
             assert asked is not None, "a parked call has its question"
-            check_voter(name, asked, state.identity, by)
+            voter = await self._people(by)
+            check_voter(name, asked, await self._askers(state) if asked.four_eyes else (), voter)
             if digest and digest != (document["status"].get("proposed_digest") or asked.digest):
                 raise Conflict(
                     f"the arguments of approval {name} were changed meanwhile",
@@ -280,7 +284,7 @@ class ApprovalService:
                 check_schema(state, call.name, granted)
                 # Kept by its digest first: a process that dies before the run is told must not lose what was written.
                 await self._journal.put_blob(canonical(granted))
-            status = self._decision_status(document, decision, by, comment, granted, asked.required)
+            status = self._decision_status(document, decision, voter, comment, granted, asked.required)
             done = status["phase"] != "Pending"
             outcome = status["decision"] if done else "voted"
             record = self._log.new(outcome, by, self._clock(), actor=actor, also=also)
@@ -324,20 +328,20 @@ class ApprovalService:
         self,
         document: Document,
         decision: Decision,
-        by: str,
+        voter: Person,
         comment: str,
         granted: dict[str, Any],
         required: int,
     ) -> dict[str, Any]:
         """The status with this decision in it: still "Pending" when others have to approve as well."""
-        now, name = stamp(self._clock()), name_of(document)
+        now, name, by = stamp(self._clock()), name_of(document), voter.name
         status: dict[str, Any] = {**document["status"]}
         digest = arguments_digest(granted)
         as_written = digest == document["spec"]["arguments_digest"]
         voters = [by]
         if decision != "deny" and required > 1:
             votes: list[dict[str, str]] = status.get("votes", []) if digest == current_digest(document) else []
-            if any(vote["by"].casefold() == by.casefold() for vote in votes):
+            if any(voter.goes_by(vote["by"]) for vote in votes):
                 raise Conflict(f"{by} has approved {name} already: {len(votes)} of {required}")
             votes = [*votes, {"by": by, "at": now, **({"reason": comment} if comment else {})}]
             voters = [vote["by"] for vote in votes]
@@ -359,6 +363,17 @@ class ApprovalService:
         if decided == "edited":
             status["edited_arguments"] = shown(granted, self._masker)
         return status
+
+    async def _askers(self, state: State) -> set[str]:
+        """Who a run acts for, and who has told it, or a run above it, what to do: by its journal."""
+        found = {state.identity.user, state.identity.by, *state.told_by}
+        while state.created is not None and state.created.parent:
+            try:
+                _, state = await load_run(self._journal, state.created.parent)
+            except NotFound:
+                break
+            found |= state.told_by
+        return found - {""}
 
     async def _as_it_stands(self, document: Document, call: Call) -> dict[str, Any]:
         """The arguments that are decided about: what the model wrote, or what somebody put in their place."""

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.kernel.identity import Person
 from foliot.store.access.users import take_name
 from foliot.store.base import Database
 from foliot.store.transaction import Row, Tx, run
@@ -130,6 +131,21 @@ class SqlTokens:
         """The token of this name or id; a good one before those that are revoked."""
         found = await self._db.read("token_find", word=word)
         return _info(found[0]) if found else None
+
+    async def person(self, name: str) -> Person:
+        """Who goes by this name, of an account, a token or anybody else, with all other names of theirs.
+
+        A token is its owner's. One that no account made is of whoever's name stands before its own.
+        """
+        found = await self._db.read("token_owners", name=name.strip().lower())
+        owners = {str(row["owner"]) for row in found if row["owner"]}
+        if found and not owners and "/" in name:
+            return Person(name, (await self.person(name.rpartition("/")[0])).others)
+        owners = owners or {name.strip().lower()}
+        others = {name.strip().casefold(), *owners}
+        for owner in owners:
+            others |= {str(row["name"]).casefold() for row in await self._db.read("token_names", owner=owner)}
+        return Person(name, frozenset(others))
 
     async def revoke(self, word: str, *, now: float) -> TokenInfo:
         """Make the token of this name or id worthless. Raises `NotFound`, also when it was revoked before."""

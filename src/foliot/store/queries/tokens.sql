@@ -21,6 +21,12 @@ SELECT t.id, t.name, t.digest, t.namespaces, t.roles, t.created_at, t.created_by
        t.owner, u.grants AS owner_grants, u.disabled_at AS owner_disabled_at
   FROM api_token AS t LEFT JOIN user_account AS u ON u.name = t.owner ORDER BY t.created_at, t.id;
 
+-- name: token_owners
+SELECT DISTINCT owner FROM api_token WHERE lower(name) = :name;
+
+-- name: token_names
+SELECT DISTINCT name FROM api_token WHERE owner = :owner;
+
 -- name: token_any
 SELECT 1 AS found FROM api_token LIMIT 1;
 
