@@ -55,7 +55,7 @@ GRANTS: Final[Mapping[Grant, str]] = {
     "": "",
     "tool_modules": "the module is in `tool_modules`, or the operator declares it",
     "mcp_commands": "the command line is in `mcp_commands`",
-    "outbound_allow": "a host inside is in `outbound_allow`; of a ModelEndpoint it is enough that the operator declares it",
+    "outbound_allow": "a host inside is in `outbound_allow`; a ModelEndpoint may be declared by the operator instead",
     "Secret.spec.hosts": "the host is in `spec.hosts` of the Secret, or the operator declares it",
     "operator": "the operator declares it, if its code connects where it likes (`pydantic-ai`, plug-ins)",
 }
