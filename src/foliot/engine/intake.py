@@ -31,6 +31,7 @@ from foliot.kernel.messages import ToolFailure, ToolResult
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
 from foliot.kernel.traces import under_call
+from foliot.resources.validators import UnusableSchema, Validator, validator_of
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox
 
 Outcome: TypeAlias = Admitted | Parked | ToolResult
@@ -177,9 +178,13 @@ def check_output(action: CheckOutput) -> OutputAccepted | OutputRejected:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         return _rejected([f"it is not JSON: {error}"])
+    try:
+        validator = _validator(msgspec.json.encode(action.schema))
+    except UnusableSchema as error:  # kept from before such schemas were refused when they are declared
+        return _rejected([f"nothing can be checked with the schema of the answer: {error.message}"])
     problems = [
         f"{'/'.join(map(str, problem.instance_path)) or 'the value'}: {problem.message}"
-        for problem in _validator(msgspec.json.encode(action.schema)).iter_errors(value)
+        for problem in validator.iter_errors(value)
     ]
     return _rejected(problems) if problems else OutputAccepted(value)
 
@@ -203,10 +208,8 @@ def _without_fence(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _validator(schema: bytes) -> Any:
-    import jsonschema_rs
-
-    return jsonschema_rs.validator_for(msgspec.json.decode(schema))
+def _validator(schema: bytes) -> Validator:
+    return validator_of(msgspec.json.decode(schema))
 
 
 def give_up_compacting(action: Compact) -> ModelFailed:

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from foliot.resources import durations
 from foliot.resources.problems import Path, Problem
 from foliot.resources.references import NAME_MAX, NAME_RULE, is_name
+from foliot.resources.validators import UnusableSchema, validator_of
 
 _ASKED_VERSION: Final = re.compile(r"[\^~=]?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?")
 _SECRET_KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -214,19 +215,15 @@ def _check_label_key(key: str) -> None:
 
 
 def check_json_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON Schema that says nothing impossible about itself. What its references point to is not loaded."""
+    """A JSON Schema that values can be checked with, and that refers to nothing outside itself."""
     if not schema:
         return schema
-    import jsonschema_rs  # only documents that hold a schema pay for it
-
     try:
-        jsonschema_rs.meta.validate(schema)
-    except jsonschema_rs.ValidationError as error:
-        place = tuple(error.instance_path)
-        raise refusal(f"{{field}} is not a valid JSON Schema: {error.message[:200]}", path=place) from None
-    except (ValueError, jsonschema_rs.ReferencingError):
-        hint = "leave $schema out for draft 2020-12"
-        raise refusal("{field}: the value of $schema is not a known draft", hint=hint, path=("$schema",)) from None
+        validator_of(schema)
+    except UnusableSchema as error:
+        raise refusal(
+            f"{{field}} is not a valid JSON Schema: {error.message}", hint=error.hint, path=error.path
+        ) from None
     return schema
 
 

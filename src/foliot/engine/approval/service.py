@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
-import jsonschema_rs
 from msgspec import Struct
 
 from foliot.engine.approval.documents import (
@@ -38,6 +37,7 @@ from foliot.kernel.arguments import arguments_digest, canonical, parse_object, p
 from foliot.kernel.events import ApprovalDecided, ApprovalRequested
 from foliot.kernel.identity import Person
 from foliot.kernel.state import Call, State
+from foliot.resources.validators import validator_of
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.documents import stamp
 from foliot.store.runs import TERMINAL, Beside, Journal, Signal
@@ -481,7 +481,7 @@ def check_schema(state: State, tool: str, arguments: dict[str, Any]) -> None:
     rule = state.rules.get(tool)
     if rule is None or rule.spec.schema is None:
         return
-    validator = jsonschema_rs.validator_for(rule.spec.schema)
+    validator = validator_of(rule.spec.schema)
     problems = [
         f"{'/'.join(map(str, each.instance_path)) or 'arguments'}: {each.message}"
         for each in validator.iter_errors(arguments)

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final, cast
 
-import jsonschema_rs
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
@@ -16,6 +15,7 @@ from mcp_types import INVALID_PARAMS
 from foliot.engine.runs import user_message
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.messages import Media, Text, ToolResult
+from foliot.resources.validators import validator_of
 from foliot.runtime import Runtime
 from foliot.server.acts import ActRecord
 from foliot.server.engagements import (
@@ -53,7 +53,7 @@ from foliot.stopping import stop_tasks
 from foliot.tools.base import Parked
 
 LEFT: Final = "the client cancelled its call"
-_arguments: Final = jsonschema_rs.validator_for(MESSAGE)
+_arguments: Final = validator_of(MESSAGE)
 CallResult = types.CallToolResult | types.InputRequiredResult
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-import jsonschema_rs
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from foliot.errors import UsageError
 from foliot.kernel.messages import Message, ModelSettings
 from foliot.kernel.spec import RunSpec
+from foliot.resources.validators import UnusableSchema, validator_of
 from foliot.server.bodies import refuse_repeated
 from foliot.server.openai.content import Conversation, chat_conversation, response_conversation
 from foliot.server.openai.errors import BadRequest
@@ -301,9 +301,9 @@ def _schema_of(given: dict[str, Any] | None, param: str) -> dict[str, Any] | Non
 
 def _checked(schema: dict[str, Any], param: str) -> dict[str, Any]:
     try:
-        jsonschema_rs.validator_for(schema)
-    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        raise BadRequest(f"this is not a JSON Schema that can be used: {error}", param=param) from None
+        validator_of(schema)
+    except UnusableSchema as error:
+        raise BadRequest(f"this is not a JSON Schema that can be used: {error.message}", param=param) from None
     return schema
 
 

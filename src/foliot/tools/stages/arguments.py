@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jsonschema_rs
-
 from foliot.kernel.arguments import problem_of
-from foliot.tools.base import Invocation, ToolArgumentsInvalid
+from foliot.resources.validators import UnusableSchema, validator_of
+from foliot.tools.base import Invocation, ToolArgumentsInvalid, ToolPolicyInvalid
 from foliot.tools.rules import Rules
 from foliot.tools.verdict import Verdict
 
@@ -25,15 +24,22 @@ class CheckArguments:
     layer = "arguments"
 
     def __init__(self, tool: str, schema: Mapping[str, Any] | None) -> None:
-        self._validator = jsonschema_rs.validator_for(dict(schema) if schema is not None else {})
-        self._is_valid = self._validator.is_valid
         self._tool = tool
+        self._unusable = ""
+        try:
+            self._validator = validator_of(schema if schema is not None else {})
+        except UnusableSchema as error:  # one from before such schemas were refused: no call of the tool is let through
+            self._unusable = error.message
+            self._validator = validator_of(False)
+        self._is_valid = self._validator.is_valid
         self._fit = Verdict("allow", self.layer, "the arguments fit the tool's schema")
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
         if problem := call.ambiguity or problem_of(call.arguments):
             raise ToolArgumentsInvalid(f"the arguments of {self._tool!r} cannot be judged: {problem}")
         if not self._is_valid(call.arguments):
+            if self._unusable:
+                raise ToolPolicyInvalid(f"the schema of {self._tool!r} cannot be used: {self._unusable}")
             raise ToolArgumentsInvalid(f"arguments of {self._tool!r} do not fit its schema: {self._explain(call)}")
         return self._fit
 
