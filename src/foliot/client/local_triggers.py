@@ -100,16 +100,16 @@ class LocalTriggers:
         return answer.document["task"]
 
     async def send_test(
-        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str]
+        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str], by: str = ""
     ) -> Sent:
         """See `Triggers`."""
+        from foliot.work.triggers.declared_webhook import read_webhook
         from foliot.work.triggers.webhooks import Webhooks
 
-        document = await self.webhook(namespace, name)
-        signed = {**await signed_headers(document, self._store, body, event_id), **headers}
+        read = read_webhook(await self.webhook(namespace, name))
         async with self._tasks() as tasks:
             webhooks = Webhooks(self._db, self._store, tasks)
-            answer = await webhooks.deliver(document["status"]["endpointID"], signed, body)
+            answer = await webhooks.try_out(read, body, time.time(), event_id=event_id, headers=headers, by=by)
         return Sent(answer.status, dict(answer.document))
 
     # --- what is declared ----------------------------------------------------------------------------------------

@@ -70,9 +70,9 @@ class RemoteTriggers(Asking):
         return (await self._post(path, {"by": by}, Replayed, namespace=namespace)).task
 
     async def send_test(
-        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str]
+        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str], by: str = ""
     ) -> Sent:
-        """See `Triggers`. The server signs: it has the secret."""
+        """See `Triggers`. The server signs: it has the secret, and knows who calls."""
         sent = {"body": body, "event_id": event_id, "headers": dict(headers)}
         return await self._post(f"{_at(WEBHOOKS, name)}/send-test", sent, Sent, namespace=namespace)
 

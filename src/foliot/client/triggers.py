@@ -64,7 +64,7 @@ class Triggers(Protocol):
         ...
 
     async def send_test(
-        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str]
+        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str], by: str = ""
     ) -> Sent:
-        """Deliver a body, signed as the sender would."""
+        """Deliver a body, signed as the sender would. `by` acts; over HTTP it is always the caller."""
         ...

@@ -20,7 +20,7 @@ from foliot.settings import Settings
 from foliot.tools.mcp.process import command_granted
 from foliot.tools.mcp.server import server_spec
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
-from foliot.tools.secrets import unbound
+from foliot.tools.secrets import WEBHOOK, takes_webhooks, unbound
 
 SecretHosts: TypeAlias = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """`(reference, namespace)` to the hosts that a Secret is bound to; None for a Secret that is not declared."""
@@ -72,6 +72,8 @@ class Grants:
         ref = spec.get("auth", {}).get("secretRef")
         if ref and kind in ("ModelEndpoint", "Tool", "McpServer", "Memory"):
             await check_secret(document, ref, secret_hosts)
+        if kind == "TaskWebhook":
+            await _check_signing(document, secret_hosts)
 
     def _check_command(self, document: Document) -> None:
         server = server_spec(document)
@@ -186,6 +188,19 @@ async def check_secret(document: Document, ref: str, secret_hosts: SecretHosts) 
             hint=f"an admin of the namespace, or whoever gives new values, adds {host} to spec.hosts of the Secret",
             host=host,
         )
+
+
+async def _check_signing(document: Document, secret_hosts: SecretHosts) -> None:
+    """Raises `Denied` when a webhook takes a Secret that is for something else: its declarer could try values out."""
+    auth, metadata = spec_of(document).get("auth", {}), document["metadata"]
+    for ref in (auth.get("secret_ref"), *auth.get("secret_refs", ())):
+        hosts = await secret_hosts(ref, metadata.get("namespace", "default")) if ref else None
+        if hosts is not None and not takes_webhooks(hosts):
+            raise Denied(
+                f"TaskWebhook/{metadata['name']}: the Secret {ref!r} is bound to hosts, and not for webhooks",
+                hint=f"an admin of the namespace, or whoever gives new values, adds {WEBHOOK} to spec.hosts of it",
+                field="spec.auth",
+            )
 
 
 async def _only_this_machine(host: str, port: int) -> Sequence[str]:

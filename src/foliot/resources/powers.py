@@ -33,7 +33,7 @@ Power: TypeAlias = Literal[
     "consents",
     "shares",
 ]
-Grant: TypeAlias = Literal["", "tool_modules", "mcp_commands", "outbound_allow", "Secret.spec.hosts", "operator"]
+Grant: TypeAlias = Literal["", "tool_modules", "mcp_commands", "outbound_allow", "Secret.spec.hosts", "webhook", "operator"]
 Lifts: TypeAlias = Callable[[Document | None, Document, str], bool]
 
 POWERS: Final[Mapping[Power, str]] = {
@@ -57,6 +57,8 @@ GRANTS: Final[Mapping[Grant, str]] = {
     "mcp_commands": "the command line is in `mcp_commands`",
     "outbound_allow": "a host inside is in `outbound_allow`; a ModelEndpoint may be declared by the operator instead",
     "Secret.spec.hosts": "the host is in `spec.hosts` of the Secret, or the operator declares it",
+    "webhook": "a Secret with `spec.hosts` has `webhook` among them, or the operator declares it; a variable of the "
+    "environment only where the operator declares it",
     "operator": "the operator declares it, if its code connects where it likes (`pydantic-ai`, plug-ins)",
 }
 
@@ -327,7 +329,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         ("author", "operator"),
         (
             *_all("works", "task_ref suspend auth.profile filter payload.mode payload.input_key payload.inputs"),
-            *_all("names", "auth.secret_ref auth.secret_refs"),
+            *_all("names", "auth.secret_ref auth.secret_refs", "webhook"),
             *_all(
                 "own",
                 "auth.signature_header auth.signature_prefix auth.encoding auth.timestamp_header "

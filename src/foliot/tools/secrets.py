@@ -26,6 +26,8 @@ Reveal: TypeAlias = "Callable[[str, str], Awaitable[Opened]]"
 
 DEFAULT_KEY: Final = DEFAULT_SECRET_KEY
 MOST_KEYS: Final = 10
+# Among the hosts of a secret: it is (also) what senders of webhooks sign with.
+WEBHOOK: Final = "webhook"
 # The key that seals all secrets is a setting whose variable begins like those of secrets: `secretRef: key` must not
 # reach it.
 _SETTINGS: Final = frozenset(PREFIX + name.upper() for name in RULES)
@@ -240,6 +242,11 @@ def unbound(targets: Sequence[str], hosts: Sequence[str]) -> str | None:
 
     bound = Hosts(hosts)
     return next((host for host in targets if not bound.hold_host(host)), None)
+
+
+def takes_webhooks(hosts: Sequence[str]) -> bool:
+    """Whether deliveries may be held against a secret that is bound to these hosts: to none, or by name to webhooks."""
+    return not hosts or WEBHOOK in hosts
 
 
 def _check_bound(targets: Sequence[str] | None, hosts: Sequence[str]) -> None:

@@ -181,12 +181,13 @@ def send_test(name: str, data: str, event_id: str, headers: tuple[str, ...], url
 
 
 async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str | None) -> int:
+    from foliot.cli.runtimes import whoami
     from foliot.cli.webhook_sending import post
 
     if url is None:
         event = event_id or secrets.token_hex(8)
         async with triggered() as triggers:
-            sent = await triggers.send_test(namespace(), name, body, event_id=event, headers=extra)
+            sent = await triggers.send_test(namespace(), name, body, event_id=event, headers=extra, by=whoami())
         status, said = sent.status, as_json(sent.document)
     else:
         document, signed = await _signed(name, body, event_id)

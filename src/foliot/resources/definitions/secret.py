@@ -61,7 +61,8 @@ class SecretSpec(Model):
     hosts: Hosts = Field(
         default_factory=list[str],
         description="Where the values may be sent: api.example, *.example, 10.0.0.0/8. Without it, only the operator "
-        "declares what sends them to an address that is not the provider's own.",
+        "declares what sends them to an address that is not the provider's own. With it, webhooks of others than the "
+        "operator are signed with them only if `webhook` is listed too.",
     )
 
     def problems(self) -> Iterator[Problem]:

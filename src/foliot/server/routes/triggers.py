@@ -152,9 +152,11 @@ async def replay(
 async def send_test(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
-    """Deliver a body, signed as the sender would. The secret does not leave the server."""
+    """Deliver a body, signed as the sender would. The secret does not leave the server; the caller acts."""
     trial, where = await form(request, Trial), space(namespace)
-    sent = await _triggers(services).send_test(where, name, trial.body, event_id=trial.event_id, headers=trial.headers)
+    sent = await _triggers(services).send_test(
+        where, name, trial.body, event_id=trial.event_id, headers=trial.headers, by=caller.name
+    )
     await _record(services, caller, request, "tried", "TaskWebhook", where, name)
     return Json(sent)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
@@ -17,6 +18,7 @@ from foliot.resources.json_paths import look_up
 from foliot.resources.placeholders import fill
 from foliot.resources.references import Origin, qualified
 from foliot.store.base import DeclaredBy, Document, Key
+from foliot.tools.masking import Masker
 from foliot.work.base import Command
 from foliot.work.triggers.signatures import Headers, Scheme
 
@@ -35,6 +37,13 @@ _EVENT_HEADERS: Final = {
     "shopify": "x-shopify-topic",
 }
 _EVENT_PATHS: Final = {"stripe": ("$.type",), "slack": ("$.event.type", "$.type"), "standard-webhooks": ("$.type",)}
+# Headers that prove who the sender is. Nothing that whoever declares a webhook writes may see them: with a sender such as
+# GitLab the header is the secret itself, and any signature tells more than that it was right.
+_PROOFS: Final = frozenset(profile.signature_header.lower() for profile in PROFILES.values())
+_CREDENTIAL: Final = re.compile(
+    r"authori[sz]ation|cookie|token|secret|signature|hmac|passw|credential|(api|access|auth)[-_]?key|jwt|assertion"
+    r"|(^|[-_])(auth|sig|session)([-_]|$)"
+)
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -64,6 +73,7 @@ class Webhook(Struct, frozen=True):
     keep: int
     generation: int
     declarer: str = ""
+    by_operator: bool = False
 
     @property
     def via(self) -> str:
@@ -82,7 +92,7 @@ class Webhook(Struct, frozen=True):
 
 
 class Parcel(Struct, frozen=True):
-    """A delivery that can be read: the body as text, and as JSON where it is some."""
+    """A delivery that can be read: the body as text, and as JSON where it is some. It holds nothing secret."""
 
     text: str
     json: Any
@@ -107,6 +117,7 @@ def read_webhook(document: Document) -> Webhook:
     named = idempotency.get("event_id_header") or idempotency.get("event_id_path")
     rate: dict[str, Any] | None = spec.get("rate_limit")
     keep = spec.get("delivery_history_limit")
+    declarer = DeclaredBy.of(document)
     refs = ([auth["secret_ref"]] if auth.get("secret_ref") else []) + list(auth.get("secret_refs") or [])
     prefix: str = auth.get("signature_prefix", defaults.signature_prefix)
     id_header = idempotency.get("event_id_header", "") if named else defaults.event_id_header
@@ -135,7 +146,8 @@ def read_webhook(document: Document) -> Webhook:
         rate=_rate(rate) if rate is not None else None,
         keep=100 if keep is None else keep,
         generation=metadata["generation"],
-        declarer=DeclaredBy.of(document).user,
+        declarer=declarer.user,
+        by_operator=declarer.operator,
     )
 
 
@@ -144,8 +156,17 @@ def _rate(given: dict[str, Any]) -> Rate:
     return Rate(requests, seconds(given.get("per", "1m")), given.get("burst") or requests)
 
 
-def open_parcel(webhook: Webhook, headers: Headers, body: bytes | None) -> Parcel:
-    """Raises `BodyRefused` for one that is too large, no text, or, where JSON is asked for, no JSON."""
+def told_headers(webhook: Webhook, headers: Headers) -> dict[str, str]:
+    """The headers without those by which the sender is known: all that filters, inputs and records ever see."""
+    proofs = _PROOFS | {webhook.scheme.signature_header.lower()}
+    return {name: text for name, text in headers.items() if name not in proofs and not _CREDENTIAL.search(name)}
+
+
+def open_parcel(webhook: Webhook, headers: Headers, body: bytes | None, known: Sequence[bytes] = ()) -> Parcel:
+    """The delivery without proofs of the sender, and without the secrets that are `known` wherever else they stand.
+
+    Raises `BodyRefused` for one that is too large, no text, or, where JSON is asked for, no JSON.
+    """
     if body is None:
         raise BodyRefused("the body could not be read")
     if len(body) > LARGEST_BODY:
@@ -154,13 +175,17 @@ def open_parcel(webhook: Webhook, headers: Headers, body: bytes | None) -> Parce
         text = body.decode()
     except UnicodeDecodeError:
         raise BodyRefused("the body is not UTF-8") from None
+    masker = Masker()
+    masker.add(*(secret.decode("utf-8", "replace").strip() for secret in known))
+    text = masker.mask(text)
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         if webhook.mode == "json":
             raise BodyRefused("the body is not JSON") from None
         found = None
-    return Parcel(text, found, headers)
+    told = {name: masker.mask(value) for name, value in told_headers(webhook, headers).items()}
+    return Parcel(text, found, told)
 
 
 def event_id_of(webhook: Webhook, parcel: Parcel) -> str:
@@ -185,8 +210,13 @@ def event_of(webhook: Webhook, parcel: Parcel) -> str:
     return ""
 
 
-def command_for(webhook: Webhook, parcel: Parcel, event_id: str, *, taken_at: int, key: str, name: str) -> Command:
-    """The command for a delivery. It depends on nothing but what is given, so that a second try asks for the same."""
+def command_for(
+    webhook: Webhook, parcel: Parcel, event_id: str, *, taken_at: int, key: str, name: str, by: str = ""
+) -> Command:
+    """The command for a delivery. It depends on nothing but what is given, so that a second try asks for the same.
+
+    With `by` somebody here asks for it, and acts; without, it is the sender, and whoever declared the webhook acts.
+    """
     received = f"{datetime.fromtimestamp(taken_at / 1000, UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
     values = {
         "event_id": event_id,
@@ -226,8 +256,8 @@ def command_for(webhook: Webhook, parcel: Parcel, event_id: str, *, taken_at: in
             TAKEN: str(taken_at),
         },
         spawned_by=webhook.spawner,
-        by=f"webhook:{webhook.key.namespace}/{webhook.key.name}",
-        identity=Identity(webhook.declarer, via=webhook.via),
+        by=by or f"webhook:{webhook.key.namespace}/{webhook.key.name}",
+        identity=Identity(by or webhook.declarer, via=webhook.via),
     )
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from foliot.store.base import Database
 from foliot.store.triggers import Delivery, Outcome, log_delivery
-from foliot.work.triggers.declared_webhook import Webhook, storable
+from foliot.work.triggers.declared_webhook import Webhook, storable, told_headers
 from foliot.work.triggers.signatures import Headers
 
 _SHOWN_HEADERS: Final = (
@@ -106,8 +106,8 @@ class DeliveryLog:
 
 def _shown(webhook: Webhook, headers: Headers) -> dict[str, str]:
     names = [*_SHOWN_HEADERS, webhook.scheme.id_header.lower(), webhook.scheme.timestamp_header.lower()]
-    secret = webhook.scheme.signature_header.lower()
-    return {name: _short(headers[name]) for name in names if name and name != secret and name in headers}
+    told = told_headers(webhook, headers)
+    return {name: _short(told[name]) for name in names if name and name in told}
 
 
 def _short(text: str) -> str:

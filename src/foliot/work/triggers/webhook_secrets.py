@@ -6,7 +6,7 @@ from foliot.engine.references import References
 from foliot.errors import FoliotError, NotFound, SecretError
 from foliot.resources.references import Target
 from foliot.store.base import Key, ResourceStore
-from foliot.tools.secrets import DEFAULT_KEY, EnvironmentSecrets, SecretRef
+from foliot.tools.secrets import DEFAULT_KEY, EnvironmentSecrets, SecretRef, takes_webhooks
 from foliot.work.triggers.declared_webhook import Webhook
 from foliot.work.triggers.signatures import weakness_of
 
@@ -41,7 +41,14 @@ async def _value(text: str, webhook: Webhook, store: ResourceStore, environment:
     try:
         values = await store.reveal(Key("Secret", ref.namespace, ref.name))
     except NotFound:
+        if not webhook.by_operator:  # whether there is such a variable is not told
+            raise SecretError(
+                f"there is no Secret {ref.namespace}/{ref.name}; variables of the environment are only for webhooks "
+                "that the operator of this installation declared"
+            ) from None
         return (await environment.resolve(ref)).encode()
+    if not webhook.by_operator and not takes_webhooks(values.hosts):
+        raise SecretError(f"the Secret {ref.namespace}/{ref.name} is bound to hosts, and not for webhooks")
     key = chosen or (DEFAULT_KEY if not values else min(values))
     value = values.get(key, b"")
     if not value.strip():

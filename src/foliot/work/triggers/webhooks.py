@@ -21,7 +21,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.errors import Conflict, FoliotError, NotFound, SecretError
-from foliot.kernel.identity import Identity
 from foliot.resources.event_filters import FilterFailed, event_filter
 from foliot.store.base import Database, Key, ResourceStore
 from foliot.store.triggers import Taken, delivery_of, settle_event, take_event
@@ -41,7 +40,7 @@ from foliot.work.triggers.declared_webhook import (
     task_name,
 )
 from foliot.work.triggers.deliveries import Bucket, DeliveryLog, Event
-from foliot.work.triggers.signatures import SignatureRefused, lowered, verify
+from foliot.work.triggers.signatures import SignatureRefused, lowered, sign, verify
 from foliot.work.triggers.webhook_secrets import signing_secrets
 
 LONGEST_ENDPOINT: Final = 64
@@ -105,20 +104,32 @@ class Webhooks:
             return _refusal(404, "webhook endpoint not found")
         except (FoliotError, KeyError, ValueError) as error:  # the store is away, or holds what nobody can read
             return _refusal(_status_of(error), "failed to process webhook")
-        shown = lowered(headers.items())
+        return await self._deliver(webhook, lowered(headers.items()), body, now)
+
+    async def try_out(
+        self, webhook: Webhook, body: bytes, now: float, *, event_id: str, headers: Mapping[str, str], by: str = ""
+    ) -> Answer:
+        """Deliver a body that is signed here, for `by`. Raises `SecretError` when there is nothing to sign with."""
+        (secret, *_) = await signing_secrets(webhook, self._store, self._environment)
+        signed = sign(webhook.scheme, secret, body, now=now, event_id=event_id)
+        return await self._deliver(webhook, lowered([*headers.items(), *signed.items()]), body, now, by=by)
+
+    async def _deliver(
+        self, webhook: Webhook, shown: dict[str, str], body: bytes | None, now: float, *, by: str = ""
+    ) -> Answer:
         secrets: list[bytes] = []
-        signed = False
+        kept = False
         try:
             parcel, secrets = await self._open(webhook, shown, body)
             digest = _verified(webhook, shown, body or b"", secrets, now)
-            signed = True
+            kept = parcel.text.encode() == body  # else a secret stands in it
             if (challenge := _challenge(webhook, parcel)) is not None:
                 return Answer(200, {"challenge": challenge})
-            answer, event = await self._take(webhook, parcel, digest, now)
+            answer, event = await self._take(webhook, parcel, digest, now, by)
         except _Refused as refused:
             answer = _refusal(refused.status, refused.text, refused.headers)
             event = Event("rejected", refused.reason, refused.status, refused.detail, refused.event_id)
-        event = replace(event, body=body if signed else None)
+        event = replace(event, body=body if kept else None)
         try:
             await self._log.write(webhook, event, shown, body, now=now, known=secrets)
         except FoliotError:
@@ -161,9 +172,7 @@ class Webhooks:
         taken_at = int(now * 1000)
         key = f"{webhook.spawner}:replay:{delivery_id}:{taken_at}"
         name = f"{task_name(webhook, event_id)}-r{taken_at:x}"
-        command = command_for(webhook, parcel, event_id, taken_at=taken_at, key=key, name=name)
-        if by:  # who asks for it acts, not whoever declared the webhook
-            command = replace(command, by=by, identity=Identity(by, via=webhook.via))
+        command = command_for(webhook, parcel, event_id, taken_at=taken_at, key=key, name=name, by=by)
         accepted = await self._tasks.accept_template(webhook.ref, command, origin=webhook.origin)
         event = Event(
             "accepted", "replayed", 202, f"replay of {delivery_id}", event_id, accepted.task.id, delivery.body
@@ -177,17 +186,19 @@ class Webhooks:
         if webhook.suspend:
             raise _Refused(409, "webhook is suspended", "suspended", "the webhook is suspended")
         try:
-            parcel = open_parcel(webhook, shown, body)
+            open_parcel(webhook, shown, body)  # before a secret is opened for it
+            secrets = await signing_secrets(webhook, self._store, self._environment)
+            return open_parcel(webhook, shown, body, secrets), secrets
         except BodyRefused as refused:
             raise _Refused(400, "invalid webhook payload", "invalid_body", str(refused)) from None
-        try:
-            return parcel, await signing_secrets(webhook, self._store, self._environment)
         except SecretError as error:
             raise _Refused(400, "webhook secret resolution failed", "secret_error", error.message) from None
         except FoliotError as error:
             raise _trouble(error, "secret_error") from None
 
-    async def _take(self, webhook: Webhook, parcel: Parcel, digest: str, now: float) -> tuple[Answer, Event]:
+    async def _take(
+        self, webhook: Webhook, parcel: Parcel, digest: str, now: float, by: str
+    ) -> tuple[Answer, Event]:
         if (wait := self._too_often(webhook, now)) > 0:
             raise _Refused(429, "webhook rate limit exceeded", "rate_limited", _allowed(webhook), retry_after=wait)
         event_id = event_id_of(webhook, parcel)
@@ -209,16 +220,16 @@ class Webhooks:
             raise _trouble(error, "dedupe_error", event_id) from None
         if taken.task:
             return _taken(event_id, taken.task, duplicate=True)
-        accepted = await self._accept(webhook, parcel, event_id, names, taken)
+        accepted = await self._accept(webhook, parcel, event_id, names, taken, by)
         return _taken(event_id, accepted.task.id, duplicate=accepted.duplicate)
 
     async def _accept(
-        self, webhook: Webhook, parcel: Parcel, event_id: str, names: list[str], taken: Taken
+        self, webhook: Webhook, parcel: Parcel, event_id: str, names: list[str], taken: Taken, by: str
     ) -> Accepted:
         """The task of an event that was taken, here or by somebody who did not come to an end."""
         key = f"{webhook.spawner}:{short_digest(event_id)}:{taken.taken_at}"
         name = task_name(webhook, event_id)
-        command = command_for(webhook, parcel, event_id, taken_at=taken.taken_at, key=key, name=name)
+        command = command_for(webhook, parcel, event_id, taken_at=taken.taken_at, key=key, name=name, by=by)
         try:
             accepted = await self._make(webhook, command)
         except FoliotError as error:
