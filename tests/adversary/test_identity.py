@@ -4,6 +4,7 @@ and have tried again, by labels, status and ids that are not theirs to choose.""
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import os
@@ -301,6 +302,29 @@ async def webhook(place: Place, who: str, claims: Claims) -> httpx.Response:
     return await place.http.post(document["status"]["endpointPath"], content=body, headers=dict(signed))
 
 
+async def tried(place: Place, who: str, claims: Claims) -> httpx.Response:
+    """A webhook of ann's, tried out by somebody else, with a body of theirs."""
+    made = _trigger(place, "TaskWebhook", "ann", {}, {"auth": {"profile": "generic", "secret_ref": "hook"}})
+    assert (await place.ask("ann", "POST", "/v1/task-webhooks", json=made)).status_code == 201
+    name, body = made["metadata"]["name"], base64.b64encode(b'{"user": "ann"}').decode()
+    trial = {"body": body, "event_id": name, "headers": {"X-User": "ann"}, **({"by": "ann"} if claims else {})}
+    answer = await place.ask(who, "POST", f"/v1/work/webhooks/{name}/send-test", json=trial)
+    assert answer.status_code >= 300 or answer.json()["status"] == 202 or who == "bob", answer.text
+    return answer
+
+
+async def replayed(place: Place, who: str, claims: Claims) -> httpx.Response:
+    """What ann tried out, made into a task again by somebody else."""
+    await tried(place, "ann", {})
+    await place.ended()
+    place.paid.clear()
+    hooks = (await place.ask("ann", "GET", "/v1/work/webhooks")).json()["items"]
+    name = max((each["metadata"]["name"] for each in hooks), key=lambda each: int(each.rpartition("-")[2]))
+    (first, *_) = (await place.ask("ann", "GET", f"/v1/work/webhooks/{name}/deliveries")).json()["deliveries"]
+    path = f"/v1/work/webhooks/{name}/deliveries/{first['id']}/replay"
+    return await place.ask(who, "POST", path, json={"by": "ann"} if claims else {})
+
+
 WAYS: tuple[Way, ...] = (
     run,
     delegated,
@@ -316,6 +340,8 @@ WAYS: tuple[Way, ...] = (
     schedule,
     by_hand,
     webhook,
+    tried,
+    replayed,
 )
 
 

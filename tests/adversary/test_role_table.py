@@ -663,6 +663,18 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             "auth": {"profile": "oauth2_client_credentials", "secretRef": "s", "tokenURL": "https://api.example/t"},
         },
     ),
+    (
+        "TaskWebhook",
+        "auth.secret_ref",
+        {"task_ref": "t", "auth": {"profile": "gitlab", "secret_ref": "s"}},
+        {"task_ref": "t", "auth": {"profile": "gitlab", "secret_ref": "signing"}},
+    ),
+    (
+        "TaskWebhook",
+        "auth.secret_refs",
+        {"task_ref": "t", "auth": {"profile": "gitlab", "secret_ref": "signing", "secret_refs": ["s:value"]}},
+        {"task_ref": "t", "auth": {"profile": "gitlab", "secret_ref": "signing", "secret_refs": ["signing:value"]}},
+    ),
 ]
 
 
@@ -674,7 +686,8 @@ def test_every_grant_of_the_table_is_tried() -> None:
 
 @pytest.mark.parametrize("kind", sorted({row[0] for row in GRANTED}))
 async def test_what_reaches_outside_is_granted_by_the_operator_and_not_by_declaring_it(site: Site, kind: str) -> None:
-    who = "admin" if kind == "McpServer" else "author"
+    who = {"McpServer": "admin", "TaskWebhook": "author and operator"}.get(kind, "author")
+    await site.stored("Secret", "signing", {"stringData": {"value": "sesame-sesame"}, "hosts": ["webhook"]})
     await site.stored("Secret", "s", {"stringData": {"value": "sesame", "other": "x"}, "hosts": ["api.example"]})
     for number, (refused, granted) in enumerate(row[2:] for row in GRANTED if row[0] == kind):
         name = f"x-{number}"

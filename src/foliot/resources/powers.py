@@ -33,7 +33,9 @@ Power: TypeAlias = Literal[
     "consents",
     "shares",
 ]
-Grant: TypeAlias = Literal["", "tool_modules", "mcp_commands", "outbound_allow", "Secret.spec.hosts", "webhook", "operator"]
+Grant: TypeAlias = Literal[
+    "", "tool_modules", "mcp_commands", "outbound_allow", "Secret.spec.hosts", "webhook", "operator"
+]
 Lifts: TypeAlias = Callable[[Document | None, Document, str], bool]
 
 POWERS: Final[Mapping[Power, str]] = {

@@ -37,8 +37,8 @@ _EVENT_HEADERS: Final = {
     "shopify": "x-shopify-topic",
 }
 _EVENT_PATHS: Final = {"stripe": ("$.type",), "slack": ("$.event.type", "$.type"), "standard-webhooks": ("$.type",)}
-# Headers that prove who the sender is. Nothing that whoever declares a webhook writes may see them: with a sender such as
-# GitLab the header is the secret itself, and any signature tells more than that it was right.
+# Headers that prove who the sender is. Nothing that the declarer of a webhook writes may see them: GitLab's holds the
+# secret itself, and whoever has a signature could use it elsewhere.
 _PROOFS: Final = frozenset(profile.signature_header.lower() for profile in PROFILES.values())
 _CREDENTIAL: Final = re.compile(
     r"authori[sz]ation|cookie|token|secret|signature|hmac|passw|credential|(api|access|auth)[-_]?key|jwt|assertion"

@@ -51,7 +51,7 @@ class Bucket:
 
 
 class Event(Struct, frozen=True):
-    """What is to be remembered of one delivery. `body` is None for one that was not signed."""
+    """What is to be remembered of one delivery. `body` is None for one that was not signed, or holds a secret."""
 
     outcome: Outcome
     reason: str
@@ -70,17 +70,14 @@ class DeliveryLog:
         self._refused: dict[str, Bucket] = {}
         self._uncounted: dict[str, int] = {}
 
-    async def write(
-        self, webhook: Webhook, event: Event, headers: Headers, body: bytes | None, *, now: float, known: list[bytes]
-    ) -> str:
-        """Remember it; the id of its row, blank when it was only counted. `known` are secrets that must not be kept."""
+    async def write(self, webhook: Webhook, event: Event, headers: Headers, body: bytes | None, *, now: float) -> str:
+        """Remember it; the id of its row, blank when it was only counted."""
         if event.outcome == "rejected":
             bucket = self._refused.setdefault(webhook.uid, Bucket(REFUSED_BURST, REFUSED_PER_SECOND, now))
             if bucket.take(now) > 0:
                 self._uncounted[webhook.uid] = self._uncounted.get(webhook.uid, 0) + 1
                 return ""
         content = body or b""
-        keeps = event.body is not None and not any(secret in event.body for secret in known)
         delivery = Delivery(
             id=secrets.token_hex(8),
             at=now,
@@ -93,7 +90,7 @@ class DeliveryLog:
             size=len(content),
             digest=hashlib.sha256(content).hexdigest(),
             headers=json.dumps(_shown(webhook, headers)),
-            body=event.body if keeps else None,
+            body=event.body,
         )
         more = self._uncounted.pop(webhook.uid, 0)
         try:

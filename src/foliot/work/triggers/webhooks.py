@@ -40,7 +40,7 @@ from foliot.work.triggers.declared_webhook import (
     task_name,
 )
 from foliot.work.triggers.deliveries import Bucket, DeliveryLog, Event
-from foliot.work.triggers.signatures import SignatureRefused, lowered, sign, verify
+from foliot.work.triggers.signatures import Headers, SignatureRefused, lowered, sign, verify
 from foliot.work.triggers.webhook_secrets import signing_secrets
 
 LONGEST_ENDPOINT: Final = 64
@@ -117,10 +117,11 @@ class Webhooks:
     async def _deliver(
         self, webhook: Webhook, shown: dict[str, str], body: bytes | None, now: float, *, by: str = ""
     ) -> Answer:
-        secrets: list[bytes] = []
+        told: Headers = shown
         kept = False
         try:
             parcel, secrets = await self._open(webhook, shown, body)
+            told = parcel.headers
             digest = _verified(webhook, shown, body or b"", secrets, now)
             kept = parcel.text.encode() == body  # else a secret stands in it
             if (challenge := _challenge(webhook, parcel)) is not None:
@@ -131,7 +132,7 @@ class Webhooks:
             event = Event("rejected", refused.reason, refused.status, refused.detail, refused.event_id)
         event = replace(event, body=body if kept else None)
         try:
-            await self._log.write(webhook, event, shown, body, now=now, known=secrets)
+            await self._log.write(webhook, event, told, body, now=now)
         except FoliotError:
             if event.outcome == "rejected":
                 return answer
@@ -177,7 +178,7 @@ class Webhooks:
         event = Event(
             "accepted", "replayed", 202, f"replay of {delivery_id}", event_id, accepted.task.id, delivery.body
         )
-        await self._log.write(webhook, event, shown, delivery.body, now=now, known=[])
+        await self._log.write(webhook, event, parcel.headers, delivery.body, now=now)
         return Answer(202, _told(event_id, accepted.task.id, duplicate=False))
 
     # --- steps -----------------------------------------------------------------------------------------------------
@@ -196,9 +197,7 @@ class Webhooks:
         except FoliotError as error:
             raise _trouble(error, "secret_error") from None
 
-    async def _take(
-        self, webhook: Webhook, parcel: Parcel, digest: str, now: float, by: str
-    ) -> tuple[Answer, Event]:
+    async def _take(self, webhook: Webhook, parcel: Parcel, digest: str, now: float, by: str) -> tuple[Answer, Event]:
         if (wait := self._too_often(webhook, now)) > 0:
             raise _Refused(429, "webhook rate limit exceeded", "rate_limited", _allowed(webhook), retry_after=wait)
         event_id = event_id_of(webhook, parcel)
