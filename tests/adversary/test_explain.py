@@ -369,10 +369,12 @@ async def person(play: Play, case: Case) -> tuple[Happened, Happened]:
     body = {"arguments": {"amount": case.amount}, "agent": "worker"}
     lines = play.lines()
     said = (await play.http.post("/v1/work/tools/pay/test", json=body)).json()
-    done = (await play.http.post("/v1/work/tools/pay/call", json=body)).json()
+    answer = await play.http.post("/v1/work/tools/pay/call", json=body)
+    done = answer.json()
     rule = said["decided"]["rule"] if said["outcome"] == "deny" else ""
     error = (done.get("result") or {}).get("error") or {}
-    outcome = "allow" if play.lines() > lines else "ask" if done.get("parked") else "deny"
+    asks = answer.status_code == 403 and "needs an approval" in done["detail"]
+    outcome = "allow" if play.lines() > lines else "ask" if asks else "deny"
     return Happened(said["outcome"], rule), Happened(outcome, error.get("details", {}).get("rule", ""))
 
 

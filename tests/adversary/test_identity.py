@@ -427,6 +427,49 @@ async def test_an_admin_everywhere_is_no_impersonator_and_gives_the_role_by_name
     assert [str(each) for _, each in await place.ended()] == ["ann (by desk)"]
 
 
+@pytest.mark.parametrize("user", ["ann\nbob", "ann\u202etoor", "a\x1b[2Kb", "ann\x00", "a\u200bnn", "x" * 300])
+async def test_nobody_is_acted_for_whose_name_cannot_be_shown(place: Place, user: str) -> None:
+    for way in (run, command):
+        answer = await way(place, "carl", {"user": user})
+        assert answer.status_code == 400, answer.text
+    assert await place.ended() == []
+
+
+async def test_a_body_inherits_the_namespace_of_the_request_and_names_no_other(place: Place) -> None:
+    begun = {"agent": "payer", "input": "pay", "run_id": place.name("r")}
+    asked = {"target_kind": "agent", "target": "payer", "message": "pay"}
+    for path, body in (("/v1/work/runs", begun), ("/v1/work/tasks", asked)):
+        other = await place.ask("ann", "POST", path, json={**body, "namespace": "team-b"})
+        assert other.status_code == 400, other.text
+        answer = await place.ask("ann", "POST", path, json=body)
+        assert answer.status_code in (200, 201), answer.text
+    assert {agent for agent, _ in await place.ended()} == {"payer"}
+
+
+@pytest.mark.parametrize("part", ["labels", "annotations"])
+async def test_names_that_are_foliot_s_own_are_refused_in_a_task_as_in_an_agent(place: Place, part: str) -> None:
+    metadata = {"name": place.name("t"), "namespace": SPACE, part: {"foliot.dev/user": "ann"}}
+    task = {"kind": "Task", "metadata": metadata, "spec": {"agent": "payer", "input": {"topic": "pay"}}}
+    agent = {"kind": "Agent", "metadata": metadata, "spec": {"model_ref": "m"}}
+    for path, body in (("/v1/tasks", task), ("/v1/work/declared", task), ("/v1/agents", agent)):
+        answer = await place.ask("ann", "POST", path, json=body)
+        status = answer.json()[0]["status"] if path == "/v1/work/declared" else answer.status_code
+        assert status == 422, (path, answer.text)
+    assert await place.ended() == []
+
+
+async def test_prune_says_that_it_needs_a_namespace(place: Place) -> None:
+    agent = {"kind": "Agent", "metadata": {"name": "x", "namespace": "team-b"}, "spec": {"model_ref": "m"}}
+    url, query = "/v1/apply", {"prune": "app=desk"}
+    answer = await place.http.post(url, params=query, json=agent, headers=place.tokens["eve"])
+    assert answer.status_code == 400, answer.text
+    assert "namespace=" in answer.json()["hint"]
+    answer = await place.http.post(
+        url, params={**query, "namespace": "team-b"}, json=agent, headers=place.tokens["eve"]
+    )
+    assert answer.status_code == 200, answer.text
+
+
 async def test_a_task_that_is_tried_again_stays_whose_it_was_and_says_who_asked(place: Place) -> None:
     name = place.name("t")
     task = {"kind": "Task", "metadata": {"name": name}, "spec": {"agent": "broken", "input": {"topic": "x"}}}

@@ -340,6 +340,15 @@ async def test_acting_for_somebody_needs_the_operator_s_word_and_both_names_are_
     assert tool.calls[0].caller == Caller("team-a", "scout", user="bob", by="desk", via="nats")
 
 
+async def test_nobody_is_acted_for_whose_name_cannot_be_shown(link: NatsLink, bus: Bus) -> None:
+    entries = {**ENTRIES, "desk": replace(ENTRIES["desk"], on_behalf=True, agent="", user="desk")}
+    tool = Seen()
+    data = json.dumps(order(metadata={"user": "bob\u202e"})).encode()
+    async with served(link, tool, callers=new_callers(entries)):
+        assert "printable" in (await bus.ask(data, signed(data)))["error"]
+    assert tool.calls == []
+
+
 WORLD = """\
 kind: AgentRole
 metadata: {name: reader}

@@ -766,12 +766,35 @@ async def test_a_function_is_granted_by_where_it_is_written(
     """`desk` is granted; what desk imports is not."""
     (tmp_path / "desk.py").write_text("import os\nfrom os import getcwd\ndef find() -> str:\n    return 'found'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name, function, fits in (("a", "desk:find", True), ("b", "desk:os.getcwd", False), ("c", "desk:getcwd", False)):
-        await site.stored("Tool", name, {"type": "function", "function": function}, by="author")
+    for path in ("desk:os.getcwd", "desk:find.__globals__", "desk:__builtins__"):
+        for method, where, more in ways("Tool", "b", {"type": "function", "function": path}):
+            if method == "POST":
+                answer = await site.call("author", method, where, **more)
+                assert answer.status_code == 403, (path, method, where, answer.text)
+    # As if they had come from an older server.
+    paths = ("desk:find", "desk:getcwd", "desk:os.getcwd", "desk:find.__globals__")
+    for name, function, fits in zip("acde", paths, (True, False, False, False), strict=True):
+        await site.stored("Tool", name, {"type": "function", "function": function})
+        stored = await site.runtime.resources.get(Key("Tool", SPACE, name))
+        changed = {**stored, "spec": {**stored["spec"], "description": "Another."}}
+        await site.runtime.resources.write([Put(changed)], by=DeclaredBy("mallory", operator=False))
         path, query = f"/v1/work/tools/{name}/call", {"namespace": SPACE}
         called = await site.call("admin", "POST", path, json={"arguments": {}}, params=query)
         assert ("found" in called.text) == fits, called.text
-        assert ("tool_modules" in called.text) != fits, called.text
+        assert called.status_code == (200 if fits else 403), called.text
+
+
+async def test_a_call_by_hand_that_needs_an_approval_says_what_to_do_and_names_none(site: Site) -> None:
+    await site.stored("Tool", "pay", SAMPLES["Tool"])
+    await site.stored(
+        "ToolPermission", "ask", {"tool_ref": "pay", "operation_rules": [{"verdict": "approval_required"}]}
+    )
+    called = await site.call(
+        "operator", "POST", "/v1/work/tools/pay/call", json={"arguments": {}}, params={"namespace": SPACE}
+    )
+    assert called.status_code == 403, called.text
+    assert "foliot approvals grant --tool pay" in called.json()["hint"]
+    assert "approval_id" not in called.text
 
 
 async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server_came_from(

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from foliot.client.tooling import Called, Toolset
-from foliot.errors import Conflict
+from foliot.errors import Conflict, Denied
 from foliot.offering import Asker, Offered, capabilities
 from foliot.store.base import Document
-from foliot.tools.base import Parked, ToolDefinition, ToolError
+from foliot.tools.base import Parked, ToolDefinition, ToolDenied, ToolError
 from foliot.tools.judge import Judgement
 from foliot.tools.registry import schema_digest
 
@@ -50,7 +50,9 @@ class LocalTooling:
         """See `Tooling`."""
         with _callable():
             made = await self._offering.call(name, arguments, asker, idempotency_key=key, on_output=on_output)
-        return Called(parked=made) if isinstance(made, Parked) else Called(made)
+        if isinstance(made, Parked):
+            raise _nobody_waits(name, made)
+        return Called(made)
 
     async def test_tool(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
         with _callable():
@@ -59,11 +61,24 @@ class LocalTooling:
 
 @contextmanager
 def _callable() -> Generator[None]:
-    """A tool that cannot be called where it should run is no failure of the tool. Raises `Conflict`."""
+    """A tool that cannot be called where it should run is no failure of the tool. Raises `Conflict`, `Denied`."""
     try:
         yield
+    except ToolDenied as error:
+        raise Denied(error.message, hint=error.hint, **error.details) from None
     except ToolError as error:
         raise Conflict(error.message, hint=error.hint or "`foliot tools list` says which tools can be called") from None
+
+
+def _nobody_waits(name: str, parked: Parked) -> Denied:
+    """There is no run that would go on when somebody agrees, so nobody is asked."""
+    who = f" by {', '.join(parked.approvers)}" if parked.approvers else ""
+    return Denied(
+        f"the call of {name} needs an approval{who}, and was not made: {parked.reason}",
+        hint=f"A standing grant covers calls in advance: `foliot approvals grant --tool {name} --until 1h`. "
+        "A run of an agent that makes the call asks and waits.",
+        layer="approval",
+    )
 
 
 def tool_facts(offered: Offered) -> Document:

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from foliot.kernel.messages import ToolResult
 from foliot.store.base import Document
-from foliot.tools.base import Parked
 from foliot.tools.judge import Judgement
 
 if TYPE_CHECKING:
@@ -24,10 +23,9 @@ class Toolset(Struct, frozen=True):
 
 
 class Called(Struct, frozen=True):
-    """What became of a call: its result, or for what consent it would have needed. `printed` is what came before."""
+    """What became of a call. `printed` is what came before its result."""
 
-    result: ToolResult | None = None
-    parked: Parked | None = None
+    result: ToolResult
     printed: str = ""
 
 
@@ -49,7 +47,8 @@ class Tooling(Protocol):
         key: str = "",
         on_output: Callable[[str], None] | None = None,
     ) -> Called:
-        """One governed and recorded call. Raises `NotFound`, `FoliotError` for a tool that cannot be called there.
+        """One governed and recorded call. Raises `NotFound`, `FoliotError` for a tool that cannot be called there,
+        and `Denied` when a rule asks for an approval that nobody gave in advance: it is not made.
 
         `on_output` hears pieces as they come where the tool runs in this process; from a server they are `printed`.
         """

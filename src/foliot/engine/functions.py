@@ -23,9 +23,9 @@ def function_tool(document: Document, grants: Grants) -> FunctionTool:
     name, path = document["metadata"]["name"], document["spec"]["function"]
     try:
         # Before anything is imported: to import a module is to run it.
-        grants.check_module(document, path.partition(":")[0])
+        grants.check_function(document, path)
         function = _imported(path, name)
-        # And where it was written: `desk:os.system` is a function that the module desk only knows.
+        # And where it was written: `desk:getcwd` may be a function that the module desk only imports.
         grants.check_module(document, str(getattr(function, "__module__", None)))
     except Denied as denied:
         raise ToolDenied(denied.message, hint=denied.hint, layer="deployment", tool=name) from None

@@ -45,6 +45,22 @@ class Grants:
 
     # --- code ----------------------------------------------------------------------------------------------------
 
+    def check_function(self, document: Document, path: str) -> None:
+        """Raises `Denied` unless this `module:name` may be a tool, as far as its form tells. Nothing is imported.
+
+        A name that leads on (`desk:os.system`) or is Python's own (`desk:__builtins__`) leaves the module.
+        """
+        module, _, attribute = path.partition(":")
+        self.check_module(document, module)
+        if declared_by_operator(document) or ("." not in attribute and not attribute.startswith("__")):
+            return
+        raise Denied(
+            f"Tool/{document['metadata']['name']}: {path[:80]!r} leads out of the module {module!r}",
+            hint=f"name a function that is written in {module} itself, as {module}:name; or "
+            "ask the operator of this installation (admin of all namespaces) to declare this resource",
+            field="spec.function",
+        )
+
     def check_module(self, document: Document, module: str) -> None:
         """Raises `Denied` unless functions of this module may be tools of whoever declared the document."""
         if declared_by_operator(document) or module_granted(module, self.tool_modules):
@@ -62,7 +78,7 @@ class Grants:
         """Hold a document that somebody else than the operator declares against everything here. Raises `Denied`."""
         kind, spec = document["kind"], spec_of(document)
         if kind == "Tool" and spec.get("function"):
-            self.check_module(document, spec["function"].partition(":")[0])
+            self.check_function(document, spec["function"])
         if kind == "ModelEndpoint":
             check_provider(document)
         if kind == "McpServer" and spec["transport"] == "stdio":

@@ -7,6 +7,8 @@ model, a message or a label says has a part in it.
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 
@@ -49,6 +51,17 @@ class Person(Struct, frozen=True, gc=False):
 
 # The default in events, which is left out of what is stored: one object, because the encoder looks for this very one.
 NOBODY = Identity()
+
+
+LONGEST_NAME: Final = 253
+
+
+def is_name(text: str) -> bool:
+    """Whether somebody may be called so: printable characters, with no end of a line and nothing that turns it round.
+
+    Records and terminals show names as they are, and two people must not look like one.
+    """
+    return bool(text) and len(text) <= LONGEST_NAME and text.isprintable() and text == text.strip()
 
 
 def acting(user: str, actor: str, via: str) -> Identity:

@@ -68,6 +68,23 @@ async def form(request: Request, shape: type[T]) -> T:
         raise UsageError(f"the body is not JSON: {error}") from None
 
 
+async def form_in(request: Request, shape: type[T], own: str) -> T:
+    """As `form`, for something that names its namespace: that of the request, `own`, when it says none, and no other.
+
+    Raises `UsageError` when they differ.
+    """
+    said = await form(request, dict[str, Any])
+    if said.get("namespace") not in (None, "", own):
+        raise UsageError(
+            f"the namespace {str(said['namespace'])[:253]!r} of the body is not {own!r} of the request",
+            hint="say it in the query (namespace=…), and leave it out of the body",
+        )
+    try:
+        return msgspec.convert({**said, "namespace": own}, type=shape)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the body cannot be used: {error}") from None
+
+
 def refuse_repeated(body: bytes) -> None:
     """Raises `UsageError` for a body that says one name twice: what comes before the server may have read the other.
 

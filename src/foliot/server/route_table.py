@@ -472,7 +472,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         OPERATE,
         Operation(
             "callTool",
-            shape({}, optional={"result": maybe(ANYTHING), "parked": maybe(ANYTHING), "printed": TEXT}),
+            shape({"result": ANYTHING}, optional={"printed": TEXT}),
             body=form("server.routes.tools:ToolOrder"),
             fails=(409,),
         ),

@@ -98,6 +98,7 @@ def command_of(document: Mapping[str, Any]) -> Command:
     retry: dict[str, Any] = {**(spec.get("retry") or {}), **_given(spec.get("message_retry"))}
     needs: dict[str, Any] = spec.get("requirements") or {}
     check_labels(metadata.get("labels") or ())
+    check_labels(metadata.get("annotations") or (), what="annotation")
     check_chosen_name(metadata["name"])
     return Command(
         target_kind="system" if spec.get("system") else "agent",

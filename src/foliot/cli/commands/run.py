@@ -30,7 +30,7 @@ from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.story.amounts import counted, duration
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.events import RunCreated
-from foliot.kernel.identity import acting
+from foliot.kernel.identity import acting, is_name
 from foliot.results import RunResult
 from foliot.runtime import Runtime
 from foliot.store.runs import TERMINAL
@@ -95,6 +95,8 @@ def run_command(
             raise UsageError(error.message, hint=error.hint) from None
     elif order.input is None:
         raise _no_input()
+    if user and not is_name(user):
+        raise UsageError("--user is one line of printable characters, at most 253")
     return run(_run(order, run_id, parse_labels(labels), user, as_json=as_json, quiet=quiet, wait=stays(wait)))
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from foliot.kernel.messages import ToolFailure, ToolResult
     from foliot.offering import Asker
     from foliot.store.base import Document
-    from foliot.tools.base import Parked
     from foliot.tools.judge import Judgement
 
 SAID: Final = {"allow": "allowed", "ask": "needs an approval", "deny": "refused"}
@@ -128,8 +127,6 @@ async def _call(name: str, arguments: dict[str, Any], asker: Asker, key: str, ou
         called = await tooling.call_tool(name, arguments, asker, key=key, on_output=heard)
     heard(called.printed)
     result = called.result
-    if called.parked is not None or result is None:
-        raise _not_approved(name, called.parked)
     if output == "json":
         out(as_json(msgspec.to_builtins(result)))
         return 0 if result.error is None else _exit_code(result.error)
@@ -153,16 +150,6 @@ def _told(result: ToolResult) -> int:
 
 def _exit_code(failure: ToolFailure) -> int:
     return Denied.exit_code if failure.code == DENIED_CODE else 1
-
-
-def _not_approved(name: str, parked: Parked | None) -> Denied:
-    who = f" by {', '.join(parked.approvers)}" if parked and parked.approvers else ""
-    why = f": {parked.reason}" if parked else ""
-    return Denied(
-        f"The call of {name} needs an approval{who}, and was not made{why}",
-        hint=f"A standing grant covers calls in advance: `foliot approvals grant --tool {name} --until 1h`.\n"
-        "A run that makes the call asks and waits.",
-    )
 
 
 @click.command()

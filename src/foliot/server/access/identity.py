@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from foliot.errors import Denied, NotFound, UsageError
-from foliot.kernel.identity import Identity, acting
+from foliot.kernel.identity import Identity, acting, is_name
 from foliot.store.base import Filter, Requirement
 
 Role: TypeAlias = Literal["reader", "operator", "approver", "author", "admin", "impersonator"]
@@ -93,9 +93,14 @@ class Caller:
     def identity(self, namespace: str, via: str, *, user: str = "") -> Identity:
         """On whose behalf they act there. `user` is what a request says: another name than their own needs a right.
 
-        Raises `Denied`.
+        Raises `Denied`, and `UsageError` for what is no name.
         """
-        wanted = user.strip()
+        wanted = user.strip(" ")
+        if wanted and not is_name(wanted):
+            raise UsageError(
+                "the user that you act for has no name that can be shown",
+                hint="a name is one line of printable characters, at most 253",
+            )
         if wanted and wanted != self.name and not self.may("impersonator", namespace):
             raise Denied(
                 f"you are {self.name!r} and cannot act for {wanted[:80]!r}",

@@ -52,6 +52,11 @@ async def apply(
     if selector is not None:
         if not selector:
             raise UsageError("prune needs a label selector", hint="such as prune=app=report")
+        if namespace is None and not caller.sees(where):
+            raise UsageError(
+                f"prune deletes in one namespace, {where!r} when none is named, and you cannot see that one",
+                hint="add namespace=NAME to the query",
+            )
         caller.require("admin", where, missing=HIDDEN)
     client = services.client.on(store)
     applied = await client.apply(documents, dry_run=dry, prune=selector, prune_namespace=where)

@@ -20,7 +20,7 @@ from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.server.access.guard import ROLE, new_router
 from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller
 from foliot.server.acts import ActRecord, record
-from foliot.server.bodies import form
+from foliot.server.bodies import form, form_in
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.driving import begin_run, fork_run, resume_run
 from foliot.server.edge.envelope import REQUEST_ID
@@ -106,9 +106,7 @@ async def list_runs(
 @router.post("/v1/work/runs")
 async def begin(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """Have an agent do something, driven here. The id is chosen by whoever asks, so that asking again finds the run."""
-    order = await form(request, RunOrder)
-    if order.namespace != space(namespace):
-        raise InvalidInput("the namespace of the order is not that of the request")
+    order = await form_in(request, RunOrder, space(namespace))
     check_chosen_id(order.run_id)
     identity = caller.identity(order.namespace, "http", user=order.user)
     done = _act(services, caller, request, "begun", "Run", order.namespace, order.run_id)

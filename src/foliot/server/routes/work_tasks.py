@@ -26,7 +26,7 @@ from foliot.resources.reserved import check_labels
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
 from foliot.server.access.identity import Caller
 from foliot.server.acts import AcceptedTasks, ActRecord
-from foliot.server.bodies import form, manifests
+from foliot.server.bodies import form, form_in, manifests
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import (
@@ -132,9 +132,7 @@ async def submit(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Have a system or an agent do something; 201 when the task is new."""
-    command = normalise(await form(request, Command))
-    if command.namespace != space(namespace):
-        raise InvalidInput("the namespace of the command is not that of the request")
+    command = normalise(await form_in(request, Command, space(namespace)))
     key = one_key(idempotency_key, command.idempotency_key)
     check_labels(command.labels)
     check_chosen_name(command.name)

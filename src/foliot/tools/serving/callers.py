@@ -32,6 +32,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.errors import InvalidInput
+from foliot.kernel.identity import is_name
 from foliot.tools.base import Caller
 from foliot.tools.serving.messages import CallMessage, prefix_of
 from foliot.tools.serving.signing import CALLER, SIGNATURE, BadSignature, Headers, Signer, read_key
@@ -86,6 +87,11 @@ class KnownCaller:
         if entry.tools:
             advertised = frozenset(entry.tools) if advertised is None else advertised & frozenset(entry.tools)
         return Caller(entry.namespace, agent, entry.roles, advertised=advertised, user=user, by=by, via=VIA)
+
+    def check_named(self, call: CallMessage) -> None:
+        """Raises `Unidentified` when the call is made for somebody whose name is none."""
+        if self.entry.on_behalf and (named := _text(call.metadata.get("user"))) and not is_name(named):
+            raise Unidentified("the user that it is made for has no printable name")
 
 
 class Callers:

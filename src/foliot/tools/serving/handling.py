@@ -140,6 +140,7 @@ class Handler:
             known = self._callers.identify(subject, headers, data)
             if subject != call_subject(call.name, known.prefix):
                 raise Unidentified(f'the subject is not that of the tool "{call.name}"')
+            known.check_named(call)
         except Unidentified as error:
             return await self._turn_away(call, str(error))
         place = known.name, call.execution_id
