@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.engine.approval.documents import current_digest
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, Denied
@@ -79,6 +80,11 @@ class House:
         assert result.phase == "waiting", result
         (document,) = [each async for each in runtime.approvals.list(run=run)]
         return document["metadata"]["name"]
+
+
+async def seen(runtime: Runtime, name: str) -> str:
+    """The digest of what somebody who looks now sees."""
+    return current_digest(await runtime.approvals.get(name))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
@@ -210,17 +216,17 @@ async def test_one_person_is_one_vote(house: House) -> None:
     await house.rule(required_approvals=2, approvers=["ann", "bob", "Bob", "eve"])
     async with house.open() as runtime:
         name = await house.ask(runtime)
-        first = await runtime.approvals.decide(name, "approve", by="bob")
+        first = await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
         assert (first.signal, first.document["status"]["phase"]) == (None, "Pending")
 
         for again in ("bob", "Bob"):
             with pytest.raises(Conflict, match="already: 1 of 2"):
-                await runtime.approvals.decide(name, "approve", by=again)
+                await runtime.approvals.decide(name, "approve", by=again, digest=await seen(runtime, name))
         with pytest.raises(Denied):
             await runtime.approvals.decide(name, "approve", by="mallory")
         assert (await runtime.resume("r1", check=False)).phase == "waiting"
 
-        done = await runtime.approvals.decide(name, "approve", by="eve")
+        done = await runtime.approvals.decide(name, "approve", by="eve", digest=await seen(runtime, name))
         assert done.document["status"]["decided_by"] == "bob, eve"
         assert [vote["by"] for vote in done.document["status"]["votes"]] == ["bob", "eve"]
         assert (await runtime.resume("r1")).succeeded
@@ -233,9 +239,10 @@ async def test_votes_at_the_same_moment_are_counted_once_each(house: House) -> N
     async with AsyncExitStack() as stack:
         runtimes = [await stack.enter_async_context(house.open()) for _ in range(3)]
         name = await house.ask(runtimes[0])
+        digest = await seen(runtimes[0], name)
 
         votes = [
-            runtimes[number % 3].approvals.decide(name, "approve", by=person)
+            runtimes[number % 3].approvals.decide(name, "approve", by=person, digest=digest)
             for number, person in enumerate([*people, *people])
         ]
         outcomes = await asyncio.gather(*votes, return_exceptions=True)
@@ -252,7 +259,7 @@ async def test_one_denial_denies_whatever_was_voted(home: House) -> None:
     await home.rule(required_approvals=2)
     async with home.open() as runtime:
         name = await home.ask(runtime)
-        await runtime.approvals.decide(name, "approve", by="bob")
+        await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
         await runtime.approvals.decide(name, "deny", by="eve")
         with pytest.raises(Conflict):
             await runtime.approvals.decide(name, "approve", by="zoe")
@@ -264,17 +271,41 @@ async def test_an_edit_begins_the_votes_anew(home: House) -> None:
     await home.rule(required_approvals=2)
     async with home.open() as runtime:
         name = await home.ask(runtime)
-        seen = (await runtime.approvals.get(name))["spec"]["arguments_digest"]
-        await runtime.approvals.decide(name, "approve", by="bob")
-        edited = await runtime.approvals.decide(name, "edit", by="eve", arguments={"to": "eve", "amount": 1})
+        digest = await seen(runtime, name)
+        await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
+        edited = await runtime.approvals.decide(
+            name, "edit", by="eve", arguments={"to": "eve", "amount": 1}, digest=digest
+        )
         assert [vote["by"] for vote in edited.document["status"]["votes"]] == ["eve"]
 
         with pytest.raises(Conflict, match="changed meanwhile"):  # zoe looked at what the model wrote
-            await runtime.approvals.decide(name, "approve", by="zoe", digest=seen)
+            await runtime.approvals.decide(name, "approve", by="zoe", digest=digest)
         assert (await runtime.resume("r1", check=False)).phase == "waiting"
-        await runtime.approvals.decide(name, "approve", by="bob")
+        await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
         await runtime.resume("r1")
     assert home.paid == [("eve", 1)]
+
+
+@pytest.mark.parametrize("edited", [False, True])
+async def test_nobody_approves_with_others_what_they_have_not_seen(home: House, edited: bool) -> None:
+    await home.rule(required_approvals=2)
+    async with home.open() as runtime:
+        name = await home.ask(runtime)
+        looked = await seen(runtime, name)
+        if edited:
+            await runtime.approvals.decide(
+                name, "edit", by="ann", arguments={"to": "ann", "amount": 9999}, digest=looked
+            )
+
+        tried: list[tuple[Any, dict[str, Any]]] = [("approve", {}), ("edit", {"arguments": PAY})]
+        for decision, more in tried:
+            with pytest.raises(Conflict, match="with the digest"):
+                await runtime.approvals.decide(name, decision, by="bob", **more)
+        if edited:
+            with pytest.raises(Conflict, match="changed meanwhile"):
+                await runtime.approvals.decide(name, "approve", by="bob", digest=looked)
+        await runtime.approvals.decide(name, "deny", by="bob")  # what is refused need not be looked at
+    assert home.paid == []
 
 
 async def test_a_standing_grant_is_not_several_people(home: House) -> None:
@@ -294,8 +325,8 @@ async def test_two_rules_that_ask_hold_together(home: House) -> None:
         name = await home.ask(runtime)
         for other in ("bob", "zoe", "ann"):
             with pytest.raises(Denied):
-                await runtime.approvals.decide(name, "approve", by=other)
-        await runtime.approvals.decide(name, "approve", by="eve")
+                await runtime.approvals.decide(name, "approve", by=other, digest=await seen(runtime, name))
+        await runtime.approvals.decide(name, "approve", by="eve", digest=await seen(runtime, name))
 
 
 # --- standing grants ---------------------------------------------------------------------------------------------
@@ -392,7 +423,9 @@ async def test_who_may_decide_is_taken_from_the_journal_and_not_from_the_object(
             await runtime.approvals.decide(name, "approve", by="mallory")
         with pytest.raises(Denied):
             await runtime.approvals.decide(name, "approve", by="mallory")
-        assert (await runtime.approvals.decide(name, "approve", by="bob")).signal is None
+        assert (
+            await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
+        ).signal is None
 
 
 FORGED: list[dict[str, Any]] = [
@@ -478,7 +511,7 @@ async def test_a_question_stands_for_three_days_and_no_vote_counts_afterwards(ho
     async with home.open() as runtime:
         name = await home.ask(runtime)
         home.now += 72 * 3600 - 1
-        await runtime.approvals.decide(name, "approve", by="bob")
+        await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
         home.now += 2
         with pytest.raises(Conflict, match="has expired"):
             await runtime.approvals.decide(name, "approve", by="eve")

@@ -31,6 +31,7 @@ from foliot.cli.main import cli
 from foliot.client.open import whoami
 from foliot.engine.runs import user_message
 from foliot.errors import Conflict, InvalidInput
+from foliot.kernel.arguments import arguments_digest
 from foliot.resources.reader import parse_text
 from foliot.runtime import Runtime
 from foliot.server.access.identity import Caller, granted
@@ -98,6 +99,7 @@ kind: Agent
 metadata: {{name: guesser}}
 spec: {{model_ref: model, tools: [ask_user]}}
 """
+INVESTED = arguments_digest({"amount": 5})
 REACHED: list[asyncio.Event] = []
 
 
@@ -252,7 +254,7 @@ MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] =
     (
         "vote",
         lambda h: h.approval("board"),
-        lambda h, it: h.runtime.approvals.decide(it, "approve", by="bob"),
+        lambda h, it: h.runtime.approvals.decide(it, "approve", by="bob", digest=INVESTED),
         Decided("voted", "bob"),
     ),
     (
@@ -354,7 +356,7 @@ MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] =
     (
         "work vote",
         lambda h: h.approval("board"),
-        lambda h, it: h.post(f"/v1/work/approvals/{it}/decide", decision="approve", by="root"),
+        lambda h, it: h.post(f"/v1/work/approvals/{it}/decide", decision="approve", by="root", digest=INVESTED),
         Decided("voted", "hugo"),
     ),
     (
@@ -440,9 +442,9 @@ async def test_each_vote_has_its_record(house: House) -> None:
     name = await house.approval("board")
     before = await house.last()
     for person in ("bob", "eve"):
-        await house.runtime.approvals.decide(name, "approve", by=person)
+        await house.runtime.approvals.decide(name, "approve", by=person, digest=INVESTED)
         with pytest.raises(Conflict):
-            await house.runtime.approvals.decide(name, "approve", by=person)
+            await house.runtime.approvals.decide(name, "approve", by=person, digest=INVESTED)
 
     found = [_decided(each) for each in await house.records(before, moment="decided")]
     assert found == [Decided("voted", "bob"), Decided("approved", "eve")]

@@ -107,6 +107,14 @@ def approval_text(document: Document, trace: Trace | None) -> str:
     return "\n\n".join(parts)
 
 
+def decided_about(document: Document) -> str:
+    """The arguments that a decision is about now, as the model wrote them or somebody edited them."""
+    spec, status = document["spec"], document["status"]
+    edited = status.get("edited_arguments") if status.get("proposed_digest") else None
+    title = f"{one_line(spec['tool'])} with these arguments{', edited' if edited else ''}"
+    return _arguments(title, edited or spec.get("arguments", {}), spec.get("run", ""))
+
+
 def _arguments(title: str, values: dict[str, Any], run: str) -> str:
     """All of them, names in order, with notes on what an eye would miss."""
     notes = [f"  {paint('note:', fg='yellow')} {note}" for note in _notes(values, run)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from foliot.cli.approval_text import approval_text, approvals_table
+from foliot.cli.approval_text import approval_text, approvals_table, decided_about
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.editor import edit_file, new_draft
 from foliot.cli.errors import warn
@@ -122,6 +122,8 @@ async def _show(name: str, output: str) -> int:
 def approve(name: str, digest: str, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
     """Let the call be made, with exactly the arguments that were shown, and go on with its run.
 
+    Without --digest they are shown first, on standard error, and those are what you approve.
+
     The run goes on in the `foliot run` that waits for it, if there is one; otherwise here.
     """
     return run(_decide(name, "approve", comment, by, None, digest=digest, resume=not no_resume, quiet=quiet))
@@ -217,6 +219,9 @@ async def _decide(
     who = whoami() if by is None else by
     async with reached() as reach:
         found = await reach.work.approval(name, namespace=namespace())
+        if not digest and decision != "deny" and not quiet and found["status"]["phase"] == "Pending":
+            out(decided_about(found), err=True)
+            digest = current_digest(found)
         decided = await reach.work.decide(
             found["metadata"]["name"],
             decision,

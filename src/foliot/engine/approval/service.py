@@ -253,7 +253,8 @@ class ApprovalService:
         """Decide, and tell the run. `arguments` are what is run instead when the decision is "edit".
 
         One denial denies. Where several must approve, each approval is a vote, and an edit is the first vote for other
-        arguments: those that were given before count no more. `digest` is that of the arguments which were looked at.
+        arguments: those that were given before count no more. `digest` is that of the arguments which were looked at:
+        it must be given where several have to approve, and where somebody has edited them.
         Masked values that were left as shown stand for the real ones. `actor` is who decides in the name of `by`, here
         and below; it is recorded too. The record of it, and what `also` writes, are stored with it or not at all.
         Raises `Conflict` when it was decided before (the error says by whom and when), has expired, the run no longer
@@ -272,7 +273,13 @@ class ApprovalService:
             assert asked is not None, "a parked call has its question"
             voter = await self._people(by)
             check_voter(name, asked, await self._askers(state) if asked.four_eyes else (), voter)
-            if digest and digest != (document["status"].get("proposed_digest") or asked.digest):
+            proposed = document["status"].get("proposed_digest")
+            if not digest and decision != "deny" and (proposed or asked.required > 1):
+                raise Conflict(
+                    f"approval {name} is decided with the digest of the arguments that were looked at",
+                    hint=f"others have a say in them: give the digest that `foliot approvals show {name}` shows",
+                )
+            if digest and digest != (proposed or asked.digest):
                 raise Conflict(
                     f"the arguments of approval {name} were changed meanwhile",
                     hint=f"`foliot approvals show {name}` shows what is to be decided now",

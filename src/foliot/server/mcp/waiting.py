@@ -105,6 +105,7 @@ async def answer(runtime: Runtime, who: Who, asked: Asked, said: types.ElicitRes
             by=who.caller.name,
             namespace=who.namespace,
             comment=str(content.get("comment") or ""),
+            digest=asked.digest,  # of what the form shows
         )
     else:
         text = str(content.get("answer") or "")

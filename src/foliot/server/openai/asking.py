@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import Message
+from foliot.kernel.state import State
 from foliot.runtime import Runtime
 from foliot.server.access.identity import Caller
 from foliot.server.acts import ActRecord
@@ -199,7 +200,7 @@ async def _answered(
     if order.conversation.approvals:
         caller.require("approver", info.namespace)
         for given in order.conversation.approvals:
-            await _decide(runtime, caller, info.namespace, given)
+            await _decide(runtime, caller, state, given)
     elif waiting.reason == "input":
         _, said = order.conversation.split("input")
         await runtime.questions.answer(info.id, None, "\n\n".join(each.text for each in said), by=caller.name)
@@ -213,16 +214,19 @@ async def _answered(
     return Begun(engagement, run_response(info.id, state.seq), info.id, time.time())
 
 
-async def _decide(runtime: Runtime, caller: Caller, namespace: str, given: dict[str, Any]) -> None:
+async def _decide(runtime: Runtime, caller: Caller, state: State, given: dict[str, Any]) -> None:
     name, approve = given.get("approval_request_id"), given.get("approve")
     if not isinstance(name, str) or not isinstance(approve, bool):
         raise BadRequest("an approval response needs approval_request_id and approve", param="input")
+    # What the client was shown are the arguments of the model.
+    shown = [call.approval.digest for call in state.calls if call.approval and call.approval.approval_id == name]
     await runtime.approvals.decide(
         name,
         "approve" if approve else "deny",
         by=caller.name,
-        namespace=namespace,
+        namespace=state.spec.namespace,
         comment=str(given.get("reason") or ""),
+        digest=shown[0] if shown else "",
     )
 
 

@@ -58,7 +58,10 @@ class Worked(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """What a person has to say before a run goes on. `id` is that of the approval, or of the call that asks."""
+    """What a person has to say before a run goes on. `id` is that of the approval, or of the call that asks.
+
+    `digest` is that of the `arguments` of an approval.
+    """
 
     kind: Literal["approval", "question", "decision"]
     id: str
@@ -68,6 +71,7 @@ class Asked(Struct, frozen=True):
     text: str
     arguments: str = "{}"
     choices: tuple[str, ...] = ()
+    digest: str = ""
 
 
 class Rested(Struct, frozen=True):
@@ -178,9 +182,9 @@ class Teller:
                 error = result.error.message if result.error else ""
                 returned = Returned(result.call_id, result.name, result.text, error)
                 return [*self._call(result.call_id, result.name), returned]
-            case e.ApprovalRequested(call_id, approval_id, tool, _, reason):
+            case e.ApprovalRequested(call_id, approval_id, tool, digest, reason):
                 pieces = self._call(call_id, tool)
-                self._ask("approval", approval_id, call_id, tool, reason or f"may {tool} be called?")
+                self._ask("approval", approval_id, call_id, tool, reason or f"may {tool} be called?", digest=digest)
                 return pieces
             case e.QuestionAsked(call_id, tool, question, choices):
                 pieces = self._call(call_id, tool)
@@ -222,10 +226,11 @@ class Teller:
         tool: str,
         text: str,
         choices: tuple[str, ...] = (),
+        digest: str = "",
     ) -> None:
         call = self._known.get(call_id)
         arguments = call.arguments if call is not None else "{}"
-        self.asked[call_id] = Asked(kind, id, self.run_id, call_id, tool, text, arguments, choices)
+        self.asked[call_id] = Asked(kind, id, self.run_id, call_id, tool, text, arguments, choices, digest)
 
     def _end(self, event: e.Terminal) -> list[Piece]:
         self.asked.clear()
