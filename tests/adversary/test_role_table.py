@@ -828,3 +828,28 @@ async def test_what_an_older_version_stored_counts_as_anybodys_until_it_is_appli
             await runtime.tools.call("f", {}, Asker(SPACE))
         await apply_documents(runtime.resources, [made])
         assert "found" in repr(await runtime.tools.call("f", {}, Asker(SPACE)))
+
+
+async def test_a_refusal_names_every_resource_and_every_role_that_it_takes(site: Site) -> None:
+    documents = [
+        document("TaskSchedule", "nightly", SAMPLES["TaskSchedule"]),
+        document("AgentPolicy", "freeze", SAMPLES["AgentPolicy"]),
+        document("Agent", "desk", {"model_ref": "talker", "roles": ["clerk"]}),
+    ]
+    bundle = {"apiVersion": "v1", "kind": "List", "items": documents}
+    said: dict[str, str] = {}
+    for who in ("author", "operator", "author and operator"):
+        answer = await site.call(who, "POST", "/v1/apply", json=bundle)
+        assert answer.status_code == 403, answer.text
+        said[who] = answer.json()["detail"]
+    both = f"TaskSchedule/nightly in namespace '{SPACE}' needs the roles author and operator"
+    policy = f"AgentPolicy/freeze in namespace '{SPACE}' needs the role admin"
+
+    assert f"{both}, of which you lack operator; {policy}" in said["author"]
+    assert f"{both}, of which you lack author; {policy}" in said["operator"]
+    assert f"Agent/desk in namespace '{SPACE}' needs the role author" in said["operator"]
+    assert both not in said["author and operator"]
+    assert all(
+        f"spec.roles of Agent/desk in namespace '{SPACE}' needs the role admin" in each for each in said.values()
+    )
+    assert not await site.exists("TaskSchedule", "nightly")

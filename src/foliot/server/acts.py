@@ -17,8 +17,8 @@ from typing import Any, Final
 from foliot.catalog.declared import key_of
 from foliot.catalog.plan import find, list_all
 from foliot.engine.references import check_declared
-from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, Unavailable
-from foliot.resources.powers import LOOKED_AT, RULE_KINDS, needs, needs_around, spec_of, value_at
+from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound, Unavailable
+from foliot.resources.powers import LOOKED_AT, RULE_KINDS, Need, needs, needs_around, spec_of, value_at
 from foliot.resources.reserved import check_asked
 from foliot.runtime import Runtime
 from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller, role_named
@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 MOMENT: Final = "act"
 LONGEST: Final = 500
+# Of refused fields and resources, so many are named in one answer.
+MOST_SAID: Final = 20
 # How often a write is judged when others keep changing what it depends on.
 ATTEMPTS: Final = 5
 
@@ -219,6 +221,46 @@ class Look:
         return any(each is None or gone or spec_of(each) != spec_of(document) for each in seen)
 
 
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A role that the caller has not in a namespace, and the sentence that says for what."""
+
+    role: str
+    namespace: str
+    said: str
+
+
+def _lacking(key: Key, needed: Sequence[Need], missing: Sequence[Need]) -> list[Lacking]:
+    """One for the resource as a whole, with every role that it takes, and one for each field."""
+    place = f"{key.kind}/{key.name} in namespace {key.namespace!r}"
+    plain = [need.role for need in missing if not need.field and not need.when]
+    found: list[Lacking] = []
+    if plain:
+        roles = list(dict.fromkeys(need.role for need in needed if not need.field and not need.when))
+        said = f"{place} needs the role{'s' if len(roles) > 1 else ''} {' and '.join(roles)}"
+        had_some = f", of which you lack {' and '.join(plain)}" if len(roles) > len(plain) else ""
+        found.append(Lacking(plain[0], key.namespace, said + had_some))
+    for need in missing:
+        if need.field or need.when:
+            what = f"{need.field} of {place}" if need.field else place
+            when = f" when {need.when}" if need.when else ""
+            found.append(Lacking(need.role, key.namespace, f"{what} needs the role {need.role}{when}"))
+    return found
+
+
+def _all_of(lacking: Sequence[Lacking]) -> Denied:
+    """Everything that somebody has to be given before the same writes can be done, at once."""
+    said = [each.said for each in lacking]
+    more = f"; and {len(said) - MOST_SAID} more" if len(said) > MOST_SAID else ""
+    first = lacking[0]
+    return Denied(
+        "; ".join(said[:MOST_SAID]) + more,
+        hint="ask whoever gave you your token",
+        role=first.role,
+        namespace=first.namespace,
+    )
+
+
 class RecordedStore:
     """The `ResourceStore` of one caller in one request: each write is in the audit log, or has not happened.
 
@@ -272,7 +314,10 @@ class RecordedStore:
         Raises `NotFound` and `Denied` as `Caller.require`, and `Denied` for what the operator has not granted.
         """
         look = look or await Look.at(self._store)
-        judged = [await self._judged(change, look) for change in changes]
+        lacking: list[Lacking] = []
+        judged = [await self._judged(change, look, lacking) for change in changes]
+        if lacking:
+            raise _all_of(lacking)
         brought = {key_of(each.after): each.after for each in judged if each.after is not None}
         await check_declared(look, brought.values())  # before anything is told of what others have
 
@@ -290,7 +335,8 @@ class RecordedStore:
                 await self._runtime.grants.check(document, secret_hosts)
         return judged
 
-    async def _judged(self, change: Put | Delete, look: Look) -> Judged:
+    async def _judged(self, change: Put | Delete, look: Look, lacking: list[Lacking]) -> Judged:
+        """See `judge`. The roles that the caller has not are put to those that are `lacking`."""
         if isinstance(change, Put) and change.only == "status":
             return Judged(change)
         key = change.key if isinstance(change, Delete) else key_of(change.document)
@@ -304,14 +350,11 @@ class RecordedStore:
                 each for kind in LOOKED_AT[key.kind] for each in (await look.list(Filter(kind, key.namespace))).items
             ]
             needed += needs_around(before, after, around)
-        for need in needed:
-            try:
-                self._caller.require(role_named(need.role), key.namespace, missing=HIDDEN)
-            except Denied as denied:
-                where = f"{need.field} of {key.kind}/{key.name}: " if need.field else ""
-                why = f" when {need.when}" if need.when else ""
-                raise Denied(f"{where}{denied.message}{why}", hint=denied.hint, **denied.details) from None
-        if after is not None and (before is None or spec_of(before) != spec_of(after)):
+        missing = [need for need in needed if not self._caller.may(role_named(need.role), key.namespace)]
+        if missing and not self._caller.sees(key.namespace):
+            raise NotFound(HIDDEN)
+        lacking += _lacking(key, needed, missing)
+        if not missing and after is not None and (before is None or spec_of(before) != spec_of(after)):
             check_asked(key.kind, None if before is None else spec_of(before), spec_of(after), str(key))
         lifted = {
             need.field: [value_at(before, path), value_at(after, path)]
