@@ -37,8 +37,9 @@ from foliot.server.access.auth import ANONYMOUS, Anonymous
 from foliot.server.app import create_app
 from foliot.settings import load_settings
 from foliot.store.audit import AuditFilter, SqlAuditLog
-from foliot.store.base import Delete, Filter, Key, Put
+from foliot.store.base import DeclaredBy, Delete, Filter, Key, Put
 from foliot.store.placement import Offer
+from foliot.tools.base import ToolDenied
 from foliot.tools.serving.callers import CallerEntry, new_callers
 from foliot.tools.serving.signing import Signer
 from foliot.work.base import Command
@@ -52,6 +53,8 @@ from tests.tools.serving.bus import served as serving
 
 RULES = ("AgentPolicy", "ToolPermission", "AgentRole", "Budget")
 ACTED: list[Path] = []
+PAY = ("Tool", "default", "pay")
+ANYBODY = DeclaredBy("mallory", operator=False)
 
 
 def pay(amount: int) -> str:
@@ -92,10 +95,13 @@ class Play:
 
     # --- what is declared ----------------------------------------------------------------------------------------
 
-    async def declare(self, kind: str, name: str, spec: dict[str, Any]) -> None:
-        document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
+    async def declare(
+        self, kind: str, name: str, spec: dict[str, Any], *, by: DeclaredBy | None = None, namespace: str = "default"
+    ) -> None:
+        metadata = {"name": name, "namespace": namespace}
+        document, problems = validate_document({"kind": kind, "metadata": metadata, "spec": spec})
         assert document is not None, problems
-        await self.runtime.resources.write([Put(document)])
+        await self.runtime.resources.write([Put(document)], by=by)
 
     async def clear(self) -> None:
         for kind in RULES:
@@ -143,6 +149,50 @@ class Play:
         budgets = self.runtime._open().budgets  # pyright: ignore[reportPrivateUsage]
         assert budgets is not None
         await budgets.declared.of("default", anew=True)
+
+    async def take_back(self, chance: Random) -> None:
+        """Take back, or never give, something that the call needs and that no rule speaks of."""
+        store = self.runtime.resources
+        worker, tool = [await store.get(Key(*each)) for each in (("Agent", "default", "worker"), PAY)]
+        match chance.choice(["module", "address", "reference", "fallback", "grant"]):
+            case "module":
+                path = chance.choice(["subprocess:getoutput", "tests.adversary.elsewhere:os.system"])
+                await self.declare("Tool", "pay", {**tool["spec"], "function": path}, by=ANYBODY)
+            case "address":
+                declared = {key: value for key, value in tool["spec"].items() if key != "function"}
+                endpoint = chance.choice(["http://127.0.0.1:9/pay", "http://[::1]:9/", "http://169.254.169.254/"])
+                spec = {**declared, "type": "http", "endpoint": endpoint}
+                await self.declare("Tool", "pay", spec, by=chance.choice([ANYBODY, None]))
+            case "reference":
+                key = await self._shared_model(worker["spec"]["model_ref"])
+                await self.declare("Agent", "worker", {**worker["spec"], "model_ref": "other/paid"})
+                if chance.random() < 0.7:
+                    await store.write([Delete(key)])
+            case "fallback":
+                # A policy on models counts the fallback for as long as it may be asked.
+                key = await self._shared_model(worker["spec"]["model_ref"])
+                await self.declare("Agent", "worker", {**worker["spec"], "fallbacks": ["other/paid"]})
+                await self.declare("AgentPolicy", "models", {"apply_mode": "global", "allowed_models": ["m-1", "m-2"]})
+                if chance.random() < 0.5:
+                    await store.write([Delete(key)])
+            case _:
+                asking = {
+                    "tool_ref": "pay",
+                    "operation_rules": [{"operation_class": "*", "verdict": "approval_required"}],
+                }
+                await self.declare("ToolPermission", "asking", asking)
+                given = await self.runtime.approvals.grant(by="eve", tool="pay", seconds=3600, agent="other")
+                changed = {**given["spec"], "agent": "worker"}
+                await store.write([Put({**given, "spec": changed})])
+
+    async def _shared_model(self, like: str) -> Key:
+        """An endpoint of another namespace, which may be named as long as the grant stands."""
+        spec = (await self.runtime.resources.get(Key("ModelEndpoint", "default", like)))["spec"]
+        key = Key("ReferenceGrant", "other", "to-default")
+        await self.declare("ModelEndpoint", "paid", {**spec, "default_model": "m-3"}, namespace="other")
+        shared = {"from": [{"namespace": "default"}], "to": [{"kind": "ModelEndpoint"}]}
+        await self.declare(key.kind, key.name, shared, namespace="other")
+        return key
 
     def _policy(self, chance: Random, case: Case) -> dict[str, Any]:
         spec: dict[str, Any] = dict(
@@ -208,7 +258,7 @@ class Play:
         lines = self.lines()
         try:
             await call
-        except Denied as denied:
+        except (Denied, ToolDenied) as denied:
             return Happened("deny", str(denied.details.get("rule", "")))
         begun = [info for info in await self.runtime.runs.journal.list(limit=1000) if info.id not in before]
         facts = [event for info in begun for _, event in await self.runtime.runs.facts(info.id)]
@@ -257,9 +307,10 @@ def _rule_of(fact: e.Event) -> str:
 
 
 def _denied(answer: httpx.Response) -> Denied:
+    """The refusal. Its details stay on the server, except for the rule, which the hint names."""
     body = answer.json()
-    said = body.get("error", body)
-    return Denied("refused", **(said.get("details") or {} if isinstance(said, dict) else body.get("details") or {}))
+    said = body["error"] if isinstance(body.get("error"), dict) else body
+    return Denied("refused", rule=str(said.get("hint") or said.get("message") or "").partition("this is ")[2])
 
 
 # --- the ways in -------------------------------------------------------------------------------------------------
@@ -516,13 +567,15 @@ async def played(folder: Path) -> AsyncIterator[Play]:
             yield Play(runtime, http, acted, url)
 
 
-async def compare(play: Play, ways: tuple[Way, ...], seeds: list[int]) -> None:
+async def compare(play: Play, ways: tuple[Way, ...], seeds: list[int], *, taken_back: bool = False) -> None:
     outcomes: set[str] = set()
     wrong: list[str] = []
     for number, seed in enumerate(seeds):
         chance = Random(seed)
         case = Case(number, chance.choice([3, 501]), chance.choice(["ann", "bob"]))
         await play.make(chance, case)
+        if taken_back:
+            await play.take_back(chance)
         way = ways[seed % len(ways)]
         said, done = await way(play, case)
         outcomes.add(done.outcome)
@@ -536,6 +589,14 @@ async def compare(play: Play, ways: tuple[Way, ...], seeds: list[int]) -> None:
 async def test_what_is_explained_is_what_happens(tmp_path: Path) -> None:
     async with played(tmp_path) as play:
         await compare(play, WAYS, cases())
+
+
+@pytest.mark.timeout(600)
+async def test_what_is_explained_is_what_happens_without_what_was_taken_back(tmp_path: Path) -> None:
+    """Standing grants that were changed, modules and addresses without a grant, references that were withdrawn."""
+    ways = (python, http_run, openai, task, system)
+    async with played(tmp_path) as play:
+        await compare(play, ways, cases(len(ways), each=4), taken_back=True)
 
 
 @pytest.mark.timeout(600)

@@ -21,16 +21,20 @@ from foliot.engine.budgets.declared import DeclaredBudgets
 from foliot.engine.budgets.service import BudgetService
 from foliot.engine.endpoints import stored_secrets
 from foliot.engine.hypothetical import World
+from foliot.engine.powers import NOTHING_GRANTED
+from foliot.engine.powers import Grants as Granted
 from foliot.engine.references import Lists, References, granted_roles, list_all
 from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.references import GRANT, Origin
 from foliot.resources.validate import validate_document
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
 from foliot.store.budgets import SqlBudgetLedger
 from foliot.store.journal import SqlJournal
 from foliot.tools.judge import PolicyQuestion
+from foliot.tools.secrets import SecretRef
 from foliot.work.base import Command
 
 _command: Final = msgspec.json.Decoder(Command).decode
@@ -51,17 +55,23 @@ class Judging:
     """Explains calls on a store. Whoever opened it closes it."""
 
     def __init__(
-        self, database: Database, store: ResourceStore, defaults: RuleDefaults, caller: Identity = NOBODY
+        self,
+        database: Database,
+        store: ResourceStore,
+        defaults: RuleDefaults,
+        caller: Identity = NOBODY,
+        granted: Granted = NOTHING_GRANTED,
     ) -> None:
-        """`caller` is on whose behalf calls are judged that name nobody."""
+        """`caller` is on whose behalf calls are judged that name nobody; `granted` is what the operator allows."""
         self._caller = caller
         self._db = database
         self._store = store
         self._defaults = defaults
+        self._granted = granted
 
     async def explain(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
         """What every layer says to a call, and which one decides. Raises `NotFound` for an agent that there is not."""
-        world = self._world(namespace, await self._documents(namespace))
+        world = await self._world(namespace, await self._documents(namespace))
         if asked.agent not in world.agents:
             raise await not_found(Key("Agent", namespace, asked.agent), self._store.list, elsewhere=False)
         question = await self._placed(namespace, asked)
@@ -73,17 +83,22 @@ class Judging:
     ) -> list[Fate]:
         """What becomes of calls as things are, and if the manifests were applied. Raises `ManifestError`."""
         stored = await self._documents(namespace)
-        before, after = self._world(namespace, stored), self._world(namespace, overlaid(stored, checked(manifests)))
+        before = await self._world(namespace, stored)
+        after = await self._world(namespace, overlaid(stored, checked(manifests)))
         fates: list[Fate] = []
         for each in asked:
             question = await self._placed(namespace, each)
             fates.append(Fate(await before.judge(question), await after.judge(question), question.user))
         return fates
 
-    def _world(self, namespace: str, documents: Sequence[Document]) -> World:
+    async def _world(self, namespace: str, documents: Sequence[Document]) -> World:
         service = BudgetService(
             SqlBudgetLedger(self._db), DeclaredBudgets(self._store, clock=time.time), clock=time.time
         )
+        givers = {
+            str(each.get("status", {}).get("decided_by", "")) for each in documents if each["spec"].get("standing")
+        }
+        person = SqlTokens(self._db).person
         return World.of(
             namespace,
             documents,
@@ -91,17 +106,31 @@ class Judging:
             allowed_tools=self._defaults.allowed_tools,
             budgets=CallBudgets(service, SqlJournal(self._db)),
             has_secret=stored_secrets(self._store, os.environ).has,
+            granted=self._granted,
+            secret_hosts=self._secret_hosts,
+            people={name: await person(name) for name in givers},
         )
+
+    async def _secret_hosts(self, reference: str, namespace: str) -> Sequence[str] | None:
+        ref = SecretRef.parse(reference, namespace)
+        try:
+            secret = await self._store.get(Key("Secret", ref.namespace, ref.name))
+        except NotFound:
+            return None
+        return secret["spec"].get("hosts", ())
 
     async def _documents(self, namespace: str) -> list[Document]:
         documents = await rule_documents(self._store, namespace)
         references = References(self._store)
-        specs = [each["spec"] for each in documents if each["kind"] == "Agent"]
-        refs = {str(ref) for spec in specs for ref in (spec.get("model_ref", ""), *spec.get("fallbacks", ()))}
-        for ref in sorted(ref for ref in refs if "/" in ref and ":" not in ref):
-            with contextlib.suppress(NotFound, Denied, InvalidInput):
-                key = await references.resolve(Origin("Agent", namespace), "ModelEndpoint", ref)
-                documents.append(await self._store.get(key))
+        # Agents name endpoints, and those name others, of any namespace that granted it.
+        for kind in ("Agent", "ModelEndpoint"):
+            for named in [each for each in documents if each["kind"] == kind]:
+                spec, origin = named["spec"], Origin(kind, named["metadata"].get("namespace", "default"))
+                for ref in {str(spec.get("model_ref", "")), *map(str, spec.get("fallbacks", ()))}:
+                    if "/" in ref and ":" not in ref:
+                        with contextlib.suppress(NotFound, Denied, InvalidInput):
+                            key = await references.resolve(origin, "ModelEndpoint", ref)
+                            documents.append(await self._store.get(key))
         return documents
 
     async def _placed(self, namespace: str, asked: PolicyQuestion) -> PolicyQuestion:

@@ -118,8 +118,10 @@ class LocalOperations:
 
     async def _judging(self) -> Judging:
         from foliot.client.judging import Judging  # with every layer of the rules: loaded when somebody asks
+        from foliot.engine.powers import Grants
 
-        return Judging(self._db, self._store, await self.rule_defaults(), self._caller)
+        defaults, granted = await self.rule_defaults(), Grants.of(self._settings)
+        return Judging(self._db, self._store, defaults, self._caller, granted)
 
     # --- workers -------------------------------------------------------------------------------------------------
 

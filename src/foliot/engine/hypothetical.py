@@ -6,6 +6,7 @@ the backends are missing, and what is counted for a short time (rates, circuits)
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +14,22 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from foliot.engine.approval.documents import phase_at
-from foliot.engine.approval.grants import in_force
+from foliot.engine.approval.documents import KIND as APPROVAL
+from foliot.engine.approval.grants import standing_among
 from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.definition import LOCK, freeze, tool_definition, with_search
 from foliot.engine.endpoints import models_reached
+from foliot.engine.functions import function_tool
 from foliot.engine.intake import caller_for
 from foliot.engine.policies import token_limits
-from foliot.errors import FoliotError
+from foliot.engine.powers import NOTHING_GRANTED, SecretHosts, check_provider
+from foliot.engine.powers import Grants as Granted
+from foliot.errors import Denied, FoliotError, NotFound
 from foliot.kernel.events import RunCreated
-from foliot.kernel.identity import Identity
+from foliot.kernel.identity import Identity, Person
 from foliot.kernel.spec import RunSpec
-from foliot.resources.references import Grants, Origin, Target, qualified
+from foliot.resources.powers import declared_by_operator
+from foliot.resources.references import Grants, Origin, Target, qualified, refused, target_of
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX, agent_definition
 from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolError
@@ -69,7 +74,8 @@ class Declared:
 class World:
     """Everything of one namespace that decides about a call. `tools` and `agents` are documents by name.
 
-    `endpoints` are those of models by `namespace/name`. `parts` are what the gates of a pipeline ask.
+    `endpoints` are those of models by `namespace/name`. `parts` are what the gates of a pipeline ask. `shared` are the
+    references that namespaces granted each other, `granted` is what the operator granted whoever declared a tool.
     """
 
     namespace: str
@@ -80,6 +86,8 @@ class World:
     parts: Parts = field(default_factory=Parts)
     budgets: CallBudgets | None = None
     shared: Grants = field(default_factory=lambda: Grants(()))
+    granted: Granted = NOTHING_GRANTED
+    secret_hosts: SecretHosts | None = None
 
     @classmethod
     def of(
@@ -91,16 +99,19 @@ class World:
         allowed_tools: Sequence[str] | None = None,
         budgets: CallBudgets | None = None,
         has_secret: HasSecret | None = None,
+        granted: Granted = NOTHING_GRANTED,
+        secret_hosts: SecretHosts | None = None,
+        people: Mapping[str, Person] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> World:
-        """From documents of any kinds; roles and endpoints may be of other namespaces."""
+        """From documents of any kinds; roles and endpoints may be of other namespaces.
+
+        `people` are who gave standing grants, by the names that they gave them under.
+        """
         here = [each for each in documents if _home(each) == namespace]
-        standing = [
-            each
-            for each in here
-            if each["kind"] == "ToolApproval" and each["spec"].get("standing") and phase_at(each, clock()) == "Approved"
-        ]
-        rules = read_rules(namespace, documents, grants=in_force(standing), default_access=default_access)
+        given = standing_among((each for each in here if each["kind"] == APPROVAL), clock())
+        standing = [dataclasses.replace(grant, person=people.get(grant.giver)) for grant in given] if people else given
+        rules = read_rules(namespace, documents, grants=standing, default_access=default_access)
         return cls(
             namespace,
             rules,
@@ -116,6 +127,8 @@ class World:
             ),
             budgets,
             Grants(documents),
+            granted,
+            secret_hosts,
         )
 
     def knows(self, tool: str) -> bool:
@@ -147,6 +160,8 @@ class World:
         )
         judged = await Pipeline([self._tool(name) for name in names], self.parts).judge(call)
         whole = Judgement.of((*await self._of_model(spec, caller), *judged.verdicts))
+        if whole.outcome == "allow":
+            whole = Judgement.of((*whole.verdicts, *await self._of_powers(asked.tool)))
         return whole if asked.arguments is not None else narrowed(whole, _ON_ARGUMENTS)
 
     async def _of_model(self, spec: RunSpec, caller: Caller) -> list[Verdict]:
@@ -162,6 +177,20 @@ class World:
             said.append(refused_by("budget", error))
         return said
 
+    async def _of_powers(self, tool: str) -> list[Verdict]:
+        """What the backend of a tool would say before it connects: addresses and secrets that are not granted.
+
+        It is asked last, as in a call: what needs an approval is asked for first.
+        """
+        document = self.tools.get(tool)
+        if document is None:
+            return []
+        try:
+            await self.granted.check(document, self.secret_hosts or _no_secrets)
+        except Denied as denied:
+            return [Verdict("deny", "deployment", denied.message)]
+        return []
+
     async def _frozen(self, asked: PolicyQuestion) -> RunSpec:
         """What a run of the agent would be pinned to. Raises `InvalidInput`."""
         document = self.agents.get(asked.agent)
@@ -169,10 +198,31 @@ class World:
             return RunSpec(asked.agent, asked.model, self.namespace)
         spec = document["spec"]
         endpoint = qualified(str(spec.get("model_ref", "")), self.namespace)
-        found = await self._endpoint(endpoint, Origin("Agent", self.namespace))
-        model = asked.model or spec.get("model_name") or (found[0] if found is not None else "")
-        tools = [self.definition(split_request(request)[0]) for request in spec.get("tools", ())]
+        own = await self._model_of(endpoint)
+        model = asked.model or spec.get("model_name") or own
+        tools = [self._to_freeze(split_request(request)[0]) for request in spec.get("tools", ())]
         return freeze(document, model=model, endpoint=endpoint, tools=with_search(tools))
+
+    async def _model_of(self, endpoint: str) -> str:
+        """The model that an agent's endpoint answers with. Raises `Denied`, `NotFound`, `InvalidInput`."""
+        origin = Origin("Agent", self.namespace)
+        if ":" not in endpoint:
+            target = target_of("ModelEndpoint", endpoint, self.namespace)
+            if not self.shared.allow(origin, target):
+                raise refused(origin, target)
+            if (document := self.endpoints.get(endpoint)) is None:
+                raise NotFound(f"there is no model endpoint {endpoint!r}")
+            check_provider(document)
+        found = await self._endpoint(endpoint, origin)
+        return found[0] if found is not None else ""
+
+    def _to_freeze(self, tool: str) -> ToolDefinition:
+        """As `definition`, if a run could have the tool at all. Raises `ToolDenied`, `InvalidInput`."""
+        document = self.tools.get(tool)
+        # Modules of the operator's own tools are not imported here: they need only be there where runs are driven.
+        if document is not None and document["spec"].get("function") and not declared_by_operator(document):
+            function_tool(document, self.granted)
+        return self.definition(tool)
 
     def _caller(self, asked: PolicyQuestion, spec: RunSpec) -> Caller:
         created = RunCreated(
@@ -206,6 +256,10 @@ class World:
             return Declared(agent_definition(tool.removeprefix(PREFIX), self.namespace))
         built_in = builtin_to_judge(tool)
         return Declared(built_in.definition if built_in else ToolDefinition(tool, namespace=self.namespace), built_in)
+
+
+async def _no_secrets(reference: str, namespace: str) -> Sequence[str] | None:
+    return None
 
 
 def _home(document: Document) -> str:

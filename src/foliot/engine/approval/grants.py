@@ -101,10 +101,16 @@ class StoredGrants:
         while page.cursor is not None:
             page = await self._store.list(standing, cursor=page.cursor)
             found = [*found, *page.items]
-        now = self._clock()
-        # One that is used up stays: the call that took the last use may come again after a crash.
-        grants = in_force(document for document in found if _stands(document, now))
+        grants = standing_among(found, self._clock())
         return tuple([dataclasses.replace(grant, person=await self._people(grant.giver)) for grant in grants])
+
+
+def standing_among(documents: Iterable[Document], now: float) -> tuple[StandingGrant, ...]:
+    """The grants among ToolApprovals that are in force, as the rules hold them.
+
+    One that is used up stays: the call that took the last use may come again after a crash.
+    """
+    return tuple(in_force(document for document in documents if _stands(document, now)))
 
 
 def _stands(document: Document, now: float) -> bool:
@@ -118,7 +124,7 @@ def would_stand(document: Document, now: float) -> bool:
 
 
 def _given(document: Document, now: float) -> bool:
-    spec, status = document["spec"], document["status"]
+    spec, status = document["spec"], document.get("status", {})
     ends = seconds_at(status.get("expires_at"))
     return bool(spec.get("standing") and status.get("phase") == "Approved" and (ends is None or now < ends))
 
