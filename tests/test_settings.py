@@ -314,6 +314,7 @@ class TestShowing:
             ("nats_prefix", "foliot.agentmsg", "default"),
             ("nats_caller", "foliot", "default"),
             ("nats_caller_key", "", "default"),
+            ("nats_subjects", "", "default"),
             ("nats_callers", "", "default"),
             ("outbound_allow", "", "default"),
             ("tool_modules", "", "default"),

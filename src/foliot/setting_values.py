@@ -200,6 +200,16 @@ def as_modules(given: Given) -> tuple[str, ...]:
     return entries
 
 
+def as_subject_patterns(given: Given) -> tuple[str, ...]:
+    """Subjects of NATS separated by commas: `billing.tool.execute.*`, `{namespace}.tool.execute.>`."""
+    entries = tuple(part.strip() for part in given.text.split(",") if part.strip())
+    for entry in entries:
+        words = entry.removesuffix(".>").split(".") if entry != ">" else ["*"]
+        if not all(word in ("*", "{namespace}") or re.fullmatch(r"[^\s*>{}]+", word) for word in words):
+            raise refused(given, "subjects such as billing.tool.execute.* or {namespace}.tool.execute.>")
+    return entries
+
+
 def as_commands(given: Given) -> tuple[str, ...]:
     """Command lines separated by commas: `npx, /opt/tools/search-server`, `GITHUB_TOKEN=* npx -y @acme/github`."""
     entries = tuple(part.strip() for part in given.text.split(",") if part.strip())

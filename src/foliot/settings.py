@@ -46,6 +46,7 @@ from foliot.setting_values import (
     as_store,
     as_stream,
     as_subject,
+    as_subject_patterns,
     as_text,
     as_token,
     mask_password,
@@ -89,6 +90,8 @@ class Settings:
     # Tools over NATS: the name and key that calls are signed with, and the file that says whose calls are served.
     nats_caller: str = field(metadata=rule(as_text, "foliot"))
     nats_caller_key: str | None = field(metadata=rule(as_text, None, sources=("environment",), secret=True))
+    # Subjects that tools may be called on which somebody else than the operator declares, besides tool.execute.NAME.
+    nats_subjects: tuple[str, ...] = field(metadata=rule(as_subject_patterns, ""))
     nats_callers: Path | None = field(metadata=rule(as_path, None))
     # Hosts inside this network that tools may reach; without it they reach only the public internet.
     outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))

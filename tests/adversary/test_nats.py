@@ -24,10 +24,14 @@ from msgspec.structs import replace
 
 from foliot import Runtime
 from foliot.catalog.apply import apply_documents
-from foliot.errors import InvalidInput
+from foliot.errors import FoliotError, InvalidInput
+from foliot.offering import Asker
 from foliot.resources.reader import parse_text
+from foliot.resources.validate import validate_document
+from foliot.settings import load_settings
+from foliot.store.base import DeclaredBy, Put
 from foliot.tools.backends.nats import NatsTool
-from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied, ToolTimeout
+from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied, ToolError, ToolTimeout
 from foliot.tools.conditions import Expression
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
@@ -133,7 +137,6 @@ async def bus(link: NatsLink) -> Bus:
 async def test_a_signed_call_acts_as_the_caller_that_the_operator_declared(link: NatsLink, bus: Bus) -> None:
     tool = Seen()
     claims = {
-        "namespace": "team-b",
         "agent.name": "root",
         "agent.roles": ["admin"],
         "agent.run_id": "somebody-elses-run",
@@ -147,6 +150,60 @@ async def test_a_signed_call_acts_as_the_caller_that_the_operator_declared(link:
     (call,) = tool.calls
     assert call.caller == Caller("team-a", "finder", user="ann", via="nats")
     assert (call.run_id, call.grant) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "made_in", "taken"),
+    [
+        ((), "team-a", True),
+        ((), "team-b", False),
+        (("team-b",), "team-b", True),
+        (("team-b",), "team-a", False),
+        (("*",), "team-b", True),
+    ],
+)
+async def test_one_key_of_many_namespaces_speaks_for_the_one_that_the_call_was_made_in(
+    link: NatsLink, namespaces: tuple[str, ...], made_in: str, taken: bool
+) -> None:
+    """An installation has one key. Its author in team-b does not get to be judged by the rules of team-a."""
+    tool = Seen()
+    callers = new_callers({"desk": replace(ENTRIES["desk"], namespaces=namespaces)})
+    caller = NatsTool(ToolDefinition("search", type="queue", timeout=20.0), link, signer=Signer("desk", DESK))
+    asked = invocation(deadline=time.time() + 20, caller=Caller(made_in, "agent", ()))
+    async with served(link, tool, callers=callers):
+        if taken:
+            assert await caller.invoke(asked) == "found clocks"
+        else:
+            with pytest.raises(ToolError, match="not taken from this caller"):  # and it is told so, signed
+                await caller.invoke(asked)
+    assert [call.caller.namespace for call in tool.calls] == (["team-a"] if taken else [])
+
+
+async def test_an_author_publishes_nowhere_but_on_the_subject_of_his_tool(nats_url: str, tmp_path: Path) -> None:
+    given = {"FOLIOT_HOME": str(tmp_path), "FOLIOT_NATS": nats_url, "FOLIOT_NATS_SUBJECTS": "ours.>"}
+    subjects = ("team-a.tool.execute.pay", "billing.refund", "tool.execute.pay", "$JS.API.STREAM.NAMES", "ours.$SYS.x")
+    heard: list[str] = []
+    async with linked(nats_url, stream=False) as link, Runtime(settings=load_settings({}, given)) as runtime:
+        client: Any = await link.client()
+
+        async def hear(msg: Any) -> None:
+            heard.append(msg.subject)
+
+        for subject in ("*.tool.execute.>", "billing.>", "tool.execute.>", "ours.>"):
+            await client.subscribe(subject, cb=hear)
+        await settled(client)
+        for number, subject in enumerate((*subjects, "ours.last", "")):
+            spec = {"type": "queue", "endpoint": subject, "runtime": {"timeout": "1s"}}
+            made, problems = validate_document({"kind": "Tool", "metadata": {"name": f"q{number}"}, "spec": spec})
+            assert made is not None, problems
+            await runtime.resources.write([Put(made)], by=DeclaredBy("mallory", operator=False))
+            if subject in subjects:
+                with pytest.raises(FoliotError, match="may not be published"):
+                    await runtime.tools.call(f"q{number}", {}, Asker("default"))
+            else:
+                await runtime.tools.call(f"q{number}", {}, Asker("default"))
+        await until(lambda: "tool.execute.q6" in heard)
+    assert set(heard) == {"ours.last", "tool.execute.q6"}
 
 
 ATTACKS: dict[str, Any] = {
@@ -266,7 +323,7 @@ async def test_a_prefix_binds_a_caller_and_results_go_back_under_it(nats_url: st
 async def test_a_forged_result_does_not_end_a_call_and_a_signed_one_does(link: NatsLink) -> None:
     tool = Seen()
     caller = NatsTool(ToolDefinition("search", type="queue", timeout=20.0), link, signer=Signer("desk", DESK))
-    call = invocation(deadline=time.time() + 20)
+    call = invocation(deadline=time.time() + 20, caller=Caller("team-a", "finder"))
     message = caller.message(call)
     forged = envelope({"call_id": message.id, "execution_id": message.execution_id, "content": "forged"})
     subject = f"tool.result.{message.id}"
@@ -333,7 +390,7 @@ async def test_rules_tools_and_conditions_hold_for_the_verified_caller(link: Nat
 async def test_acting_for_somebody_needs_the_operator_s_word_and_both_names_are_kept(link: NatsLink, bus: Bus) -> None:
     entries = {**ENTRIES, "desk": replace(ENTRIES["desk"], on_behalf=True, agent="", user="desk")}
     tool = Seen()
-    claims = {"namespace": "team-b", "agent.name": "scout", "agent.roles": ["admin"], "user": "bob"}
+    claims = {"namespace": "team-a", "agent.name": "scout", "agent.roles": ["admin"], "user": "bob"}
     data = json.dumps(order(metadata=claims)).encode()
     async with served(link, tool, callers=new_callers(entries)):
         await bus.ask(data, signed(data))

@@ -22,8 +22,9 @@ from foliot.catalog.apply import apply_documents
 from foliot.errors import FoliotError
 from foliot.offering import Asker
 from foliot.resources.base import Model, emitted_key
+from foliot.resources.definitions.tool import ToolSpec
 from foliot.resources.kinds import KINDS
-from foliot.resources.powers import KIND_POWERS, Field, table
+from foliot.resources.powers import KIND_POWERS, Field, declared_addresses, table
 from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
 from foliot.server.access.auth import TokenAuth
@@ -103,6 +104,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         "FOLIOT_TOOL_MODULES": "desk, acme.tools.*",
         "FOLIOT_MCP_COMMANDS": "python, LANG=* npx -y @acme/search --root /srv, uvx acme-time *",
         "FOLIOT_OUTBOUND_ALLOW": "10.1.0.0/16, intranet.example",
+        "FOLIOT_NATS_SUBJECTS": "{namespace}.tool.execute.*, billing.tool.*, shared.>",
     }
     settings = load_settings({"home": str(tmp_path)}, granted)
     async with Runtime(settings=settings) as runtime:
@@ -231,7 +233,7 @@ BOUND: dict[str, Any] = {"stringData": {"value": "sesame"}, "hosts": ["api.examp
 # What an author asks for, what an admin does between the look at it and the write, and what there is before and after.
 OVERTAKEN: dict[str, tuple[list[Any], list[Any], tuple[str, str, Any, dict[str, str]], tuple[str, str]]] = {
     "a tool is deleted that a rule names by now": (
-        [("Tool", "x", RISKY)],
+        [("Tool", "x", TAME)],
         [("AgentPolicy", "p", {"blocked_tools": ["x"]})],
         ("DELETE", "/v1/tools/x", None, {}),
         ("Tool", "x"),
@@ -299,10 +301,10 @@ async def test_what_is_judged_is_what_is_stored(site: Site, monkeypatch: pytest.
         more["params"] = {"namespace": SPACE}
     answer = await site.call("author", method, path, headers=headers, **more)
 
-    assert happened == between
+    assert happened == between, answer.text
     assert answer.status_code in (403, 412), (case, answer.text)
     assert await site.exists(kind, name)
-    if kind == "Tool":
+    if kind == "Tool" and method != "DELETE":
         found = await site.runtime.resources.get(Key("Tool", SPACE, name))
         assert found["spec"]["risk_level"] == "critical"
 
@@ -541,6 +543,18 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {"type": "grpc", "endpoint": "127.0.0.1:50051"},
         {"type": "grpc", "endpoint": "grpc.example:443"},
     ),
+    *(
+        ("Tool", "endpoint", {"type": "queue", "endpoint": subject}, {"type": "queue", "endpoint": granted})
+        for subject, granted in (
+            ("team-a.tool.execute.pay", "team.tool.execute.pay"),
+            ("billing.refund", "billing.tool.search"),
+            ("billing.tool.search.more", "billing.tool.find"),
+            ("tool.execute.pay", "shared.tool.execute.pay"),
+            ("$JS.API.STREAM.PURGE.A", "shared.a.b.c"),
+            ("shared.$SYS.x", ""),
+            ("shared", "shared.a"),
+        )
+    ),
     (
         "Tool",
         "auth.tokenURL",
@@ -731,6 +745,15 @@ def test_every_field_of_every_kind_is_in_the_table() -> None:
         assert sorted(declared) == sorted(set(leaves(typing.cast("type[Model]", spec)))), kind.name
 
 
+def test_of_every_type_of_tool_it_is_known_what_it_reaches() -> None:
+    types: tuple[str, ...] = typing.get_args(ToolSpec.model_fields["type"].annotation)
+    assert "queue" in types
+    for each in types:
+        declared_addresses(document("Tool", "x", {"type": each, "endpoint": "https://api.example"}))
+    with pytest.raises(ValueError, match="not known what the endpoint"):
+        declared_addresses(document("Tool", "x", {"type": "carrier-pigeon", "endpoint": "https://api.example"}))
+
+
 def test_the_documentation_shows_the_table() -> None:
     text = (Path(__file__).parents[2] / "docs" / "powers.md").read_text(encoding="utf-8")
     assert table() in text
@@ -795,6 +818,19 @@ async def test_a_call_by_hand_that_needs_an_approval_says_what_to_do_and_names_n
     assert called.status_code == 403, called.text
     assert "foliot approvals grant --tool pay" in called.json()["hint"]
     assert "approval_id" not in called.text
+
+
+@pytest.mark.parametrize(
+    "subject", ["team-a.tool.execute.pay", "$JS.API.STREAM.PURGE.A", "tool.execute.pay", "shared.a b"]
+)
+async def test_nothing_is_published_where_it_was_not_granted_wherever_the_tool_came_from(
+    site: Site, subject: str
+) -> None:
+    made, _ = validate_document(document("Tool", "q", {"type": "queue", "endpoint": subject}))
+    assert made is not None
+    await site.runtime.resources.write([Put(made)], by=DeclaredBy("mallory", operator=False))
+    with pytest.raises(FoliotError, match="may not be published"):
+        await site.runtime.tools.call("q", {}, Asker(SPACE))
 
 
 async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server_came_from(

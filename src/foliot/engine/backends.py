@@ -154,6 +154,7 @@ class Backends:
         from foliot.tools.backends.nats import NatsTool
         from foliot.tools.serving.link import NatsLink
 
+        self.grants.check_subject(document)
         if self._nats is None:
             if self._nats_options is None:
                 raise UsageError(

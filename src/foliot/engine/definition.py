@@ -15,7 +15,7 @@ from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.spec import Contract, RunSpec, ToolRule
 from foliot.resources.durations import seconds
 from foliot.resources.money import micros_of_text
-from foliot.resources.powers import secret_hosts
+from foliot.resources.powers import secret_targets
 from foliot.tools import search
 from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
 from foliot.tools.plan import check_order, check_requirements
@@ -127,7 +127,7 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
         idle_timeout=seconds(timeouts["idle"]) if "idle" in timeouts else None,
         retry=_retry(runtime["retry"]),
         rate_limit=_rate_limit(spec.get("rate_limit")),
-        auth=_auth(spec.get("auth"), secret_hosts(document)),
+        auth=_auth(spec.get("auth"), secret_targets(document)),
         price=micros_of_text(spec["price_usd"]) if "price_usd" in spec else 0,
         options={name: spec[name] for name in _BACKEND_OPTIONS if name in spec},
     )

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from foliot.engine.definition import ENDPOINT
-from foliot.engine.powers import check_provider, chosen_address, own_address, secret_targets
+from foliot.engine.powers import addresses, check_provider, chosen_address, own_address
 from foliot.engine.references import References
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
@@ -23,7 +23,7 @@ from foliot.models.pricing import Pricing
 from foliot.models.registry import default_registry
 from foliot.models.router import UNBOUNDED_OUTPUT, Router, most_hopeful
 from foliot.models.tokens import estimate_request
-from foliot.resources.powers import declared_by_operator
+from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.resources.references import Origin, foreign, qualified, target_of
 from foliot.store.base import Document, Key, ResourceStore, Revealed
 from foliot.tools.base import ToolSecretMissing
@@ -234,7 +234,7 @@ class RunModels:
         if not ref:
             return ""
         try:
-            hosts = secret_targets(document, self._environ)
+            hosts = secret_targets(document, addresses(document, self._environ))
             return await self._secrets.value(ref, namespace=namespace, hosts=hosts, by="ModelEndpoint")
         except ToolSecretMissing as error:
             name = document["metadata"]["name"]

@@ -15,12 +15,13 @@ from typing import Final, TypeAlias
 
 from foliot.errors import Denied, InvalidInput
 from foliot.models.registry import Provider, default_registry
-from foliot.resources.powers import Document, declared_addresses, declared_by_operator, host_of, spec_of
+from foliot.resources.powers import Document, declared_addresses, declared_by_operator, secret_targets, spec_of
 from foliot.settings import Settings
 from foliot.tools.mcp.process import command_granted
 from foliot.tools.mcp.server import server_spec
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
 from foliot.tools.secrets import WEBHOOK, takes_webhooks, unbound
+from foliot.tools.serving.messages import EXECUTE
 
 SecretHosts: TypeAlias = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """`(reference, namespace)` to the hosts that a Secret is bound to; None for a Secret that is not declared."""
@@ -36,12 +37,13 @@ class Grants:
     tool_modules: tuple[str, ...] = ()
     mcp_commands: tuple[str, ...] = ()
     outbound_allow: tuple[str, ...] = ()
+    nats_subjects: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings | None) -> Grants:
         if settings is None:
             return cls()
-        return cls(settings.tool_modules, settings.mcp_commands, settings.outbound_allow)
+        return cls(settings.tool_modules, settings.mcp_commands, settings.outbound_allow, settings.nats_subjects)
 
     # --- code ----------------------------------------------------------------------------------------------------
 
@@ -72,6 +74,26 @@ class Grants:
             field="spec.function",
         )
 
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def check_subject(self, document: Document) -> None:
+        """Raises `Denied` unless a `queue` tool of whoever declared the document may publish where it says.
+
+        Calls are published with the rights and the signature of the whole installation.
+        """
+        name, namespace = document["metadata"]["name"], document["metadata"].get("namespace", "default")
+        subject = str(spec_of(document).get("endpoint", "")).strip()
+        if subject in ("", f"{EXECUTE}.{name}") or declared_by_operator(document):
+            return
+        if any(subject_granted(subject, pattern, namespace) for pattern in self.nats_subjects):
+            return
+        raise Denied(
+            f"Tool/{name}: calls may not be published on the subject {subject[:200]!r} here",
+            hint=f"leave spec.endpoint out for {EXECUTE}.{name}, or "
+            + _ASK.format("add the subject to the setting nats_subjects (FOLIOT_NATS_SUBJECTS)"),
+            field="spec.endpoint",
+        )
+
     # --- when it is declared ------------------------------------------------------------------------------------
 
     async def check(self, document: Document, secret_hosts: SecretHosts) -> None:
@@ -79,6 +101,8 @@ class Grants:
         kind, spec = document["kind"], spec_of(document)
         if kind == "Tool" and spec.get("function"):
             self.check_function(document, spec["function"])
+        if kind == "Tool" and spec["type"] == "queue":
+            self.check_subject(document)
         if kind == "ModelEndpoint":
             check_provider(document)
         if kind == "McpServer" and spec["transport"] == "stdio":
@@ -127,6 +151,26 @@ def module_granted(module: str, patterns: Collection[str]) -> bool:
     return any(
         module == pattern or (pattern.endswith(".*") and f"{module}.".startswith(pattern[:-1])) for pattern in patterns
     )
+
+
+def subject_granted(subject: str, pattern: str, namespace: str) -> bool:
+    """Whether a pattern of `nats_subjects` holds a subject for the tools of one namespace.
+
+    As in NATS, `*` is one word and `>` at the end one or more; `{namespace}` is the namespace of the tool. Words with a
+    dollar sign belong to the NATS server itself, and are held only by a pattern that spells them out.
+    """
+    words, allowed = subject.split("."), pattern.split(".")
+    open_end = allowed[-1] == ">"
+    if open_end:
+        allowed.pop()
+    if len(words) < len(allowed) + open_end or (not open_end and len(words) > len(allowed)):
+        return False
+    for place, word in enumerate(words):
+        wanted = allowed[place] if place < len(allowed) else "*"
+        plain = bool(word) and not set(word) & set("$*>") and not any(map(str.isspace, word))
+        if word != (namespace if wanted == "{namespace}" else wanted) and not (wanted == "*" and plain):
+            return False
+    return True
 
 
 def check_provider(document: Document) -> None:
@@ -186,16 +230,9 @@ def addresses(document: Document, environ: Mapping[str, str] = os.environ) -> li
     return declared_addresses(document)
 
 
-def secret_targets(document: Document, environ: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
-    """The hosts that the secret of a resource must be bound to; None when it may go where the resource says."""
-    if declared_by_operator(document):
-        return None
-    return tuple(dict.fromkeys(host_of(url) for _, url in addresses(document, environ))) or None
-
-
 async def check_secret(document: Document, ref: str, secret_hosts: SecretHosts) -> None:
     """Raises `Denied` when whoever declared a resource chose an address that its Secret is not bound to."""
-    targets = secret_targets(document)
+    targets = secret_targets(document, addresses(document))
     hosts = await secret_hosts(ref, document["metadata"].get("namespace", "default")) if targets else None
     if targets is not None and hosts is not None and (host := unbound(targets, hosts)) is not None:
         raise Denied(

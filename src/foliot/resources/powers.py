@@ -34,7 +34,14 @@ Power: TypeAlias = Literal[
     "shares",
 ]
 Grant: TypeAlias = Literal[
-    "", "tool_modules", "mcp_commands", "outbound_allow", "Secret.spec.hosts", "webhook", "operator"
+    "",
+    "tool_modules",
+    "mcp_commands",
+    "outbound_allow",
+    "outbound_allow, nats_subjects",
+    "Secret.spec.hosts",
+    "webhook",
+    "operator",
 ]
 Lifts: TypeAlias = Callable[[Document | None, Document, str], bool]
 
@@ -58,6 +65,8 @@ GRANTS: Final[Mapping[Grant, str]] = {
     "tool_modules": "the module is in `tool_modules`, or the operator declares it",
     "mcp_commands": "the command line is in `mcp_commands`",
     "outbound_allow": "a host inside is in `outbound_allow`; a ModelEndpoint may be declared by the operator instead",
+    "outbound_allow, nats_subjects": "a host inside is in `outbound_allow`; a NATS subject other than "
+    "`tool.execute.NAME`, with the name of the Tool, is in `nats_subjects`, or the operator declares it",
     "Secret.spec.hosts": "the host is in `spec.hosts` of the Secret, or the operator declares it",
     "webhook": "a Secret with `spec.hosts` has `webhook` among them, or the operator declares it; a variable of the "
     "environment only where the operator declares it",
@@ -218,7 +227,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         ("author",),
         (
             *_all("code", "function", "tool_modules"),
-            *_all("reaches", "endpoint", "outbound_allow"),
+            *_all("reaches", "endpoint", "outbound_allow, nats_subjects"),
             *_AUTH,
             *_all("names", "mcp_server_ref requires requires_prior after replaced_by"),
             Field("category", "judged", "admin", "it changes on a tool that exists", _changes),
@@ -414,17 +423,31 @@ def needs_around(before: Document | None, after: Document | None, around: Iterab
 
 
 def declared_addresses(document: Document) -> list[tuple[str, str]]:
-    """The addresses in a Tool, an McpServer or a Memory, as URLs, each with its field."""
+    """The addresses in a Tool, an McpServer or a Memory, as URLs, each with its field.
+
+    Raises `ValueError` for a type of Tool that nobody has said of what its endpoint is.
+    """
     kind, spec = document["kind"], spec_of(document)
     place = str(spec.get("endpoint", ""))
-    if kind == "Tool" and spec["type"] in ("http", "external", "webhook-callback"):
-        place = place.partition("?")[0].replace("{", "").replace("}", "")  # arguments stand only in path and query
-    elif kind == "Tool" and spec["type"] == "grpc":
-        place = f"http://{place.removeprefix('grpc://').removeprefix('grpcs://')}" if place else ""
-    elif kind == "Tool" or (kind == "McpServer" and spec["transport"] != "http") or spec.get("provider") == "in-memory":
+    if kind == "Tool":
+        place = _tool_address(spec["type"], place)
+    elif (kind == "McpServer" and spec["transport"] != "http") or spec.get("provider") == "in-memory":
         place = ""
     token_url = spec.get("auth", {}).get("tokenURL", "") if kind != "Memory" else ""
     return [(field, url) for field, url in (("spec.endpoint", place), ("spec.auth.tokenURL", token_url)) if url]
+
+
+def _tool_address(type_: str, endpoint: str) -> str:
+    match type_:
+        case "http" | "external" | "webhook-callback":
+            # Arguments stand only in path and query.
+            return endpoint.partition("?")[0].replace("{", "").replace("}", "")
+        case "grpc":
+            return f"http://{endpoint.removeprefix('grpc://').removeprefix('grpcs://')}" if endpoint else ""
+        case "queue" | "function" | "mcp" | "wasm":
+            return ""  # a subject, which is granted by itself; a module; what the McpServer says; nothing runs it here
+        case _:
+            raise ValueError(f"it is not known what the endpoint of a tool of the type {type_!r} reaches")
 
 
 def host_of(url: str) -> str:
@@ -432,11 +455,15 @@ def host_of(url: str) -> str:
     return (urlsplit(url).hostname or "").rstrip(".")
 
 
-def secret_hosts(document: Document) -> tuple[str, ...] | None:
-    """The hosts that the secret of a Tool or an McpServer must be bound to; None when the operator declared it."""
+def secret_targets(document: Document, addresses: Iterable[tuple[str, str]] | None = None) -> tuple[str, ...] | None:
+    """The hosts that the secret of a resource must be bound to; None when the operator declared where it goes.
+
+    `addresses` are given for a kind that does not itself name all of them (see `engine/powers.py`).
+    """
     if declared_by_operator(document):
         return None
-    return tuple(dict.fromkeys(host_of(url) for _, url in declared_addresses(document)))
+    found = declared_addresses(document) if addresses is None else addresses
+    return tuple(dict.fromkeys(host_of(url) for _, url in found))
 
 
 def declared_by_operator(document: Document) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from foliot.resources.digest import definition_digest
 from foliot.resources.durations import seconds
-from foliot.resources.powers import declared_by_operator, secret_hosts
+from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.tools.base import AuthSpec
 
 
@@ -60,7 +60,7 @@ def server_spec(document: Mapping[str, Any]) -> ServerSpec:
         args=tuple(spec.get("args", ())),
         env=tuple(Variable(v["name"], v.get("value", ""), v.get("secretRef", "")) for v in spec.get("env", ())),
         endpoint=spec.get("endpoint", ""),
-        auth=_auth(spec.get("auth"), secret_hosts(document)),
+        auth=_auth(spec.get("auth"), secret_targets(document)),
         include=tuple(spec.get("tool_filter", {}).get("include", ())),
         max_attempts=reconnect.get("max_attempts", 3),
         backoff=seconds(reconnect.get("backoff", "2s")),

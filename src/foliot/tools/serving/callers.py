@@ -3,6 +3,7 @@
     [desk]                      # the name in records, and in `Foliot-Caller`
     key = "…"                   # 32 bytes or more in base64 (or key_file): its calls are signed, see signing.py
     namespace = "team-a"        # by whose rules they are judged
+    namespaces = ["team-a"]     # only calls that were made in these; `namespace` when not given
     user = "ann"                # in whose name; the name of the entry when not given
     agent = "finder"            # with the roles and tools of this agent
     tools = ["search"]          # only these; all that are served when not given
@@ -14,8 +15,10 @@
     anonymous = true            # calls on tool.execute.NAME that nobody signed
     tools = ["ping"]
 
-What a message says of its caller has no part in it. One exception is granted by the operator: `on_behalf = true` on an
-entry with a key lets it name the agent and the user that it calls for; it is recorded as who acted.
+What a message says of its caller has no part in it, except to refuse: an installation with many namespaces signs for
+all of them with one key, and says under the signature in which one the call was made. One exception is granted by the
+operator: `on_behalf = true` on an entry with a key lets it name the agent and the user that it calls for; it is
+recorded as who acted.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class CallerEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     prefix: str = ""
     anonymous: bool = False
     namespace: str = "default"
+    namespaces: tuple[str, ...] = ()
     user: str = ""
     agent: str = ""
     roles: tuple[str, ...] = ()
@@ -75,6 +79,17 @@ class KnownCaller:
     def prefix(self) -> str:
         """What its subjects begin with: empty, or words and a dot."""
         return f"{self.entry.prefix}." if self.entry.prefix else ""
+
+    def check_namespace(self, call: CallMessage) -> None:
+        """Raises `Unidentified` for a signed call that was made in a namespace which this entry is not for.
+
+        Only Foliot says where a call was made. A key of somebody else is that of one caller.
+        """
+        if self.signer is None or "*" in self.entry.namespaces:
+            return
+        made_in = call.metadata.get("namespace") or ""
+        if made_in and made_in not in (self.entry.namespaces or (self.entry.namespace,)):
+            raise Unidentified("calls of this namespace are not taken from this caller")
 
     def caller(self, call: CallMessage, advertised: frozenset[str] | None) -> Caller:
         """Returns on whose behalf the call is made. `advertised` is what the message says; it can only narrow."""
@@ -182,6 +197,8 @@ def _check(name: str, entry: CallerEntry, taken: set[str]) -> None:
         raise InvalidInput(f"{name}: nothing shows who it is", hint="give it a key, a prefix, or anonymous = true")
     if entry.anonymous and (signed or entry.prefix):
         raise InvalidInput(f"{name}: anonymous callers have neither key nor prefix")
+    if entry.namespaces and not signed:
+        raise InvalidInput(f"{name}: namespaces needs a key", hint="without a signature anybody can name any namespace")
     if entry.on_behalf and not signed:
         raise InvalidInput(f"{name}: on_behalf needs a key", hint="a subject alone says too little to act for others")
     if entry.anonymous and "(anonymous)" in taken:

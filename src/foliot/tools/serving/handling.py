@@ -143,6 +143,10 @@ class Handler:
             known.check_named(call)
         except Unidentified as error:
             return await self._turn_away(call, str(error))
+        try:
+            known.check_namespace(call)
+        except Unidentified as error:
+            return await self._turn_away(call, str(error), known)
         place = known.name, call.execution_id
         if place in self._running:
             return Disposition.RETRY  # delivered again although it is under way here
@@ -175,15 +179,16 @@ class Handler:
 
     # --- one call ------------------------------------------------------------------------------------------------
 
-    async def _turn_away(self, call: CallMessage, why: str) -> Disposition:
-        """Nothing is kept, nothing is looked up, and what is said goes to everybody: who sent it is not known."""
+    async def _turn_away(self, call: CallMessage, why: str, known: KnownCaller | None = None) -> Disposition:
+        """Nothing is kept and nothing is looked up. Without `known` what is said goes to everybody: who sent it is not
+        known."""
         log.warning("a call of %s over NATS was refused: %s", call.name[:80], why)
         label = call.name if self._tools.definition(call.name) is not None else UNKNOWN_TOOL
         self._metrics.count("rejections_total", tool_name=label, reason="unidentified")
         failure = {"code": "permission_denied", "reason": "caller_unidentified", "kind": "denied", "retryable": False}
         refused = refusal(call, f"the caller is not known: {why}", "policy_denied", failure=failure)
         try:
-            await self._publisher.result(call, refused, None)
+            await self._publisher.result(call, refused, known)
         except PublishFailed:
             self._metrics.count("result_publish_failures_total", reason="transport")
         return Disposition.TERMINATE
