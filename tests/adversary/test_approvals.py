@@ -17,7 +17,7 @@ from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.approval.documents import current_digest
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.signals import signal
-from foliot.errors import Conflict, Denied
+from foliot.errors import Conflict, Denied, NotFound
 from foliot.kernel.events import InputReceived, ToolStarted
 from foliot.kernel.messages import Message, Text
 from foliot.resources.validate import validate_document
@@ -465,6 +465,9 @@ async def test_what_is_shown_is_what_the_journal_says(home: House, forged: dict[
     assert home.paid == []
 
 
+DECISIONS: list[tuple[Any, dict[str, Any] | None]] = [("approve", None), ("deny", None), ("edit", {**PAY, "amount": 1})]
+
+
 async def test_a_copy_in_another_namespace_decides_nothing(home: House) -> None:
     await home.rule()
     async with home.open() as runtime:
@@ -474,9 +477,34 @@ async def test_a_copy_in_another_namespace_decides_nothing(home: House) -> None:
             await home.write(copy)
         await home.write(copy, own=True)
 
-        with pytest.raises(Conflict, match="is not what run r1 asks"):
-            await runtime.approvals.decide(document["metadata"]["name"], "approve", by="eve", namespace="team-b")
+        for decision, arguments in DECISIONS:
+            with pytest.raises(NotFound, match="names a run that is not there"):
+                await runtime.approvals.decide(
+                    document["metadata"]["name"], decision, by="eve", namespace="team-b", arguments=arguments
+                )
         assert (await runtime.resume("r1", check=False)).phase == "waiting"
+    assert home.paid == []
+
+
+async def test_a_copy_does_not_tell_whether_the_run_of_another_namespace_is_there(home: House) -> None:
+    """One that waits, one that has ended, another call of it, and none at all: the same words, the same object."""
+    await home.rule()
+    async with home.open() as runtime:
+        await home.ask(runtime)
+        first = await runtime.approvals.get(ended := await home.ask(runtime, "r2"))
+        await runtime.answer(ended, "deny", by="bob")
+        said = set[tuple[str, str]]()
+        for number, (run, call) in enumerate((run, call) for run in ("r1", "r2", "none") for call in ("c1", "none")):
+            name = f"copy-{number}"
+            spec = {**first["spec"], "run": run, "call_id": call if call == "none" else first["spec"]["call_id"]}
+            metadata = {"name": name, "namespace": "team-b"}
+            await home.write({**first, "metadata": metadata, "spec": spec}, own=True)
+            for decision, arguments in DECISIONS:
+                with pytest.raises(NotFound) as caught:
+                    await runtime.approvals.decide(name, decision, by="eve", namespace="team-b", arguments=arguments)
+                phase = (await runtime.approvals.get(name, namespace="team-b"))["status"]["phase"]
+                said.add((caught.value.message.replace(name, "NAME"), phase))
+        assert len(said) == 1, said
 
 
 async def test_a_status_that_comes_with_a_document_decides_nothing(home: House) -> None:

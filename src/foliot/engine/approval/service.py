@@ -40,7 +40,7 @@ from foliot.kernel.state import Call, State
 from foliot.resources.validators import validator_of
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.documents import stamp
-from foliot.store.runs import TERMINAL, Beside, Journal, Signal
+from foliot.store.runs import TERMINAL, Beside, Journal, RunInfo, Signal
 from foliot.tools.masking import Masker
 
 Decision: TypeAlias = Literal["approve", "deny", "edit"]
@@ -168,7 +168,7 @@ class ApprovalService:
         if (metadata.get("uid"), metadata.get("generation")) in self._believed:
             return document
         try:
-            _, state = await load_run(self._journal, spec["run"])
+            _, state = await self._run_of(document)
         except NotFound:
             return document
         call = state.call(spec.get("call_id", ""))
@@ -401,7 +401,7 @@ class ApprovalService:
         spec, name = document["spec"], name_of(document)
         if not spec.get("run"):
             raise Conflict(f"approval {name} belongs to no run", hint="it was not made by a run, and decides nothing")
-        info, state = await load_run(self._journal, spec["run"])
+        info, state = await self._run_of(document)
         call = state.call(spec["call_id"])
         if info.phase in TERMINAL or call is None or call.phase != "parked":
             what = f"has ended ({info.phase})" if info.phase in TERMINAL else "no longer waits for it"
@@ -416,6 +416,19 @@ class ApprovalService:
             )
         return state, call
 
+    async def _run_of(self, document: Document) -> tuple[RunInfo, State]:
+        """The run that an approval names. One of another namespace is as missing as one that never was: `NotFound`."""
+        missing = NotFound(
+            f"approval {name_of(document)} names a run that is not there", hint="it decides nothing; delete it"
+        )
+        try:
+            info, state = await load_run(self._journal, document["spec"]["run"])
+        except NotFound:
+            raise missing from None
+        if info.namespace != document["metadata"]["namespace"]:
+            raise missing
+        return info, state
+
     async def _tell(self, document: Document, run_id: str) -> Decided:
         decided = answer_of(document, await self._edited(document))
         assert decided is not None, "a decision was just written"
@@ -426,7 +439,7 @@ class ApprovalService:
     async def _tell_again(self, document: Document) -> None:
         """The one who decided may have died before the run was told."""
         try:
-            _, state = await load_run(self._journal, document["spec"]["run"])
+            _, state = await self._run_of(document)
         except NotFound:
             return
         for message in await self.answers(state):
