@@ -313,6 +313,7 @@ class Runtime:
             task=base.created.task,
             system=system_of(base.created),
             template=base.created.template,
+            root=base.created.root,  # what it uses counts to the same task; of a run on its own it is a run on its own
             ancestors=base.created.ancestors,
             tools=await self._assembly.pipeline(spec),
             stream=stream,

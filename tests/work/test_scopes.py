@@ -119,6 +119,8 @@ class TestTools:
         await runtime.fork(run.id, at=1)
 
         assert paid == ["paid"]
+        first, fork = await told(runtime, RunCreated)
+        assert first.root == fork.root != "", "its tokens count to the task"
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from foliot.engine.approval.grants import People, StoredGrants
+from foliot.engine.approval.grants import TRIES, People, StoredGrants
 from foliot.engine.base import Clock
 from foliot.engine.limiting.opening import Limiting
 from foliot.engine.references import granted_roles, list_all
-from foliot.store.base import Filter, ResourceStore
+from foliot.errors import Unavailable
+from foliot.store.base import Document, Filter, ResourceStore
 from foliot.tools.limiter import LocalLimiter
 from foliot.tools.parts import Parts
 from foliot.tools.rule_reader import read_rules
-from foliot.tools.rules import Access, FixedRules, Rules
+from foliot.tools.rules import Access, FixedRules, Rules, StandingGrant
 from foliot.tools.secrets import Secrets
 from foliot.tools.stages.allow_list import Profile
 from foliot.tools.stages.breaker import Circuits
@@ -81,15 +82,28 @@ class StoredRules:
         known = self._known.get(namespace)
         if known is not None and known[0] == revision:
             return known[1]
+        read = await self._read(namespace)
+        for _ in range(TRIES):
+            # Lists that are read one after the other are of one moment if nothing changed meanwhile, or if a second
+            # reading gives the same: of a rule that was moved from one list to another, neither half might be seen.
+            before, revision = revision, await self._store.revision()
+            once, read = read, read if before == revision else await self._read(namespace)
+            if before == revision or repr(once) == repr(read):
+                documents, grants = read
+                rules = read_rules(namespace, documents, grants=grants, default_access=self._default)
+                self._known[namespace] = (revision, rules)
+                return rules
+        raise Unavailable(
+            f"the rules of namespace {namespace!r} change faster than they can be read", hint="try again in a moment"
+        )
+
+    async def _read(self, namespace: str) -> tuple[list[Document], tuple[StandingGrant, ...]]:
         documents = [
             *await granted_roles(self._store, namespace),
             *await list_all(self._store, Filter("ToolPermission", namespace)),
             *await list_all(self._store, Filter("AgentPolicy", namespace)),
         ]
-        grants = await StoredGrants(self._store, namespace, clock=self._clock, people=self._people).standing()
-        rules = read_rules(namespace, documents, grants=grants, default_access=self._default)
-        self._known[namespace] = (revision, rules)
-        return rules
+        return documents, await StoredGrants(self._store, namespace, clock=self._clock, people=self._people).standing()
 
     def at_hand(self, namespace: str) -> Rules | None:
         known = self._known.get(namespace)

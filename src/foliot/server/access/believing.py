@@ -46,9 +46,12 @@ class Believed(Generic[C]):
         self._db = database
         self._ask = ask
         self._known: dict[str, _Known[C]] = {}
+        # How often something was taken back: what was found out meanwhile may be of the time before.
+        self._forgotten = 0
 
     def forget(self) -> None:
         """Something was taken back here: ask again about all of them, also where the store does not tell at once."""
+        self._forgotten += 1
         self._known.clear()
 
     async def of(self, text: str, now: float) -> Holder[C] | None:
@@ -57,10 +60,13 @@ class Believed(Generic[C]):
         known = self._known.get(text)
         if known is not None and known.still(version, now):
             return known.holder
+        forgotten = self._forgotten
         holder = await self._ask(text, now)
         if holder is None:
             self._known.pop(text, None)
             return None
+        if forgotten != self._forgotten:
+            return holder
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         self._known[text] = _Known(version, now, holder)

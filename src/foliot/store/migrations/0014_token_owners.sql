@@ -10,7 +10,10 @@ UPDATE api_token
    AND substr(name, 1, length(created_by) + 1) = created_by || '/';
 
 -- A colon stands in names of callers of other sorts (`oidc:ada`), and a bare name belongs to one sort.
+-- `token:<name>` may itself be the name of another token: then the id, which nothing else has, stands behind it.
 UPDATE api_token
-   SET name = 'token:' || name
+   SET name = CASE WHEN ('token:' || name) IN (SELECT name FROM api_token)
+                   THEN 'token:' || name || '-' || id
+                   ELSE 'token:' || name END
  WHERE lower(name) IN (SELECT name FROM user_account)
     OR (name LIKE '%:%' AND substr(name, 1, length(created_by) + 1) <> created_by || '/');
