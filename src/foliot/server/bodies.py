@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
+import msgspec.inspect
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
@@ -57,10 +61,16 @@ async def manifests(request: Request, namespace: str | None) -> Bundle:
 
 
 async def form(request: Request, shape: type[T]) -> T:
-    """A body of JSON as a `msgspec.Struct`; an empty one is `{}`. Raises `InvalidInput`, which names the field."""
+    """A body of JSON as a `msgspec.Struct`; an empty one is `{}`. Raises `InvalidInput`, which names the field.
+
+    A field that the form does not have is refused: a limit that was put in the wrong place must not be left out in
+    silence. Lenient are only the bodies of other people's protocols, which do not come through here: those of the
+    OpenAI API (`openai/requests.py`) and of MCP (`mcp/http.py`).
+    """
     body = await request.body()
     try:
         refuse_repeated(body)
+        _refuse_unknown(msgspec.json.decode(body or b"{}"), shape)
         return msgspec.json.decode(body or b"{}", type=shape)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the body cannot be used: {error}") from None
@@ -92,6 +102,79 @@ def refuse_repeated(body: bytes) -> None:
     """
     if body and (problem := repeated_name(body, msgspec.json.decode(body))):
         raise UsageError(f"the body cannot be used: {problem}", hint="say each name once")
+
+
+def _refuse_unknown(body: Any, shape: type[Any]) -> None:
+    """Raises `InvalidInput` for the first field of a body that its form does not have, however deep."""
+    form = _form(shape)
+    if (found := _unknown(body, form)) is None:
+        return
+    path, known = found
+    every = {".".join(each) for each in _fields(form)}
+    here = [".".join((*path[:-1], name)) for name in known]
+    near = [each for each in sorted(every) if each.rpartition(".")[2] == path[-1]]
+    near = near or difflib.get_close_matches(".".join(path), here, 1)
+    shown = ".".join(path)[:200]
+    hint = f"did you mean {near[0]!r}?" if near else f"it may have {', '.join(here)}" if here else "it has no fields"
+    raise InvalidInput(f"the body cannot be used: it has no field {shown!r}", hint=hint, field=shown)
+
+
+_form: Final = functools.cache(msgspec.inspect.type_info)
+
+
+def _unknown(value: Any, form: Any) -> tuple[tuple[str, ...], list[str]] | None:
+    """The way to the first field that the form does not have, and the fields that it has there."""
+    match form:
+        case msgspec.inspect.StructType() if isinstance(value, dict):
+            types = {each.encode_name: each.type for each in form.fields}
+            known = [*types, *([form.tag_field] if form.tag_field else [])]
+            for name, inner in cast("dict[str, Any]", value).items():
+                if name not in known:
+                    return (name,), known
+                if name in types and (found := _unknown(inner, types[name])):
+                    return (name, *found[0]), found[1]
+        case msgspec.inspect.DictType() if isinstance(value, dict):
+            for name, inner in cast("dict[str, Any]", value).items():
+                if found := _unknown(inner, form.value_type):
+                    return (name, *found[0]), found[1]
+        case msgspec.inspect.CollectionType() if isinstance(value, list):
+            for index, inner in enumerate(cast("list[Any]", value)):
+                if found := _unknown(inner, form.item_type):
+                    return (str(index), *found[0]), found[1]
+        case msgspec.inspect.UnionType():
+            found = [_unknown(value, each) for each in form.types if _takes(each, value)]
+            return None if not found or None in found else found[0]
+        case _:
+            pass
+    return None
+
+
+def _takes(form: Any, value: Any) -> bool:
+    """Whether this part of a union is the one that a value, which fits the union, was read as."""
+    match form:
+        case msgspec.inspect.StructType():
+            tagged = form.tag_field is not None and isinstance(value, dict)
+            return isinstance(value, dict) and (not tagged or as_object(value).get(form.tag_field or "") == form.tag)
+        case msgspec.inspect.DictType():
+            return isinstance(value, dict)
+        case msgspec.inspect.CollectionType():
+            return isinstance(value, list)
+        case msgspec.inspect.AnyType() | msgspec.inspect.RawType():
+            return True
+        case _:
+            return False
+
+
+def _fields(form: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The ways to all fields of a form, two levels deep: further down nobody looks for a field that is missed."""
+    if isinstance(form, msgspec.inspect.UnionType):
+        for each in form.types:
+            yield from _fields(each, above)
+    elif isinstance(form, msgspec.inspect.StructType):
+        for each in form.fields:
+            yield (*above, each.encode_name)
+            if len(above) < 1:
+                yield from _fields(each.type, (*above, each.encode_name))
 
 
 async def mapping(request: Request) -> dict[str, Any]:
