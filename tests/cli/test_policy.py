@@ -43,7 +43,7 @@ spec: {model_ref: brain, tools: [refund], roles: [clerk]}
 ---
 kind: Agent
 metadata: {name: guest}
-spec: {model_ref: brain, tools: [refund]}
+spec: {model_ref: brain, tools: [refund, other]}
 ---
 kind: ToolPermission
 metadata: {name: no-guests}
@@ -109,10 +109,21 @@ class TestExplain:
         assert "no --args were given" in said.out
 
     def test_a_tool_that_the_agent_does_not_have_is_refused(self, foliot: Foliot) -> None:
-        said = foliot("policy", "explain", "desk", "drop", "--args", "{}")
+        said = foliot("policy", "explain", "boss", "refund", "--args", '{"amount": 1}')
 
-        assert "desk calls drop: refused, by the layer advertised" in said.out
+        assert "boss calls refund: refused, by the layer advertised" in said.out
+
+    def test_a_tool_that_nobody_has_is_an_error_with_near_names(self, foliot: Foliot) -> None:
+        said = foliot("policy", "explain", "desk", "refnd", "--args", "{}")
+
+        assert said.code == 3
+        assert "Did you mean refund?" in said.err
+
+    def test_a_tool_that_only_the_agent_names_is_judged_by_its_name(self, foliot: Foliot) -> None:
+        said = foliot("policy", "explain", "guest", "other", "--task", "tmp")
+
         assert "judged by its name alone" in said.out
+        assert "there is no Task/tmp here" in said.out
 
     def test_an_unknown_agent_is_an_error_with_near_names(self, foliot: Foliot) -> None:
         said = foliot("policy", "explain", "dest", "refund")

@@ -71,6 +71,19 @@ async def test_what_is_not_there_or_not_theirs_is_missing(reader: Client) -> Non
         await reader.explain_call("team-b", PAY)
 
 
+async def test_names_that_nothing_has_are_told(reader: Client) -> None:
+    typo = await reader.explain_call("team-a", PolicyQuestion("payer", "pay", {}, task="tmp", system="flow"))
+    with pytest.raises(NotFound, match="refnd"):
+        await reader.explain_call("team-a", PolicyQuestion("payer", "refnd", {}))
+
+    assert [each.partition(" here")[0] for each in typo.notes] == [
+        "there is no Task/tmp",
+        "there is no AgentSystem/flow",
+    ]
+    (resolve,) = [each for each in typo.judgement.verdicts if each.layer == "resolve"]
+    assert "is not declared" in resolve.reason, "one that only Python knows is said to be so"
+
+
 async def test_a_question_that_cannot_be_read_is_refused(site: Any) -> None:
     async with Http(Server(site.url, await site.token("ann"))) as http:
         with pytest.raises(InvalidInput, match="tool"):

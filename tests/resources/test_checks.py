@@ -204,3 +204,10 @@ def test_a_key_that_a_secret_has_not_is_a_warning() -> None:
     assert found(plain, known=lambda *_: True, find=lambda *_: secret) == [(0, *said)], "stored before"
     assert found(secret, keyed) == []
     assert [each for each in found(secret, hook) if "key" in each[3]] == [], "a webhook takes the first key"
+
+
+def test_a_scoped_policy_without_targets_is_doubted() -> None:
+    said = [(0, "warning", "spec", "a scoped policy without targets holds for nothing")]
+    assert found(made("AgentPolicy", blocked_tools=["pay"])) == said
+    assert found(made("AgentPolicy", blocked_tools=["pay"], apply_mode="global")) == []
+    assert found(made("AgentPolicy", blocked_tools=["pay"], target_tasks=["nightly"])) == []

@@ -35,6 +35,8 @@ from foliot.store.budgets import SqlBudgetLedger
 from foliot.store.journal import SqlJournal
 from foliot.tools.judge import PolicyQuestion
 from foliot.tools.secrets import SecretRef
+from foliot.tools.verdict import Verdict
+from foliot.tools.versions import split_request
 from foliot.work.base import Command
 
 _command: Final = msgspec.json.Decoder(Command).decode
@@ -74,9 +76,16 @@ class Judging:
         world = await self._world(namespace, await self._documents(namespace))
         if asked.agent not in world.agents:
             raise await not_found(Key("Agent", namespace, asked.agent), self._store.list, elsewhere=False)
+        declared = world.knows(asked.tool)
+        if not declared and not _named(world.agents[asked.agent], asked.tool):
+            raise await not_found(Key("Tool", namespace, asked.tool), self._store.list, elsewhere=False)
         question = await self._placed(namespace, asked)
         judgement = await world.judge(question)
-        return PolicyAnswer(judgement, declared=world.knows(asked.tool), user=question.user)
+        if not declared:
+            verdicts = tuple(_by_name_alone(each, asked.tool) for each in judgement.verdicts)
+            judgement = replace(judgement, verdicts=verdicts)
+        notes = tuple(await self._notes(namespace, asked))
+        return PolicyAnswer(judgement, declared=declared, user=question.user, notes=notes)
 
     async def simulate(
         self, namespace: str, manifests: Sequence[Document], asked: Sequence[PolicyQuestion]
@@ -90,6 +99,23 @@ class Judging:
             question = await self._placed(namespace, each)
             fates.append(Fate(await before.judge(question), await after.judge(question), question.user))
         return fates
+
+    async def _notes(self, namespace: str, asked: PolicyQuestion) -> list[str]:
+        """Names in a question that nothing has: what they are judged by may be a mistake in typing."""
+        found: list[str] = []
+        named = [("Task", asked.task), ("Task", asked.template), ("AgentSystem", asked.system)]
+        for kind, name in (*named, *(("Agent", each) for each in asked.ancestors)):
+            bare = name.removeprefix(f"{namespace}/")
+            if not bare or (kind == "Task" and await self._db.read("task_content", namespace=namespace, name=bare)):
+                continue
+            key = Key(kind, namespace, bare)
+            try:
+                await self._store.get(key)
+            except (NotFound, InvalidInput):
+                missing = await not_found(key, self._store.list, elsewhere=False)
+                hint = f" {missing.hint}" if missing.hint else ""
+                found.append(f"there is no {kind}/{bare} here: judged as if there were.{hint}")
+        return found
 
     async def _world(self, namespace: str, documents: Sequence[Document]) -> World:
         service = BudgetService(
@@ -149,6 +175,18 @@ class Judging:
             template=asked.template or command.template,
         )
         return _acting(placed, command.acts_as)
+
+
+def _named(agent: Document, tool: str) -> bool:
+    """Whether the agent has a tool that is not declared: Python, an MCP server or its memory may bring it."""
+    names = [split_request(str(each))[0] for each in agent["spec"].get("tools", ())]
+    return tool in names or "--" in tool or tool.startswith("memory.")
+
+
+def _by_name_alone(verdict: Verdict, tool: str) -> Verdict:
+    if (verdict.layer, verdict.outcome) != ("resolve", "allow"):
+        return verdict
+    return replace(verdict, reason=f"the tool {tool!r} is not declared; the agent names it, and Python may bring it")
 
 
 def _acting(asked: PolicyQuestion, by: Identity) -> PolicyQuestion:

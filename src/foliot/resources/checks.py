@@ -189,6 +189,13 @@ def _doubts(document: Document) -> Iterator[Problem]:
             message = f"spec.http.headers.{name} holds a key in clear"
             place = ("spec", "http", "headers", name)
             yield Problem(place, message, "name a Secret in auth.secretRef instead", severity="warning")
+    if (
+        document["kind"] == "AgentPolicy"
+        and spec.get("apply_mode", "scoped") == "scoped"
+        and not (spec.get("target_systems") or spec.get("target_tasks"))
+    ):
+        hint = "set apply_mode: global, or name target_systems or target_tasks"
+        yield Problem(("spec",), "a scoped policy without targets holds for nothing", hint, severity="warning")
     if document["kind"] == "Tool" and spec.get("type") in _CALLED_BY_ADDRESS and not spec.get("endpoint"):
         message = f"a tool of type {spec['type']} without spec.endpoint cannot be called"
         yield Problem(("spec", "endpoint"), message, severity="warning")
