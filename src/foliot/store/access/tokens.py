@@ -147,6 +147,21 @@ class SqlTokens:
             others |= {str(row["name"]).casefold() for row in await self._db.read("token_names", owner=owner)}
         return Person(name, frozenset(others))
 
+    async def withdrawn(self, name: str) -> str:
+        """Says why nobody acts under this name any more: its account is disabled, or its token revoked; blank else.
+
+        A name of neither an account nor a token, such as the identity provider gives, is never withdrawn.
+        """
+        account = await self._db.read("user_find", name=name.lower()) if name else []
+        if account and account[0]["disabled_at"] is not None:
+            return f"the account {name} is disabled"
+        info = await self.find(name) if name and not account else None
+        if info is not None and info.revoked_at is not None:
+            return f"the token {name} is revoked"
+        if info is not None and info.owner_disabled_at is not None:
+            return f"the account {info.owner}, which made the token {name}, is disabled"
+        return ""
+
     async def revoke(self, word: str, *, now: float) -> TokenInfo:
         """Make the token of this name or id worthless. Raises `NotFound`, also when it was revoked before."""
         found = await self._db.read("token_find", word=word)

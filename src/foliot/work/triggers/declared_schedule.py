@@ -51,6 +51,8 @@ class Schedule(Struct, frozen=True):
     updated: float
     generation: int
     declarer: str = ""
+    # Why it makes no tasks though it is not suspended: whoever declared it may do nothing any more.
+    stopped: str = ""
 
     @property
     def via(self) -> str:

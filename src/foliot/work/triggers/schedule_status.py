@@ -77,6 +77,7 @@ def _status(
     error = ""
     if decided is not None and decided.reason.startswith(FAILURE):
         error = decided.reason.removeprefix(FAILURE).removeprefix(": ")
+    error = schedule.stopped or error
     following = None if schedule.suspend else next_start(schedule.timing, schedule.rule, schedule.uid, after=now)
     ended = [task.ended_at for task in succeeded if task.ended_at is not None]
     success = max([stamp_of(moment) for moment in ended] + [before.get("lastSuccessfulTime", "")])

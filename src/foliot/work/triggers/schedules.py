@@ -17,7 +17,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from foliot.errors import FoliotError
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Key, ResourceStore
 from foliot.store.triggers import (
     Known,
@@ -74,6 +77,7 @@ class Scheduler:
         self._clock = clock
         self._takeover = takeover
         self._store = store
+        self._tokens = SqlTokens(database)
         self._followed = Followed(database, store, "TaskSchedule")
         self._firing = Firing(database, tasks)
         self._status = ScheduleStatus(database, store, tasks, self._firing)
@@ -196,6 +200,9 @@ class Scheduler:
 
     async def _attend(self, schedule: Schedule, now: float) -> float:
         """Decide what is due, show how it stands; when to look at this schedule next."""
+        if why := await self._tokens.withdrawn(schedule.declarer):
+            stopped = f"{why}, and declared this schedule: somebody else has to change it, or declare it anew"
+            schedule = msgspec.structs.replace(schedule, suspend=True, stopped=stopped)
         known = await self._known(schedule, now)
         unsettled = False
         for row in known.due:
@@ -215,6 +222,8 @@ class Scheduler:
         due = following[1] if following is not None else float("inf")
         if not unsettled:
             self._calm[schedule.uid] = due
+        if schedule.stopped:  # an account may be enabled again, and nobody tells
+            due = self._calm[schedule.uid] = now + GONE_FOR
         if unsettled or document.get("status", {}).get("activeRuns"):
             due = min(due, now + REFRESH)
         return due

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from foliot.errors import Conflict, FoliotError, NotFound, SecretError
 from foliot.resources.event_filters import FilterFailed, event_filter
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Key, ResourceStore
 from foliot.store.triggers import Taken, delivery_of, settle_event, take_event
 from foliot.tools.secrets import EnvironmentSecrets
@@ -85,6 +86,7 @@ class Webhooks:
         self._tasks = tasks
         self._environment = EnvironmentSecrets(environ)
         self._log = DeliveryLog(database)
+        self._tokens = SqlTokens(database)
         self._rates: dict[str, tuple[object, Bucket]] = {}
 
     async def deliver(
@@ -198,6 +200,9 @@ class Webhooks:
             raise _trouble(error, "secret_error") from None
 
     async def _take(self, webhook: Webhook, parcel: Parcel, digest: str, now: float, by: str) -> tuple[Answer, Event]:
+        if not by and (why := await self._tokens.withdrawn(webhook.declarer)):
+            told = f"{why}, and declared this webhook: somebody else has to change it, or declare it anew"
+            raise _Refused(409, "webhook is suspended", "suspended", told)
         if (wait := self._too_often(webhook, now)) > 0:
             raise _Refused(429, "webhook rate limit exceeded", "rate_limited", _allowed(webhook), retry_after=wait)
         event_id = event_id_of(webhook, parcel)
