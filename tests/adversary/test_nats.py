@@ -29,6 +29,7 @@ from foliot.offering import Asker
 from foliot.resources.reader import parse_text
 from foliot.resources.validate import validate_document
 from foliot.settings import load_settings
+from foliot.store.audit import AuditFilter, SqlAuditLog
 from foliot.store.base import DeclaredBy, Put
 from foliot.tools.backends.nats import NatsTool
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied, ToolError, ToolTimeout
@@ -438,6 +439,27 @@ async def governed(
             yield runtime
         finally:
             await server.stop(within=5.0)
+
+
+async def test_a_call_that_is_turned_away_is_recorded_once_a_minute(tmp_path: Path, link: NatsLink, bus: Bus) -> None:
+    tool = Seen()
+    async with governed(tmp_path, link, tool, {"desk": replace(ENTRIES["desk"], namespace="default")}) as runtime:
+        for number in range(3):
+            data = json.dumps(order(id=f"k{number}")).encode()
+            await bus.ask(data, signed(data, key=EVIL))
+        data = json.dumps(order(id="unsigned")).encode()
+        await bus.ask(data, None)
+        data = json.dumps(order(id="hidden", metadata={"agent.tools.advertised": ["ping"]})).encode()
+        await bus.ask(data, signed(data))
+        await runtime.audit.flush()
+        records = [each.body for each in await SqlAuditLog(runtime.tasking.database).find(AuditFilter(tool="search"))]
+    told = sorted((each["call_id"], each["outcome"], each["decision"]["layer"]) for each in records)
+    assert told == [
+        ("hidden", "denied", "advertised"),
+        ("k0", "denied", "caller"),
+        ("unsigned", "denied", "caller"),
+    ]
+    assert tool.calls == []
 
 
 async def test_budgets_and_records_hold_over_nats(tmp_path: Path, link: NatsLink, bus: Bus) -> None:

@@ -8,6 +8,7 @@ that the operator grants is asked for by somebody who has no grant.
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import sys
 import typing
@@ -805,6 +806,30 @@ async def test_a_function_is_granted_by_where_it_is_written(
         called = await site.call("admin", "POST", path, json={"arguments": {}}, params=query)
         assert ("found" in called.text) == fits, called.text
         assert called.status_code == (200 if fits else 403), called.text
+
+
+@pytest.mark.parametrize("arguments", ['{"q": 1}', "{}"])
+async def test_a_tool_that_an_agent_was_not_given_is_refused_recorded_and_explained_alike(
+    site: Site, arguments: str
+) -> None:
+    schema = {"type": "object", "properties": {"q": {"type": "integer"}}, "required": ["q"]}
+    await site.stored("Tool", "pay", {**SAMPLES["Tool"], "input_schema": schema})
+    asked = json.loads(arguments)
+    script = [{"call": {"pay": asked}}, {"say": "so"}]
+    await site.stored("ModelEndpoint", "m", {"provider": "scripted", "default_model": "m", "script": script})
+    await site.stored("Agent", "bare", {"model_ref": "m"})
+    result = await site.runtime.run(f"{SPACE}/bare", "go")
+    await site.runtime.audit.flush()
+    query = {"namespace": SPACE, "limit": "200"}
+    records = (await site.call("root", "GET", "/v1/audit", params=query)).json()["records"]
+    (kept,) = (each["body"] for each in records if each["body"]["tool"] == "pay" and each["body"]["run_id"])
+    question = {"agent": "bare", "tool": "pay", "arguments": asked}
+    said = await site.call("root", "POST", "/v1/work/rules/explain", json=question, params={"namespace": SPACE})
+    decided = said.json()["judgement"]["decided"]
+
+    assert (kept["moment"], kept["decision"]["layer"]) == ("refused", decided["layer"]) == ("refused", "advertised")
+    assert all("there is no tool named 'pay'" in text for text in (kept["decision"]["message"], decided["reason"]))
+    assert kept["run_id"] == result.run_id
 
 
 async def test_a_call_by_hand_that_needs_an_approval_says_what_to_do_and_names_none(site: Site) -> None:

@@ -74,9 +74,9 @@ class TestExplain:
         told = said.out.partition("\n\n")[0].splitlines()[1:]
         assert [line.split()[0] for line in told] == [
             "model",
+            "advertised",
             "resolve",
             "arguments",
-            "advertised",
             "allow-list",
             "permissions",
             "policy",

@@ -255,10 +255,10 @@ def test_the_order_of_everything_is_pinned() -> None:
         return [type(each).__name__ for each in found]
 
     assert names(layers_for(tool, parts, lambda need: True)) == [
+        "Advertised",
         "Resolve",
         "CheckArguments",
         "Isolation",
-        "Advertised",
         "AllowList",
         "Permissions",
         "Policies",

@@ -30,7 +30,7 @@ from foliot.engine.approval.recording import SYSTEM, DecisionLog, DecisionRecord
 from foliot.engine.base import Clock, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Asked, Purse
 from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
-from foliot.engine.intake import admit_calls, caller_of, check_output, give_up_compacting
+from foliot.engine.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
 from foliot.engine.policies import ModelGate, token_limits
 from foliot.engine.summary import phase_of, summary_of
 from foliot.engine.tenure import Tenure
@@ -52,7 +52,7 @@ from foliot.kernel.state import State
 from foliot.stopping import stop_tasks
 from foliot.store.base import Document
 from foliot.store.runs import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
-from foliot.tools.base import Admitted, Toolbox
+from foliot.tools.base import Admitted, KeepsRecords, Toolbox
 
 log = logging.getLogger(__name__)
 
@@ -215,6 +215,7 @@ class Driver:
             action = decide(self.state)
             if type(action) is End and self._settlement is not None:
                 return await self._end(action, self._settlement)
+            refused = mistaken_calls(self.state, action.events, self._caller) if type(action) is Note else ()
             for event in action.events:
                 self._record(event)
             match action:  # in the order of how often they come
@@ -232,6 +233,9 @@ class Driver:
                     await self._start_calls(action)
                 case Note():
                     self._expire(action.events)
+                    if refused and isinstance(keeper := self._tools, KeepsRecords):
+                        for call, result in refused:
+                            await keeper.refused(call, result)
                 case CheckOutput():
                     self._record(check_output(action))
                 case Compact():

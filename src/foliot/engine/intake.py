@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias
 
@@ -19,6 +19,7 @@ from foliot.kernel.arguments import parse_object, repeated_name
 from foliot.kernel.events import (
     ApprovalRequested,
     BudgetExceeded,
+    Event,
     ModelFailed,
     OutputAccepted,
     OutputRejected,
@@ -76,6 +77,39 @@ async def admit_calls(
         else:
             admitted.append((intent, outcome))
     return admitted, refused
+
+
+# Mistakes of a model that the kernel answers, and the layers that would have refused the same call.
+_MISTAKES: Final = {"unknown_tool": "advertised", "invalid_arguments": "arguments"}
+
+
+def mistaken_calls(
+    state: State, events: Iterable[Event], caller: Caller | None = None
+) -> list[tuple[Invocation, ToolResult]]:
+    """The calls that the kernel refuses with these events, each with what is recorded of its refusal."""
+    found: list[tuple[Invocation, ToolResult]] = []
+    for event in events:
+        if not isinstance(event, ToolFinished) or event.synthetic != "invalid" or event.result.error is None:
+            continue
+        error, call = event.result.error, state.call(event.result.call_id)
+        layer = _MISTAKES.get(error.kind)
+        if layer is None or call is None:
+            continue
+        trace = _trace(state, call.id)
+        made = Invocation(
+            run_id=state.run_id,
+            call_id=call.id,
+            tool=call.name,
+            arguments=parse_object(call.arguments)[0] or {},
+            idempotency_key=f"{state.run_id}/{call.id}",
+            caller=caller or caller_of(state),
+            step=state.step,
+            trace=trace,
+            trace_id=trace[3:35],
+        )
+        refusal = replace(error, details={**error.details, "layer": layer})
+        found.append((made, replace(event.result, error=refusal)))
+    return found
 
 
 def _invocation(state: State, intent: CallIntent, arguments: dict[str, Any], caller: Caller) -> Invocation:

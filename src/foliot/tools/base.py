@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -250,6 +250,15 @@ class Toolbox(Protocol):
         Raises `Unavailable` for a call of a run when what governs it cannot be looked up now: nothing was decided then,
         and whoever drives the run asks again.
         """
+        ...
+
+
+@runtime_checkable
+class KeepsRecords(Protocol):
+    """A toolbox that keeps a record of every call that is refused."""
+
+    async def refused(self, call: Invocation, result: ToolResult) -> None:
+        """Keep the record of a call that was refused before it came here. Never raises."""
         ...
 
 

@@ -109,10 +109,10 @@ def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple
     """What judges a call of this tool, in order."""
     definition = tool.definition
     layers: list[Layer | None] = [
+        Advertised(),  # first: a run answers by itself what it was not given
         Resolve(definition, schema_digest(definition.schema)),
         CheckArguments(definition.name, definition.schema),
         Isolation(definition, getattr(tool, "isolation", "none")) if definition.isolation != "none" else None,
-        Advertised(),
         AllowList(definition, parts.profile),
         Permissions(definition),
         Policies(definition),
@@ -262,6 +262,11 @@ class Pipeline:
             # Governance fails closed: a layer that breaks refuses the call.
             return await self._refuse(call, entry, asks, error)
         return AdmittedCall(self, entry, call, kept)
+
+    async def refused(self, call: Invocation, result: ToolResult) -> None:
+        """See `KeepsRecords`."""
+        with contextlib.suppress(Exception):  # it is refused all the same; what was not kept is in the log
+            await self._note("refused", call, self._entries.get(call.tool), result=result)
 
     async def judge(self, call: Invocation) -> Judgement:
         """What would become of this call: what every layer and gate says. Nothing is run, taken, asked or recorded.

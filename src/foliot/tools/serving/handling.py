@@ -17,10 +17,23 @@ from msgspec import Struct, structs
 
 from foliot.errors import Unavailable
 from foliot.kernel.messages import ToolResult
-from foliot.tools.base import Admitted, Caller, Invocation, OnOutput, Parked, Toolbox, ToolDefinition, ToolTimeout
+from foliot.tools.base import (
+    Admitted,
+    Caller,
+    Invocation,
+    KeepsRecords,
+    OnOutput,
+    Parked,
+    Toolbox,
+    ToolDefinition,
+    ToolDenied,
+    ToolError,
+    ToolTimeout,
+    ToolUnsupported,
+)
 from foliot.tools.pipeline import ungoverned
 from foliot.tools.result import failure_result
-from foliot.tools.serving.callers import Callers, KnownCaller, Unidentified
+from foliot.tools.serving.callers import VIA, Callers, KnownCaller, Unidentified
 from foliot.tools.serving.health import Health
 from foliot.tools.serving.ledger import Collision, Corrupt, Ledger, StoreFailed
 from foliot.tools.serving.messages import CallMessage, Meta, Poison, ResultMessage, call_subject, decode_call
@@ -32,6 +45,8 @@ from foliot.tools.stages.asking import nobody_hears
 log = logging.getLogger(__name__)
 
 ADVERTISED: Final = "agent.tools.advertised"
+TOLD_EVERY: Final = 60.0
+MOST_TOLD: Final = 1024
 
 
 class Disposition(Enum):
@@ -112,6 +127,8 @@ class Handler:
         self._limit_seconds = limit_seconds
         self._clock = clock
         self._running: set[tuple[str, str]] = set()
+        # When a refusal of this cause, on this subject, was recorded last.
+        self._told: dict[tuple[str, str], float] = {}
         # Results of calls that ran and could not be kept. Running them again would be wrong.
         self._unkept: dict[tuple[str, str], tuple[CallMessage, ResultMessage, KnownCaller]] = {}
         self.ledger: Ledger | None = None
@@ -142,11 +159,11 @@ class Handler:
                 raise Unidentified(f'the subject is not that of the tool "{call.name}"')
             known.check_named(call)
         except Unidentified as error:
-            return await self._turn_away(call, str(error))
+            return await self._turn_away(call, subject, str(error))
         try:
             known.check_namespace(call)
         except Unidentified as error:
-            return await self._turn_away(call, str(error), known)
+            return await self._turn_away(call, subject, str(error), known)
         place = known.name, call.execution_id
         if place in self._running:
             return Disposition.RETRY  # delivered again although it is under way here
@@ -179,9 +196,29 @@ class Handler:
 
     # --- one call ------------------------------------------------------------------------------------------------
 
-    async def _turn_away(self, call: CallMessage, why: str, known: KnownCaller | None = None) -> Disposition:
-        """Nothing is kept and nothing is looked up. Without `known` what is said goes to everybody: who sent it is not
-        known."""
+    async def _record_unknown(self, call: CallMessage, subject: str, why: str) -> None:
+        """Have it in the audit log: of one cause and subject once a minute, because anybody can send anything."""
+        cause, now = (subject, why.partition('"')[0]), self._clock()
+        if now - self._told.get(cause, -TOLD_EVERY) < TOLD_EVERY:
+            return
+        if len(self._told) >= MOST_TOLD:
+            self._told.clear()
+        self._told[cause] = now
+        definition = self._tools.definition(call.name)
+        caller = Caller(definition.namespace if definition is not None else "default", via=VIA)
+        made = _made(call, caller)
+        await self._record(made, ToolDenied(f"the caller is not known: {why}", layer="caller", rule=subject))
+
+    async def _record(self, made: Invocation, error: ToolError) -> None:
+        if isinstance(self._tools, KeepsRecords):
+            await self._tools.refused(made, failure_result(made, error))
+
+    async def _turn_away(
+        self, call: CallMessage, subject: str, why: str, known: KnownCaller | None = None
+    ) -> Disposition:
+        """Nothing else is kept and nothing is looked up. Without `known` what is said goes to everybody: who sent it is
+        not known."""
+        await self._record_unknown(call, subject, why)
         log.warning("a call of %s over NATS was refused: %s", call.name[:80], why)
         label = call.name if self._tools.definition(call.name) is not None else UNKNOWN_TOOL
         self._metrics.count("rejections_total", tool_name=label, reason="unidentified")
@@ -203,11 +240,15 @@ class Handler:
             return await self._publish(call, kept, known, path="replay")
         definition = self._tools.definition(call.name)
         if (refused := self._refusal(call, definition)) is not None:
+            await self._record(_made(call, known.caller(call, _advertised(call))), _recorded(refused))
             return await self._publish(call, await self._keep(call, refused, known), known, path="rejection")
         assert definition is not None, "an unknown tool is refused"
         if meta.deadline_ms and meta.deadline_ms <= self._clock() * 1000:
-            # Nothing happened, so nothing is kept: the same call may come again with more time.
-            return await self._publish(call, self._too_late(call), known, path="rejection")
+            # Nothing happened, so no result is kept: the same call may come again with more time.
+            late = self._too_late(call)
+            made = _made(call, known.caller(call, _advertised(call)))
+            await self._record(made, ToolTimeout(late.error, layer="deadline"))
+            return await self._publish(call, late, known, path="rejection")
         invocation = await self._invocation(call, meta, known)
         try:
             admitted = await self._tools.admit(invocation)
@@ -387,6 +428,19 @@ class Handler:
             self._metrics.count("outcome_collisions_total")
         else:
             self._metrics.count("outcome_store_failures_total", operation="get", reason="corrupt")
+
+
+def _made(call: CallMessage, caller: Caller) -> Invocation:
+    """A call that nobody looks at any further, for its record."""
+    return Invocation("", call.id, call.name, call.arguments, "", caller, trace_id=call.trace_id)
+
+
+def _recorded(refused: ResultMessage) -> ToolError:
+    """A refusal that needed no rules, as the audit log has it."""
+    policy: dict[str, str] | None = refused.metadata.get("policy")
+    if policy is None:
+        return ToolUnsupported(refused.error, layer="resolve")
+    return ToolDenied(refused.error, layer=policy["layer"].replace("_", "-"), rule=policy["rule"])
 
 
 def _advertised(call: CallMessage) -> frozenset[str] | None:

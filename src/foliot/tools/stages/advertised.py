@@ -20,7 +20,7 @@ class Advertised:
 
 
 def _hidden(call: Invocation) -> Verdict:
-    return Verdict("deny", Advertised.layer, f'tool "{call.tool}" is not permitted for this run (advertised tool set)')
+    return Verdict("deny", Advertised.layer, f"there is no tool named {call.tool!r} for this run: it was not given it")
 
 
 _SHOWN = Verdict("allow", Advertised.layer, "the run was given this tool")
