@@ -84,6 +84,7 @@ async def form_in(request: Request, shape: type[T], own: str) -> T:
     Raises `UsageError` when they differ.
     """
     said = await form(request, dict[str, Any])
+    _refuse_unknown(said, shape)
     if said.get("namespace") not in (None, "", own):
         raise UsageError(
             f"the namespace {str(said['namespace'])[:253]!r} of the body is not {own!r} of the request",
