@@ -110,7 +110,7 @@ def test_a_run_is_watched_to_its_answer_and_looked_at_afterwards(applied) -> Non
         "writer  run RUN",
         "  › clocks",
         "step 1",
-        "  Looking.",
+        "  │ Looking.",
         "  TIME · 49 tokens",
         "  ✓ look  TIME",
         "    all is well",

@@ -60,6 +60,10 @@ kind: AgentPolicy
 metadata: {name: careful}
 spec: {max_tokens_per_run: 100000, target_systems: [nothing]}
 ---
+kind: ReferenceGrant
+metadata: {name: to-others}
+spec: {from: [{namespace: others}], to: [{kind: ModelEndpoint}]}
+---
 kind: AgentRole
 metadata: {name: clerk}
 spec: {description: Does as told., permissions: ["tool:lookup:invoke"]}

@@ -13,6 +13,7 @@ import jsonschema_rs
 import pytest
 
 from foliot.resources.kinds import KINDS
+from foliot.resources.reserved import STEERING
 from foliot.server.app import described
 from tests.server.contract_kit import MANIFESTS, Site, furnish, serving
 
@@ -103,7 +104,8 @@ def test_what_is_done_to_a_resource_of_each_kind(http: httpx.Client, kind: Any) 
     assert send(http, "DELETE", named, one, headers={"If-Match": '"1"'}).status_code == 412
     if f"{named}/status" in description()["paths"]:
         done(http, "GET", f"{named}/status", f"{one}/status")
-        done(http, "PUT", f"{named}/status", f"{one}/status", json={"phase": "Ready"}, headers={"If-Match": "*"})
+        put = send(http, "PUT", f"{named}/status", f"{one}/status", json={"phase": "Ready"}, headers={"If-Match": "*"})
+        assert put.status_code == (404 if kind.name in STEERING and kind.name != "Task" else 200), put.text
     copy = {**body, "metadata": {"name": "copy"}}
     assert send(http, "POST", path, json=copy).status_code == 201
     done(http, "DELETE", named, f"{path}/copy")
@@ -184,7 +186,7 @@ def test_what_is_asked_of_the_server_itself(http: httpx.Client) -> None:
     for path in ("/v1/namespaces", "/v1/capabilities", "/v1/workers", "/v1/resources"):
         done(http, "GET", path)
     applied = done(http, "POST", "/v1/apply", content=MANIFESTS, params={"dryRun": "true"})
-    assert len(applied["outcomes"]) == MANIFESTS.count("kind: ")
+    assert len(applied["outcomes"]) == MANIFESTS.count("\nkind: ")
     done(http, "POST", "/v1/apply", content=MANIFESTS)
 
 
