@@ -598,6 +598,7 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {**OPENAI, "base_url": "https://api.example.evil.example", "auth": {"secretRef": "s:other"}},
         {**OPENAI, "auth": {"secretRef": "s"}},
     ),
+    ("ModelEndpoint", "provider", {"provider": "os:system", "default_model": "m"}, OPENAI),
     ("ModelEndpoint", "provider", {"provider": "pydantic-ai:openai:gpt-5", "default_model": "m"}, OPENAI),
     (
         "Memory",

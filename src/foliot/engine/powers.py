@@ -104,6 +104,12 @@ class Grants:
         if kind == "Tool" and spec["type"] == "queue":
             self.check_subject(document)
         if kind == "ModelEndpoint":
+            if provider_of(document) is None:
+                raise Denied(
+                    f"ModelEndpoint/{document['metadata']['name']}: this server has no such provider",
+                    hint=_ASK.format("install the package that brings the provider"),
+                    field="spec.provider",
+                )
             check_provider(document)
         if kind == "McpServer" and spec["transport"] == "stdio":
             self._check_command(document)
