@@ -48,7 +48,7 @@ from foliot.tools.secrets import SecretRef
 
 SEED = random.randrange(2**32) if os.environ.get("FOLIOT_CHAOS") else 20261116
 VALUE = "theirs-and-nobody-elses"
-HOSTS = ["tool.example.com", "mcp.example.com"]
+HOSTS = ["tool.example.com", "mcp.example.com", "webhook"]
 
 # What each kind needs beside the reference that is tried.
 BASE: dict[str, dict[str, Any]] = {

@@ -228,6 +228,19 @@ def test_a_pattern_that_never_ends_counts_as_not_fitting() -> None:
     assert not validator.is_valid("a" * 5000)
 
 
+def test_the_problems_of_a_schema_that_refers_to_itself_twice_do_not_double_with_each_level() -> None:
+    itself = {"$ref": "#"}
+    validator = validator_of(
+        {"type": "object", "properties": {"a": {"allOf": [itself, itself]}, "z": False}, "required": ["b"]}
+    )
+    value: dict[str, Any] = {}
+    for _ in range(60):  # two to the sixtieth problems
+        value = {"a": value, "b": 1}
+
+    assert len(validator.problems({**value, "z": 1})) == 1
+    assert len(validator.problems({"a": {}})) == 3  # a shallow one is explained place by place
+
+
 @pytest.mark.parametrize("schema", [{"\ud800": 1}, {"type": object()}, {1: 2}, {"type": 10**400}, {"$ref": "\ud800"}])
 def test_what_is_no_json_is_a_typed_error(schema: Any) -> None:
     with pytest.raises(UnusableSchema):

@@ -216,10 +216,7 @@ def check_output(action: CheckOutput) -> OutputAccepted | OutputRejected:
         validator = _validator(msgspec.json.encode(action.schema))
     except UnusableSchema as error:  # kept from before such schemas were refused when they are declared
         return _rejected([f"nothing can be checked with the schema of the answer: {error.message}"])
-    problems = [
-        f"{'/'.join(map(str, problem.instance_path)) or 'the value'}: {problem.message}"
-        for problem in validator.iter_errors(value)
-    ]
+    problems = validator.problems(value)
     return _rejected(problems) if problems else OutputAccepted(value)
 
 

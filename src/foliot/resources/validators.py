@@ -9,6 +9,8 @@ Schema), whatever `$id`, `$schema` or `$dynamicRef` say. And it must not cost mo
                        with two references to ... double with every step)
     patterns           run in linear time; those that need look-around or back references may go back `MOST_STEPS`
                        times in one text, then they count as not fitting
+    problems           a schema that refers to itself twice at one place has a number of problems that doubles with
+                       each level of a value, so of values deeper than `LISTED` levels they are not listed
 
 Nobody else imports `jsonschema_rs`: its own defaults read files and addresses.
 """
@@ -16,22 +18,18 @@ Nobody else imports `jsonschema_rs`: its own defaults read files and addresses.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from foliot.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from jsonschema_rs import ValidationError, Validator
-else:
-    ValidationError: TypeAlias = Any
-    Validator: TypeAlias = Any
-
-__all__ = ["DEEPEST", "MOST_PARTS", "MOST_STEPS", "UnusableSchema", "ValidationError", "Validator", "validator_of"]
+    import jsonschema_rs
 
 DEEPEST: Final = 200
 MOST_PARTS: Final = 20_000
 MOST_STEPS: Final = 10_000
+LISTED: Final = 3
 _PATTERN_BYTES: Final = 1 << 20
 _DRAFTS: Final = frozenset(
     {
@@ -57,20 +55,53 @@ class UnusableSchema(InvalidInput):
         self.path = path
 
 
+class Validator:
+    """Checks values against one schema. `is_valid` is the checker's own: calls on the way of every tool go to it."""
+
+    __slots__ = ("_checker", "_recursive", "is_valid")
+
+    def __init__(self, checker: jsonschema_rs.Validator, *, recursive: bool) -> None:
+        self._checker = checker
+        self._recursive = recursive
+        self.is_valid: Callable[[Any], bool] = checker.is_valid
+
+    def problems(self, value: Any, *, whole: str = "the value") -> list[str]:
+        """Says what is wrong with a value, each with its place; empty when it fits. `whole` names the value itself."""
+        if self.is_valid(value):
+            return []
+        if self._recursive and _is_deeper(value, LISTED):
+            return [f"{whole}: it does not fit the schema, which refers to itself; check each level against it"]
+        return [
+            f"{'/'.join(map(str, each.instance_path)) or whole}: {each.message}"
+            for each in self._checker.iter_errors(value)
+        ]
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if isinstance(value, dict):
+        children = [*cast("dict[str, Any]", value).values()]
+    elif isinstance(value, list):
+        children = cast("list[Any]", value)
+    else:
+        return False
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in children)
+
+
 def validator_of(schema: Mapping[str, Any] | bool) -> Validator:
     """Makes what checks values against a schema, without fetching anything. Raises `UnusableSchema` only."""
     import jsonschema_rs  # only who has a schema pays for it
 
     document = schema if isinstance(schema, bool) else dict(schema)
-    outside = _measure(document)
+    outside, recursive = _measure(document)
     try:
-        return jsonschema_rs.validator_for(
+        checker = jsonschema_rs.validator_for(
             document,
             retriever=_refuse,
             pattern_options=jsonschema_rs.FancyRegexOptions(
                 backtrack_limit=MOST_STEPS, size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
             ),
         )
+        return Validator(checker, recursive=recursive)
     except jsonschema_rs.ValidationError as error:
         if found := _OUTSIDE.match(error.message):
             raise _points_outside(outside, found[1]) from None
@@ -96,8 +127,11 @@ def _points_outside(outside: list[tuple[Path, str]], uri: str) -> UnusableSchema
     )
 
 
-def _measure(document: dict[str, Any] | bool) -> list[tuple[Path, str]]:
-    """Raises when a schema is too deep or multiplies without end; else returns the references that leave it."""
+def _measure(document: dict[str, Any] | bool) -> tuple[list[tuple[Path, str]], bool]:
+    """Raises when a schema is too deep or multiplies without end.
+
+    Else returns the references that leave it, and whether one leads back to itself.
+    """
     outside: list[tuple[Path, str]] = []
     anchors: dict[str, Any] = {}
     for path, part in _parts(document):
@@ -111,8 +145,9 @@ def _measure(document: dict[str, Any] | bool) -> list[tuple[Path, str]]:
         for key in _REFERENCES:
             if isinstance(text := part.get(key), str) and not text.startswith("#"):
                 outside.append(((*path, key), text))
-    _Expansion(document, anchors).of(document, 0)
-    return outside
+    expansion = _Expansion(document, anchors)
+    expansion.of(document, 0)
+    return outside, expansion.recursive
 
 
 def _parts(document: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -140,6 +175,8 @@ class _Expansion:
         self._document = document
         self._anchors = anchors
         self._known: dict[int, int] = {}
+        self._open: set[int] = set()
+        self.recursive = False
 
     def of(self, part: Any, depth: int) -> int:
         if depth > DEEPEST:
@@ -150,13 +187,16 @@ class _Expansion:
             return 1
         part = cast("dict[str, Any]", part)
         if (known := self._known.get(id(part))) is not None:
+            self.recursive = self.recursive or id(part) in self._open
             return known
         self._known[id(part)] = 1
+        self._open.add(id(part))
         count = 1 + sum(self.of(child, depth + 1) for key, child in part.items() if key not in _APART)
         for key in _REFERENCES:
             if isinstance(text := part.get(key), str):
                 count += self.of(self._target(text), depth + 1)
         self._known[id(part)] = self._limited(count)
+        self._open.discard(id(part))
         return count
 
     def _limited(self, count: int) -> int:

@@ -501,11 +501,7 @@ def check_schema(state: State, tool: str, arguments: dict[str, Any]) -> None:
     rule = state.rules.get(tool)
     if rule is None or rule.spec.schema is None:
         return
-    validator = validator_of(rule.spec.schema)
-    problems = [
-        f"{'/'.join(map(str, each.instance_path)) or 'arguments'}: {each.message}"
-        for each in validator.iter_errors(arguments)
-    ]
+    problems = validator_of(rule.spec.schema).problems(arguments, whole="arguments")
     if problems:
         listed = "\n".join(problems[:MOST_PROBLEMS])
         raise InvalidInput(f"the arguments do not fit {tool}:\n{listed}", hint="nothing was decided; try again")

@@ -113,8 +113,8 @@ class Calls:
         self, ctx: Context, who: Who, target: Target, params: types.CallToolRequestParams, progress: _Progress
     ) -> CallResult:
         arguments = params.arguments or {}
-        if problem := next(iter(_arguments.iter_errors(arguments)), None):
-            raise MCPError(INVALID_PARAMS, f"the arguments of {params.name} cannot be used: {problem.message}")
+        if problems := _arguments.problems(arguments, whole="arguments"):
+            raise MCPError(INVALID_PARAMS, f"the arguments of {params.name} cannot be used: {problems[0]}")
         if params.request_state:
             engagement = await self._again(who, target, params)
         else:

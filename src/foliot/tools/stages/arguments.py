@@ -44,12 +44,8 @@ class CheckArguments:
         return self._fit
 
     def _explain(self, call: Invocation) -> str:
-        problems = list(self._validator.iter_errors(call.arguments))
-        shown = [f"{_place(problem.instance_path)}: {problem.message}" for problem in problems[:MOST_PROBLEMS_SHOWN]]
+        problems = self._validator.problems(call.arguments, whole="arguments")
+        shown = problems[:MOST_PROBLEMS_SHOWN]
         if len(problems) > MOST_PROBLEMS_SHOWN:
             shown.append(f"and {len(problems) - MOST_PROBLEMS_SHOWN} more")
         return "; ".join(shown)
-
-
-def _place(path: list[str | int]) -> str:
-    return "/".join(str(part) for part in path) or "arguments"
