@@ -56,9 +56,13 @@ def _node(schema: Any, definitions: dict[str, Any], inside: tuple[str, ...]) -> 
 def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """`allOf` as one schema: later members win, properties and requirements add up."""
     merged: dict[str, Any] = {}
-    for member in [*node["allOf"], {key: value for key, value in node.items() if key != "allOf"}]:
-        if isinstance(member.get("$ref"), str):
-            member = definitions.get(member["$ref"].rsplit("/", 1)[-1], {})
+    members: list[Any] = [*node["allOf"], {key: value for key, value in node.items() if key != "allOf"}]
+    for member in members:
+        if isinstance(member, dict) and isinstance(reference := member.get("$ref"), str):
+            member = definitions.get(reference.rsplit("/", 1)[-1])
+        if not isinstance(member, dict):  # `true` and `false` are schemas too; they name nothing that could be merged
+            continue
+        member = cast("dict[str, Any]", member)
         properties = {**merged.get("properties", {}), **member.get("properties", {})}
         required = [*merged.get("required", ()), *member.get("required", ())]
         merged.update(member)
