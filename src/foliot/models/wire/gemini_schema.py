@@ -58,11 +58,12 @@ def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]
     merged: dict[str, Any] = {}
     members: list[Any] = [*node["allOf"], {key: value for key, value in node.items() if key != "allOf"}]
     for member in members:
-        if isinstance(member, dict) and isinstance(reference := member.get("$ref"), str):
-            member = definitions.get(reference.rsplit("/", 1)[-1])
-        if not isinstance(member, dict):  # `true` and `false` are schemas too; they name nothing that could be merged
+        part: Any = member
+        if isinstance(member, dict) and isinstance(name := cast("dict[str, Any]", member).get("$ref"), str):
+            part = definitions.get(name.rsplit("/", 1)[-1])
+        if not isinstance(part, dict):  # `true` and `false` are schemas too; they name nothing that could be merged
             continue
-        member = cast("dict[str, Any]", member)
+        member = cast("dict[str, Any]", part)
         properties = {**merged.get("properties", {}), **member.get("properties", {})}
         required = [*merged.get("required", ()), *member.get("required", ())]
         merged.update(member)
