@@ -100,14 +100,18 @@ def document(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dic
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """On SQLite, unless a test asks for PostgreSQL by its parameter."""
     granted = {
         "FOLIOT_TOOL_MODULES": "desk, acme.tools.*",
         "FOLIOT_MCP_COMMANDS": "python, LANG=* npx -y @acme/search --root /srv, uvx acme-time *",
         "FOLIOT_OUTBOUND_ALLOW": "10.1.0.0/16, intranet.example",
         "FOLIOT_NATS_SUBJECTS": "{namespace}.tool.execute.*, billing.tool.*, shared.>",
     }
-    settings = load_settings({"home": str(tmp_path)}, granted)
+    flags = {"home": str(tmp_path)}
+    if getattr(request, "param", "sqlite") == "postgres":
+        flags["store"] = request.getfixturevalue("postgres_url")
+    settings = load_settings(flags, granted)
     async with Runtime(settings=settings) as runtime:
         auth = TokenAuth(runtime.tasking.database, local=True)
         app = create_app(runtime, settings=settings, auth=auth)
@@ -278,6 +282,7 @@ OVERTAKEN: dict[str, tuple[list[Any], list[Any], tuple[str, str, Any, dict[str, 
 }
 
 
+@pytest.mark.parametrize("site", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True)
 @pytest.mark.parametrize("case", sorted(OVERTAKEN))
 async def test_what_is_judged_is_what_is_stored(site: Site, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """Between the look and the write somebody else is faster: with what is written, or with what it is judged by."""
