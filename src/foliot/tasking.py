@@ -101,12 +101,16 @@ class Tasking:
             self.transport,
             self.performer,
             offer,
-            timers=self.tasks.timers,
+            timers=self._timers,
             clock=self._clock,
             lease_seconds=self._runs.lease_seconds,
             grace=grace,
             once=once,
         )
+
+    async def _timers(self, now: float) -> float | None:
+        await self._runs.sweep()
+        return await self.tasks.timers(now)
 
     async def ring(self, info: RunInfo) -> None:
         """Something was said to a run of a task: let a worker know that it can go on."""

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,29 @@ async def test_one_process_tries_and_one_that_died_meanwhile_is_waited_for(limit
     assert await limits.troubles() == {}
     probe.cancel()
     await asyncio.gather(probe, return_exceptions=True)
+
+
+async def test_nobody_is_refused_by_what_was_known_a_moment_ago(limits: SqlLimits) -> None:
+    clock = FakeTime()
+    one, other = two_breakers(limits, clock)
+    await fail(one, 3)
+    with pytest.raises(ToolCircuitOpen):
+        await other(call("f"), Running(), works)
+    await limits.well("default/f")  # a third process has tried it
+    clock.now += STALE_AFTER / 2
+    assert await other(call("f"), Running(), works) == "done"
+
+
+async def test_a_repaired_tool_does_not_inherit_the_failures_of_the_broken_one(limits: SqlLimits) -> None:
+    clock = FakeTime()
+    pool = SharedCircuits(limits, clock=clock, failures=3)
+    broken = replace(definition("f"), type="http", endpoint="http://old.invalid")
+    await fail(Breaker(broken, pool, clock), 3)
+    with pytest.raises(ToolCircuitOpen):
+        await Breaker(broken, pool, clock)(call("f"), Running(), works)
+
+    repaired = replace(broken, endpoint="http://new.invalid")
+    assert await Breaker(repaired, pool, clock)(call("f"), Running(), works) == "done"
 
 
 async def test_without_the_store_a_process_goes_by_what_it_knows() -> None:

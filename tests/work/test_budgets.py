@@ -39,9 +39,6 @@ async def declare(runtime: Runtime, **spec: Any) -> None:
     resources = runtime._open().resources  # pyright: ignore[reportPrivateUsage]
     assert resources is not None
     await resources.write([Put(document)])
-    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
-    assert parts.budgets is not None
-    await parts.budgets.declared.of("default", anew=True)
 
 
 async def work(runtime: Runtime) -> None:
@@ -51,8 +48,8 @@ async def work(runtime: Runtime) -> None:
 
 async def test_a_task_without_room_waits_and_goes_on_when_the_limit_is_raised(runtime: Runtime) -> None:
     clerk = Agent("clerk", model=Priced([{"say": "hello"}]), model_settings={"max_output_tokens": 1000})
-    await runtime.run(clerk, "so that this runtime knows it")
     await declare(runtime, limit={"amount": "0.001"}, scope={"user": "*"})
+    await runtime.run(clerk, "so that this runtime knows it")
     tasks = runtime.tasking.tasks
     name = (await tasks.accept(Command("agent", "clerk", message="go", user="ann"))).task.name
 
@@ -73,3 +70,61 @@ async def test_a_task_without_room_waits_and_goes_on_when_the_limit_is_raised(ru
     (account,) = await SqlBudgetLedger(database).list("default")
     assert account.account.payer == "user=ann"
     assert account.balance.reserved.micros == 0
+
+
+async def paused_tasks(runtime: Runtime, count: int) -> list[str]:
+    """Tasks whose runs wait for a budget, with this process sure of how it was declared."""
+    clerk = Agent("clerk", model=Priced([{"say": "hello"}] * count), model_settings={"max_output_tokens": 1000})
+    await declare(runtime, limit={"amount": "0.001"}, scope={"user": "*"})
+    await runtime.run(clerk, "so that this runtime knows it")
+    tasks = runtime.tasking.tasks
+    asked = [Command("agent", "clerk", message=f"go {each}", user="ann") for each in range(count)]
+    names = [(await tasks.accept(command)).task.name for command in asked]
+    await work(runtime)
+    assert {(await tasks.get("default", name)).phase for name in names} == {"waiting"}
+    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    assert parts.budgets is not None
+    await parts.budgets.declared.of("default", anew=True)
+    return names
+
+
+async def phases(runtime: Runtime, names: list[str]) -> set[str]:
+    return {(await runtime.tasking.tasks.get("default", name)).phase for name in names}
+
+
+async def test_a_raised_budget_lets_all_of_its_runs_go_on_whatever_was_read_a_moment_ago(runtime: Runtime) -> None:
+    names = await paused_tasks(runtime, 8)
+
+    await declare(runtime, limit={"amount": "5"}, scope={"user": "*"})
+    await wake_paused(runtime.runs.journal, "default", clock=lambda: 0.0)
+    await work(runtime)
+
+    assert await phases(runtime, names) == {"succeeded"}
+
+
+async def test_a_run_that_parked_while_its_budget_was_raised_is_swept_up(runtime: Runtime) -> None:
+    names = await paused_tasks(runtime, 2)
+    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    assert parts.budgets is not None
+    assert parts.budgets.sweep is not None
+    assert await parts.budgets.sweep.look() == []  # nothing has changed
+
+    await declare(runtime, limit={"amount": "5"}, scope={"user": "*"})  # and nobody wakes them
+    assert len(await parts.budgets.sweep.look()) == 2
+    await work(runtime)
+
+    assert await phases(runtime, names) == {"succeeded"}
+
+
+async def test_a_change_that_makes_no_room_is_told_once(runtime: Runtime) -> None:
+    names = await paused_tasks(runtime, 1)
+    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    assert parts.budgets is not None
+    assert parts.budgets.sweep is not None
+
+    await declare(runtime, limit={"amount": "0.002"}, scope={"user": "*"})
+    assert len(await parts.budgets.sweep.look()) == 1
+    await work(runtime)
+    assert await phases(runtime, names) == {"waiting"}
+
+    assert await parts.budgets.sweep.look() == []

@@ -60,6 +60,7 @@ class RunModels:
         self._router = Router(self._resolve, may_fall_back=self._may_fall_back)
         self._direct: dict[str, Gateway] = {}
         self._found: dict[str, tuple[float, EndpointConfig]] = {}
+        self._revision = -1
 
     def serve(self, ref: str, gateway: Gateway) -> None:
         """Answer requests for `ref` with this gateway."""
@@ -150,6 +151,7 @@ class RunModels:
 
     async def quote(self, spec: RunSpec, request: ModelRequest) -> Usage:
         """See `budgets.purse.Quote`. A gateway object has the prices of its attribute `pricing`, if it has one."""
+        await self._look_again()  # a price that was declared this moment makes room this moment
         most = Usage(source="estimated")
         costs: list[float | None] = []
         for position, ref in enumerate(refs_of(spec)):
@@ -174,6 +176,13 @@ class RunModels:
             await self._own.close()
         for gateway in self._direct.values():
             await gateway.close()
+
+    async def _look_again(self) -> None:
+        """Forget how fresh the endpoints of the store are, if anything in it has changed since the last look."""
+        if self._store is None or (revision := await self._store.revision()) == self._revision:
+            return
+        self._revision = revision
+        self._found = {ref: (until if ":" in ref else 0.0, found) for ref, (until, found) in self._found.items()}
 
     async def _resolve(self, ref: str) -> EndpointConfig:
         now = self._clock()

@@ -286,6 +286,11 @@ class Runs:
             return True
         return self._budgets is not None and await self._budgets.may_go_on(state)
 
+    async def sweep(self) -> None:
+        """Now and then, find runs that wait although what they wait for has come. Never raises."""
+        if self._budgets is not None and self._budgets.sweep is not None:
+            await self._budgets.sweep.look_now_and_then()
+
     def is_left_alone(self, info: RunInfo) -> bool:
         """Whether nobody drives this run although it neither waits nor has ended."""
         if info.phase == "pending":

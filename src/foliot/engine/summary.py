@@ -42,6 +42,7 @@ def summary_of(state: State) -> dict[str, Any]:
             summary["waiting"] = {"reason": waiting.reason, "owner": waiting.owner, "until": waiting.until}
             if state.paused is not None:
                 summary["waiting"]["budget"] = state.paused.budget
+                summary["waiting"]["basis"] = state.paused.basis
         case None:
             pass
     return summary

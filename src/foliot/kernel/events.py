@@ -317,7 +317,8 @@ class BudgetExceeded(Fact, frozen=True, tag="budget.exceeded"):
 
     `budget` names a declared budget, which is shared with other runs; without it the limit is the run's own. Such a
     budget may `pause` the run: it waits until its window ends at `until`, or until the limit is raised. `call_id` is
-    the call that was not started; without it the model was not asked.
+    the call that was not started; without it the model was not asked. `basis` is a digest of the declarations that it
+    was refused by: once it is another, the run should ask again.
     """
 
     limit: LimitName
@@ -329,6 +330,7 @@ class BudgetExceeded(Fact, frozen=True, tag="budget.exceeded"):
     budget: str = ""
     until: Number | None = None
     call_id: str | None = None
+    basis: str = ""
 
 
 class ContractViolated(Fact, frozen=True, tag="contract.violated"):

@@ -72,6 +72,7 @@ class TakingUp:
         From the second look on only what was found the time before as well: whoever has just let a run go, or stays
         with one that waits, has the first go at it.
         """
+        await self._runtime.runs.sweep()
         now = self._clock()
         database = self._runtime.tasking.database
         found = await unattended(database, now=now, is_gone=is_gone)

@@ -106,6 +106,7 @@ def over_budget(short: Shortage) -> ToolOverBudget:
         allowed=short.allowed,
         then=short.then,
         until=short.until,
+        basis=short.basis,
     )
 
 
@@ -123,6 +124,7 @@ def shortage_of(call_id: str, failure: ToolFailure | None) -> BudgetExceeded | N
         budget=str(said.get("budget", "")),
         until=said.get("until"),
         call_id=call_id,
+        basis=str(said.get("basis", "")),
     )
 
 

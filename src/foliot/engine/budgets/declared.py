@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Final, Literal
 
+import msgspec
+
 from foliot.engine.budgets.windows import Span, Window, span_of
+from foliot.engine.references import list_all
 from foliot.resources.money import micros_of_text
-from foliot.store.base import Document, Filter, ResourceStore
+from foliot.store.base import Filter, ResourceStore
 from foliot.store.budgets import Account, Ceiling
 
 EACH: Final = "*"
@@ -94,12 +98,17 @@ def budget_rule(document: Mapping[str, Any]) -> BudgetRule:
 
 
 class DeclaredBudgets:
-    """The budgets of the resource store. A change of one holds from at most `FRESH_FOR` seconds later on."""
+    """The budgets of the resource store.
+
+    A narrower one holds from at most `FRESH_FOR` seconds later on, a wider one at once: nobody is refused by what was
+    read earlier.
+    """
 
     def __init__(self, store: ResourceStore, *, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._known: dict[str, tuple[float, int, tuple[BudgetRule, ...]]] = {}
+        self._bases: dict[str, tuple[int, str]] = {}
 
     def none(self, namespace: str) -> bool:
         """Whether it is known, without looking, that the namespace has no budgets."""
@@ -116,15 +125,25 @@ class DeclaredBudgets:
         if known is not None and known[1] == revision:
             rules = known[2]
         else:
-            rules = tuple(budget_rule(document) for document in await self._all(namespace))
+            rules = tuple(
+                budget_rule(document) for document in await list_all(self._store, Filter("Budget", namespace))
+            )
         self._known[namespace] = (now, revision, rules)
         return rules
 
-    async def _all(self, namespace: str) -> list[Document]:
-        filter = Filter("Budget", namespace)
-        page = await self._store.list(filter)
-        found = page.items
-        while page.cursor is not None:
-            page = await self._store.list(filter, cursor=page.cursor)
-            found = [*found, *page.items]
-        return found
+    async def basis(self, namespace: str) -> str:
+        """A digest of what decides whether there is room: the budgets of the namespace, and the prices of its models.
+
+        Whoever takes it before an act is refused can tell later whether asking again could end otherwise.
+        """
+        revision = await self._store.revision()
+        known = self._bases.get(namespace)
+        if known is None or known[0] != revision:
+            found = [
+                (document["kind"], document["metadata"]["name"], document.get("spec", {}))
+                for kind in ("Budget", "ModelEndpoint")
+                for document in await list_all(self._store, Filter(kind, namespace))
+            ]
+            known = revision, blake2b(msgspec.json.encode(found, order="sorted"), digest_size=8).hexdigest()
+            self._bases[namespace] = known
+        return known[1]

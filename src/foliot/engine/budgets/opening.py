@@ -7,7 +7,7 @@ from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.budgets.declared import DeclaredBudgets
 from foliot.engine.budgets.purse import Purse, Quote
 from foliot.engine.budgets.service import BudgetService, Told
-from foliot.engine.budgets.waking import may_go_on
+from foliot.engine.budgets.waking import PausedSweep, may_go_on
 from foliot.kernel.state import State
 from foliot.store.base import Database, ResourceStore
 from foliot.store.budgets import SqlBudgetLedger
@@ -17,15 +17,18 @@ from foliot.store.runs import Journal
 class RunBudgets:
     """`calls` is for the tool pipeline; a `purse` for each run that is driven. `close` it before the database.
 
-    `declared` are the budgets as this process knows them.
+    `declared` are the budgets as this process knows them; `sweep` finds runs that wait although a budget has changed.
     """
 
-    def __init__(self, service: BudgetService, journal: Journal, quote: Quote) -> None:
+    def __init__(
+        self, service: BudgetService, journal: Journal, quote: Quote, sweep: PausedSweep | None = None
+    ) -> None:
         self.calls = CallBudgets(service, journal)
         self.declared = service.declared
         self._service = service
         self._journal = journal
         self._quote = quote
+        self.sweep = sweep
 
     def purse(self, state: State) -> Purse:
         return Purse(self._service, self._journal, self._quote, self.calls, state)
@@ -47,5 +50,6 @@ def open_budgets(
     clock: Clock,
     told: Told | None = None,
 ) -> RunBudgets:
-    service = BudgetService(SqlBudgetLedger(database), DeclaredBudgets(resources, clock=clock), clock=clock, told=told)
-    return RunBudgets(service, journal, quote)
+    declared = DeclaredBudgets(resources, clock=clock)
+    service = BudgetService(SqlBudgetLedger(database), declared, clock=clock, told=told)
+    return RunBudgets(service, journal, quote, PausedSweep(database, journal, declared, clock=clock))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from foliot.engine.base import Clock
 from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
 from foliot.engine.budgets.shortage import Shortage, crossed, passing, unpriced, worst_of
@@ -105,15 +107,31 @@ class BudgetService:
         rules = [rule for rule in rules if rule.applies(who)]
         if not rules:
             return None
-        return await self.reserve_in(rules, act, who, await estimate())
+        hold = await self._try(rules, act, who, await estimate())
+        if isinstance(hold, Hold):
+            return hold
+        # Nobody is refused by what was read a moment ago. The basis is taken first: what changes after that makes
+        # another one, and whoever sweeps up paused runs sees it.
+        basis = await self.declared.basis(namespace)
+        rules = [rule for rule in await self.declared.of(namespace, anew=True) if rule.applies(who)]
+        if not rules:
+            return None
+        hold = await self._try(rules, act, who, await estimate(), patient=False)
+        return hold if isinstance(hold, Hold) else self._refused(replace(hold, basis=basis), act, who)
 
     async def reserve_in(self, rules: Sequence[BudgetRule], act: Act, who: Payer, wanted: Estimate) -> Hold | Shortage:
         """Room for the act in all of these. Raises `FoliotError`."""
+        hold = await self._try(rules, act, who, wanted)
+        return hold if isinstance(hold, Hold) else self._refused(hold, act, who)
+
+    async def _try(
+        self, rules: Sequence[BudgetRule], act: Act, who: Payer, wanted: Estimate, *, patient: bool = True
+    ) -> Hold | Shortage:
         now = self.clock()
         if (short := self._unpriced(rules, wanted)) is None:
             accounts = {ceiling.account.key: (rule, ceiling) for rule in rules for ceiling in rule.ceilings(who, now)}
             try:
-                without = await self._hold(act, [ceiling for _, ceiling in accounts.values()], wanted.amount)
+                without = await self._hold(act, [ceiling for _, ceiling in accounts.values()], wanted.amount, patient)
             except BaseException:
                 # It may be held although nobody was told so; kept alive by this process, it would be so for ever.
                 self._later(self._release(act))
@@ -124,6 +142,9 @@ class BudgetService:
                 return Hold(act, who, wanted, {key: rule for key, (rule, _) in accounts.items()})
             found = [(accounts[each.ceiling.account.key][0], each) for each in without]
             short = worst_of(found, wanted.amount, now)
+        return short
+
+    def _refused(self, short: Shortage, act: Act, who: Payer) -> Shortage:
         if self._told is not None:
             self._told(who, act, "paused" if short.then == "pause" else "stopped", short.budget, short.message)
         return short
@@ -133,7 +154,15 @@ class BudgetService:
         rules = await self.declared.of(namespace)
         if not rules:
             return None
-        who, now = await payer(), self.clock()
+        who = await payer()
+        if await self._look_in(rules, who, wanted) is None:
+            return None
+        basis = await self.declared.basis(namespace)
+        short = await self._look_in(await self.declared.of(namespace, anew=True), who, wanted)
+        return None if short is None else replace(short, basis=basis)
+
+    async def _look_in(self, rules: Sequence[BudgetRule], who: Payer, wanted: Estimate) -> Shortage | None:
+        now = self.clock()
         ceilings = [(rule, each) for rule in rules if rule.applies(who) for each in rule.ceilings(who, now)]
         balances = await self._ledger.balances([each.account for _, each in ceilings])
         found = [
@@ -192,7 +221,7 @@ class BudgetService:
         rule = next(strict, None)
         return None if rule is None else unpriced(rule, wanted.what)
 
-    async def _hold(self, act: Act, ceilings: list[Ceiling], amount: Amount) -> list[Short]:
+    async def _hold(self, act: Act, ceilings: list[Ceiling], amount: Amount, patient: bool) -> list[Short]:
         short = await self._reserve(act, ceilings, amount)
         if not short:
             return []
@@ -200,7 +229,8 @@ class BudgetService:
         gone = [holder for holder in await self._ledger.holders() if self._is_gone(holder)]
         if gone and await self._ledger.give_back(gone, now=self.clock()):
             short = await self._reserve(act, ceilings, amount)
-        return await self._wait_in_line(act, ceilings, amount, short) if passing(short, amount) else short
+        wait = patient and passing(short, amount)
+        return await self._wait_in_line(act, ceilings, amount, short) if wait else short
 
     async def _wait_in_line(self, act: Act, ceilings: list[Ceiling], amount: Amount, short: list[Short]) -> list[Short]:
         """Wait for others to settle. Only the first in line looks: if a thousand did, none of them would be sooner."""

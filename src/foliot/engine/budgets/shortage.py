@@ -21,7 +21,10 @@ SOON: Final = 15.0
 
 
 class Shortage(Struct, frozen=True):
-    """Why an act may not begin. `until` is when to look again; None: not before somebody raises the limit."""
+    """Why an act may not begin. `until` is when to look again; None: not before somebody raises the limit.
+
+    `basis` is that of the declarations which refuse it (`DeclaredBudgets.basis`).
+    """
 
     budget: str
     namespace: str
@@ -31,6 +34,7 @@ class Shortage(Struct, frozen=True):
     message: str
     then: Literal["pause", "fail"] = "pause"
     until: float | None = None
+    basis: str = ""
 
     def fact(self, call_id: str | None = None) -> BudgetExceeded:
         return BudgetExceeded(
@@ -42,6 +46,7 @@ class Shortage(Struct, frozen=True):
             budget=self.budget,
             until=self.until,
             call_id=call_id,
+            basis=self.basis,
         )
 
 

@@ -1,19 +1,33 @@
-"""Runs that wait for a budget, and what makes them go on: time, a changed budget, or somebody who takes them up."""
+"""Runs that wait for a budget, and what makes them go on: time, a changed budget, or somebody who takes them up.
+
+Whoever changes a budget wakes the runs that wait (`wake_paused`). A run that was refused just before and parks just
+after is missed by that; so every process that takes up runs sweeps too (`PausedSweep`): a run that was refused by other
+declarations than those of now is told to ask again.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from typing import Any, Final
+
+import msgspec
 
 from foliot.engine.base import Clock
 from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets
 from foliot.engine.signals import signal
-from foliot.errors import Conflict, NotFound
+from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.events import BudgetExceeded, RunResumed, RunWaiting
 from foliot.kernel.state import State
 from foliot.resources.money import MICRO
+from foliot.store.base import Database
 from foliot.store.runs import Journal, RunInfo
 
+log = logging.getLogger(__name__)
+
 PAGE: Final = 200
+# How often a process looks for runs that should ask again, and how many that wait it looks at each time.
+SWEEP_EVERY: Final = 15.0
+SWEPT_AT_ONCE: Final = 500
 # A process that drives a run sleeps through a wait of this length; a longer one it leaves to others.
 SHORT_WAIT: Final = 60.0
 
@@ -26,9 +40,14 @@ def is_short(waiting: RunWaiting, now: float) -> bool:
 
 
 async def may_go_on(declared: DeclaredBudgets, state: State) -> bool:
-    """Whether a paused run should look again before its time: its budget was raised, or is not there any more."""
+    """Whether a paused run should look again before its time: what it was refused by has changed.
+
+    Journals of earlier versions do not say what that was: then, whether the budget was raised or is not there any more.
+    """
     if state.paused is None:
         return False
+    if state.paused.basis:
+        return await declared.basis(state.spec.namespace) != state.paused.basis
     rules = await declared.of(state.spec.namespace, anew=True)
     return is_wider(next((rule for rule in rules if rule.name == state.paused.budget), None), state.paused)
 
@@ -65,3 +84,56 @@ async def wake_paused(journal: Journal, namespace: str, *, clock: Clock) -> int:
         except (Conflict, NotFound):
             continue  # it has ended meanwhile
     return woken
+
+
+class PausedSweep:
+    """Looks for runs that wait for a budget although what they were refused by has changed, a page at a time.
+
+    A look reads at most `SWEPT_AT_ONCE` waiting runs, and goes on behind them at the next. A run is told once for each
+    change: the id of the signal says which.
+    """
+
+    def __init__(self, database: Database, journal: Journal, declared: DeclaredBudgets, *, clock: Clock) -> None:
+        self._database = database
+        self._journal = journal
+        self._declared = declared
+        self._clock = clock
+        self._after = ""
+        self._looked_at = float("-inf")
+
+    async def look_now_and_then(self) -> None:
+        """Look, unless it was done a moment ago. Never raises: the next look finds what this one did not."""
+        now = self._clock()
+        if 0 <= now - self._looked_at < SWEEP_EVERY:
+            return
+        self._looked_at = now
+        try:
+            await self.look()
+        except FoliotError as error:
+            log.warning("runs that wait for a budget are looked for again: %s", error.message)
+
+    async def look(self) -> list[str]:
+        """Tell one page of paused runs to ask again where that may end otherwise; the ids of those."""
+        found = await self._database.read("run_paused", after=self._after, count=SWEPT_AT_ONCE)
+        self._after = found[-1]["id"] if len(found) == SWEPT_AT_ONCE else ""
+        bases: dict[str, str] = {}
+        woken: list[str] = []
+        for row in found:
+            namespace = row["namespace"]
+            if namespace not in bases:
+                bases[namespace] = await self._declared.basis(namespace)
+            waiting: dict[str, Any] = msgspec.json.decode(row["summary"], type=dict[str, Any]).get("waiting") or {}
+            if waiting.get("basis", "") == bases[namespace]:
+                continue
+            asked = signal(
+                row["id"],
+                RunResumed("budget"),
+                self._clock(),
+                signal_id=f"{row['id']}/budget/{bases[namespace]}",
+            )
+            try:
+                await self._journal.signal(asked)
+                woken.append(row["id"])
+            except (Conflict, NotFound):
+                continue  # it has ended meanwhile
+        return woken

@@ -21,12 +21,13 @@ from foliot.errors import FoliotError
 from foliot.stopping import stop_tasks
 from foliot.store.limits import SqlLimits, Trouble
 from foliot.tools.base import ToolDefinition
-from foliot.tools.stages.breaker import FAILURES, SECONDS, circuit_open
-from foliot.tools.stages.rate import rate_key
+from foliot.tools.stages.breaker import FAILURES, SECONDS, circuit_key, circuit_open
 
 log = logging.getLogger(__name__)
 
 STALE_AFTER: Final = 2.0
+# A call that would be refused looks again, but not more often than this.
+LOOK_AGAIN_AFTER: Final = 0.1
 # How long a process may try before another one may. One that dies while it tries is waited for that long.
 PROBE_SECONDS: Final = 60.0
 CLOSE_WITHIN: Final = 5.0
@@ -55,11 +56,16 @@ class SharedCircuits:
         self._loose: set[asyncio.Task[None]] = set()
 
     def of(self, definition: ToolDefinition, clock: Callable[[], float]) -> SharedCircuit:
-        return SharedCircuit(self, rate_key(definition), definition.name)
+        return SharedCircuit(self, circuit_key(definition), definition.name)
 
     @property
     def fresh(self) -> bool:
         return 0 <= self.clock() - self._read_at < STALE_AFTER
+
+    @property
+    def read_just_now(self) -> bool:
+        """Whether another look would only keep the store busy: a tool in trouble may be called very often."""
+        return 0 <= self.clock() - self._read_at < LOOK_AGAIN_AFTER
 
     async def refresh(self) -> None:
         """Read what others found out, once for all who ask at the same time. Never raises."""
@@ -105,6 +111,9 @@ class SharedCircuit:
         if not pool.fresh:
             await pool.refresh()
         trouble = pool.known.get(self._key)
+        if trouble is not None and trouble.opened_at is not None and not pool.read_just_now:
+            await pool.refresh()  # nobody is refused by what was known a moment ago
+            trouble = pool.known.get(self._key)
         if trouble is None or trouble.opened_at is None:
             return False
         now = pool.clock()

@@ -48,6 +48,7 @@ CLOSE_WITHIN: Final = 5.0
 class _Line:
     """What this process knows of one tool. `free` are places that it holds and nobody uses."""
 
+    limit: RateLimit | None = None
     tokens: int = 0
     lease_until: float = 0.0
     batch: int = 1
@@ -87,6 +88,8 @@ class SharedLimiter:
     async def wait_for(self, key: str, limit: RateLimit) -> float:
         """From what this process knows, without asking the store: a call that is let through still waits its turn."""
         line = self._line(key)
+        if line.limit != limit:
+            line.limit, line.empty_until = limit, 0.0  # what is known was found out under another limit
         now = self._clock()
         if limit.requests is None or (line.tokens > line.waiting and now < line.lease_until):
             return 0.0

@@ -15,3 +15,9 @@ SELECT r.key AS key, r.id AS id, r.phase AS phase, r.worker AS worker, r.lease_u
    AND (r.phase <> 'waiting' OR r.summary NOT LIKE '%"until"_null%'
         OR EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = r.id))
  ORDER BY +r.key LIMIT :count;
+
+-- name: run_paused
+-- Runs that wait for a budget, a page of them.
+SELECT id, namespace, summary FROM run
+ WHERE phase = 'waiting' AND id > :after AND summary LIKE '%"reason"_"budget"%'
+ ORDER BY id LIMIT :count;

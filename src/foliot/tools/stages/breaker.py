@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from foliot.tools.base import Invocation, ToolCircuitOpen, ToolDefinition, ToolError
 from foliot.tools.running import Handler, Running
@@ -37,6 +40,16 @@ class Circuit(Protocol):
     def broken_off(self) -> None:
         """The call that tried it was stopped, and says nothing."""
         ...
+
+
+def circuit_key(definition: ToolDefinition) -> str:
+    """What a circuit is about: the tool, and where its calls go. One that was repaired begins without failures."""
+    name = f"{definition.namespace}/{definition.name}"
+    if not definition.endpoint and not definition.options:
+        return name
+    where = (definition.type, definition.endpoint, definition.isolation, definition.options)
+    text = msgspec.json.encode(where, enc_hook=lambda value: type(value).__name__, order="sorted")
+    return f"{name}#{blake2b(text, digest_size=6).hexdigest()}"
 
 
 class CircuitSource(Protocol):
@@ -93,10 +106,10 @@ class Circuits:
     def __init__(self, *, failures: int = FAILURES, seconds: float = SECONDS) -> None:
         self.failures = failures
         self.seconds = seconds
-        self._circuits: dict[tuple[str, str], LocalCircuit] = {}
+        self._circuits: dict[str, LocalCircuit] = {}
 
     def of(self, definition: ToolDefinition, clock: Callable[[], float]) -> LocalCircuit:
-        key = (definition.namespace, definition.name)
+        key = circuit_key(definition)
         circuit = self._circuits.get(key)
         if circuit is None:
             circuit = self._circuits[key] = LocalCircuit(definition.name, self.failures, self.seconds, clock)
