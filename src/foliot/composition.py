@@ -40,6 +40,7 @@ from foliot.store.resources import SqlResourceStore
 from foliot.store.runs import Journal, Lease
 from foliot.tools.base import Tool
 from foliot.tools.pipeline import Pipeline
+from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from foliot.engine.relay import Relay
@@ -130,7 +131,7 @@ async def compose(
         journal: Journal = MemoryJournal(takes_turns=True)
         return _assembled(None, None, journal, settings, None, tools, workspace, watcher, pause, clock, lease_seconds)
     settings = settings or load_settings({"store": url})
-    database = await open_database(settings.store)
+    database = await open_database(settings.store, Waits(lease_seconds))
     resources = SqlResourceStore(database, partial(load_keyring, settings))
     try:
         audit = open_audit(database, stored_secrets(resources, os.environ), settings)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from foliot.errors import UsageError
 from foliot.store.base import Database
+from foliot.waits import Waits
 
 _EXAMPLES = "use a path, sqlite:///folder/foliot.db, or postgresql://user@host/database"
 
 
-async def open_database(url: str) -> Database:
-    """Open the database that `url` names, made or brought up to date when needed.
+async def open_database(url: str, waits: Waits | None = None) -> Database:
+    """Open the database that `url` names, made or brought up to date when needed; `waits` bounds what it may take.
 
     `sqlite:///relative/path`, `sqlite:////absolute/path` or a plain path is a SQLite file; `postgresql://…` (or
     `postgres://…`) a PostgreSQL database. Raises `UsageError`, `InvalidInput`, `Unavailable`.
@@ -28,6 +29,6 @@ async def open_database(url: str) -> Database:
         case "postgresql" | "postgres":
             from foliot.store.postgres import PostgresDatabase
 
-            return await PostgresDatabase.open(url)
+            return await PostgresDatabase.open(url, waits)
         case _:
             raise UsageError(f"there is no store of the type {scheme!r}", hint=_EXAMPLES)

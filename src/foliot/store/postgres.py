@@ -13,17 +13,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from itertools import chain
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from foliot.errors import Unavailable, UsageError
+from foliot.stopping import stop_tasks
 from foliot.store import schema
-from foliot.store.postgres_driver import Connection, DriverErrors, Pool, Retryable, connect, make_pool
-from foliot.store.postgres_errors import explain, is_lost, place
+from foliot.store.postgres_driver import Connection, DriverErrors, Retryable, connect, is_lost
+from foliot.store.postgres_errors import explain, place
 from foliot.store.postgres_notices import SEND, Notice, Noticeboard
+from foliot.store.postgres_pool import Connections, keep_alive
 from foliot.store.postgres_sets import run_together
 from foliot.store.postgres_signal import ChangeSignal
 from foliot.store.queries import load_for_postgres
 from foliot.store.transaction import Guarded, Params, Planned, Row, Statement, Tx
+from foliot.waits import Waits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +36,8 @@ POOL = 10
 WRITERS = 4
 LARGEST_BATCH = 64
 ATTEMPTS = 5
+# For what has to be brought up to date when a store is opened, the wait for others that do the same included.
+MIGRATION_SECONDS: Final = 3600.0
 _MIGRATION_LOCK = 0x464F4C494F54  # "FOLIOT"
 
 
@@ -40,6 +46,7 @@ class _Job(NamedTuple):
     body: Callable[..., Tx[Any]]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    expires: float
 
 
 class _CommitUnknown(Exception):
@@ -49,37 +56,43 @@ class _CommitUnknown(Exception):
 class PostgresDatabase:
     """One PostgreSQL database. Make it with `await PostgresDatabase.open(url)`."""
 
-    def __init__(self, url: str, pool: Pool) -> None:
+    def __init__(self, url: str, connections: Connections, waits: Waits) -> None:
         """For `open`; the database must have been migrated."""
         self._place = place(url)
-        self._pool = pool
+        self._connections = connections
+        self._waits = waits
         self._pending: deque[_Job] = deque()
+        self._under_way: list[list[_Job]] = []
+        self._sweep: asyncio.TimerHandle | None = None
         self._writers: set[asyncio.Task[None]] = set()
-        self._board = Noticeboard(lambda: connect(url), self._send)
+        self._board = Noticeboard(connections.listener, self._send, waits)
         self._signal = ChangeSignal(self._board)
         self._closed = False
 
     @classmethod
-    async def open(cls, url: str) -> PostgresDatabase:
+    async def open(cls, url: str, waits: Waits | None = None) -> PostgresDatabase:
         """Connect, and bring the database up to date. Raises `InvalidInput`, `Unavailable`; never shows a password."""
         where = place(url)
+        waits = waits or Waits()
         try:
-            await _migrate(url, where)
-            pool = await make_pool(url, POOL)
+            await _migrate(url, where, waits)
+            connections = await Connections.open(url, POOL, waits)
         except DriverErrors as error:
             # Not `from error`: the driver may quote the URL.
             raise explain(error, where) from None
         except ValueError:
             raise UsageError(f"the URL of PostgreSQL at {where} has a part that is not understood") from None
-        return cls(url, pool)
+        return cls(url, connections, waits)
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
         self._check_open()
         text, names = load_for_postgres(name)
         arguments = [params[each] for each in names]
+        now = asyncio.get_running_loop().time
+        ends = now() + self._waits.answer
         for attempt in (1, 2):
             try:
-                async with self._pool.acquire(timeout=30) as connection:
+                async with self._connections.hold(within=ends - now()) as connection:
                     return [dict(record) for record in await connection.fetch(text, *arguments)]
             except DriverErrors as error:
                 # A connection that broke while nobody used it is replaced by the pool.
@@ -89,8 +102,11 @@ class PostgresDatabase:
 
     def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         self._check_open()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Job(future, body, args, kwargs))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._pending.append(_Job(future, body, args, kwargs, loop.time() + self._waits.answer))
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._waits.answer / 8, self._expire)
         if len(self._writers) < WRITERS:
             self._writers.add(asyncio.create_task(self._drain()))
         return future
@@ -116,14 +132,13 @@ class PostgresDatabase:
         if self._closed:
             return
         self._closed = True
-        while self._writers:
-            await asyncio.wait(set(self._writers))
+        if self._writers:
+            await asyncio.wait(set(self._writers), timeout=self._waits.answer)
+        self._expire(all_of_them=True)
+        await stop_tasks(*self._writers)
         self._signal.wake()
         await self._board.close()
-        try:
-            await asyncio.wait_for(self._pool.close(), 10)
-        except TimeoutError:
-            self._pool.terminate()
+        await self._connections.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -151,9 +166,33 @@ class PostgresDatabase:
                 job = self._pending.popleft()
                 if not job.future.done():
                     batch.append(job)
-            if batch and not await self._run_together(batch):
-                for job in batch:
-                    await self._run_alone(job)
+            self._under_way.append(batch)
+            try:
+                if batch and not await self._run_together(batch):
+                    for job in batch:
+                        await self._run_alone(job)
+            finally:
+                self._under_way.remove(batch)
+
+    def _expire(self, *, all_of_them: bool = False) -> None:
+        """Answer those that have waited for too long. What is under way may be stored all the same."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for job in chain(*self._under_way, self._pending):
+            if (all_of_them or job.expires <= now) and not job.future.done():
+                job.future.set_exception(
+                    Unavailable(
+                        f"PostgreSQL at {self._place} does not answer: the change may or may not be stored",
+                        hint="read before you write it again",
+                        place=self._place,
+                    )
+                )
+        while self._pending and self._pending[0].future.done():
+            self._pending.popleft()
+        waits = (self._pending or self._under_way) and not self._closed
+        self._sweep = loop.call_later(self._waits.answer / 8, self._expire) if waits else None
 
     async def _run_together(self, batch: list[_Job]) -> bool:
         """Commit all of the batch at once; False when that did not work and nothing of it is stored."""
@@ -201,20 +240,22 @@ class PostgresDatabase:
                 job.future.set_exception(error)
 
     async def _transact(self, batch: list[_Job]) -> list[Any]:
-        async with self._pool.acquire(timeout=30) as connection:
-            await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-            try:
-                results = await self._run_all(connection, batch)
-            except BaseException as error:
-                if not is_lost(error):
-                    await connection.execute("ROLLBACK")
-                raise
-            try:
+        committing = False
+        try:
+            async with self._connections.hold() as connection:
+                await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                try:
+                    results = await self._run_all(connection, batch)
+                except Exception as error:  # when the time is over the connection ends, and all that was done on it
+                    if not is_lost(error):
+                        await connection.execute("ROLLBACK")
+                    raise
+                committing = True
                 await connection.execute("COMMIT")
-            except Exception as error:
-                if is_lost(error):
-                    raise _CommitUnknown from error
-                raise  # the server refused, and has undone everything
+        except Exception as error:
+            if committing and is_lost(error):
+                raise _CommitUnknown from error
+            raise  # or the server refused, and has undone everything
         self._signal.committed()
         return results
 
@@ -255,7 +296,7 @@ class PostgresDatabase:
             return end.value
 
     async def _send(self, notices: Sequence[Notice]) -> None:
-        async with self._pool.acquire(timeout=5) as connection:
+        async with self._connections.hold() as connection:
             await connection.execute(SEND, [each.channel for each in notices], [each.payload for each in notices])
 
 
@@ -276,18 +317,32 @@ async def _execute(connection: Connection, statement: Statement) -> Any:
     return int(count) if count.isdecimal() else 0
 
 
-async def _migrate(url: str, where: str) -> None:
-    connection = await connect(url)
+async def _migrate(url: str, where: str, waits: Waits) -> None:
+    connection = await connect(url, within=waits.attempt)
     try:
-        if await connection.fetchval("SELECT to_regclass('schema_version')") is not None:
-            version = await connection.fetchval(schema.READ_VERSION)
-            if not schema.pending(version, "postgres", where):
-                return
-        # Held by the session, because each migration is a transaction of its own; let go with the connection.
-        await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATION_LOCK)
-        await migrate(connection, where)
+        async with asyncio.timeout(waits.answer):
+            if await connection.fetchval("SELECT to_regclass('schema_version')") is not None:
+                version = await connection.fetchval(schema.READ_VERSION)
+                if not schema.pending(version, "postgres", where):
+                    return
+        keep_alive(connection, waits)
+        async with asyncio.timeout(MIGRATION_SECONDS):
+            # A migration may take long, but must not stand in line before everybody else for the lock of a table.
+            await connection.execute(f"SET lock_timeout = {int(waits.lease * 1000)}")
+            # Held by the session, because each migration is a transaction of its own; let go with the connection.
+            await connection.execute("SET statement_timeout = 0")
+            await _lock_migrations(connection)
+            await migrate(connection, where)
     finally:
-        await connection.close()
+        connection.terminate()
+
+
+async def _lock_migrations(connection: Connection) -> None:
+    """Wait until no other process migrates. Asked for again and again: it may take longer than any wait for a lock."""
+    while True:
+        if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _MIGRATION_LOCK):
+            return
+        await asyncio.sleep(0.1)
 
 
 async def migrate(connection: Connection, where: str, *, upto: int | None = None) -> None:

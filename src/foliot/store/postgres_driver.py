@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from typing import Any, Protocol
@@ -55,18 +55,26 @@ class Connection(Protocol):
 
 
 class Pool(Protocol):
-    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Connection]: ...
+    async def acquire(self, *, timeout: float | None) -> Connection: ...
+    async def release(self, connection: Connection, /) -> None: ...
     async def close(self) -> None: ...
     def terminate(self) -> None: ...
 
 
-async def connect(url: str) -> Connection:
-    return await asyncpg.connect(url, timeout=10)
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, so that nothing more can be said or undone on it."""
+    return isinstance(error, Lost)
 
 
-async def make_pool(url: str, size: int) -> Pool:
+async def connect(url: str, *, within: float) -> Connection:
+    """Raises `TimeoutError` after `within` seconds."""
+    return await asyncpg.connect(url, timeout=within)
+
+
+async def make_pool(url: str, size: int, *, within: float, begin: Callable[[Connection], Awaitable[None]]) -> Pool:
+    """`begin` is done with each new connection, which must be made `within` so many seconds."""
     return await asyncpg.create_pool(
-        url, min_size=0, max_size=size, reset=_leave_as_is, statement_cache_size=512, timeout=10
+        url, min_size=0, max_size=size, init=begin, reset=_leave_as_is, statement_cache_size=512, timeout=within
     )
 
 

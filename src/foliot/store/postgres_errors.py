@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
-from foliot.store.postgres_driver import Lost, ServerError
+from foliot.store.postgres_driver import ServerError
 
 
 def place(url: str) -> str:
@@ -19,11 +19,6 @@ def place(url: str) -> str:
             "the PostgreSQL URL cannot be read",
             hint="write postgresql://user:password@host:port/database, with special characters as %XX",
         ) from None
-
-
-def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone, so that nothing more can be said or undone on it."""
-    return isinstance(error, Lost)
 
 
 def explain(error: Exception, where: str) -> FoliotError:

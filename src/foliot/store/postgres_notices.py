@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from foliot.stopping import stop_tasks
 from foliot.store.postgres_driver import Connection, DriverErrors
+from foliot.waits import Waits
 
 Heard: TypeAlias = Callable[[str | None], None]
 
@@ -26,9 +27,6 @@ _PACE: Final = 0.01
 _MOST_WAITING: Final = 10_000
 _MOST_AT_ONCE: Final = 500
 _BACKOFF: Final = (0.1, 5.0)
-# A connection whose other end is gone without a word is as silent as one that has nothing to tell.
-_CHECK_EVERY: Final = 30.0
-_CHECK_SECONDS: Final = 10.0
 _CLOSE_SECONDS: Final = 1.0
 
 
@@ -41,8 +39,12 @@ class Noticeboard:
     """`connect` makes the connection that listens; `send` brings notices to the server. Belongs to one event loop."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Connection]], send: Callable[[Sequence[Notice]], Awaitable[None]]
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        send: Callable[[Sequence[Notice]], Awaitable[None]],
+        waits: Waits | None = None,
     ) -> None:
+        self._waits = waits or Waits()
         self._connect = connect
         self._send = send
         # In order, equal ones once. Urgent ones go first, and are not pushed out by a flood of others.
@@ -140,18 +142,20 @@ class Noticeboard:
             connection.add_termination_listener(ended)
             while not lost:
                 self._changed.clear()
-                for channel in self._heard.keys() - listening:
-                    await connection.add_listener(channel, self._dispatch)
-                    listening.add(channel)
-                    self._tell(channel, None)  # whatever was said before we listened
-                for channel in listening - self._heard.keys():
-                    await connection.remove_listener(channel, self._dispatch)
-                    listening.discard(channel)
+                async with asyncio.timeout(self._waits.attempt):
+                    for channel in self._heard.keys() - listening:
+                        await connection.add_listener(channel, self._dispatch)
+                        listening.add(channel)
+                        self._tell(channel, None)  # whatever was said before we listened
+                    for channel in listening - self._heard.keys():
+                        await connection.remove_listener(channel, self._dispatch)
+                        listening.discard(channel)
                 try:
-                    async with asyncio.timeout(_CHECK_EVERY):
+                    # A connection whose other end is gone is as silent as one that has nothing to tell.
+                    async with asyncio.timeout(self._waits.ping):
                         await self._changed.wait()
                 except TimeoutError:
-                    async with asyncio.timeout(_CHECK_SECONDS):
+                    async with asyncio.timeout(self._waits.attempt):
                         await connection.execute("SELECT 1")
         finally:
             connection.terminate()

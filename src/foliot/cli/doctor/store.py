@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import time
@@ -12,6 +13,7 @@ from foliot.cli.doctor.base import Finding, Findings
 from foliot.settings import Settings, mask_password
 from foliot.store import schema
 from foliot.store.transaction import Tx, run
+from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from foliot.store.base import Database
@@ -202,12 +204,14 @@ async def _postgres(url: str) -> Findings:
 
     where = place(url)
     try:
-        connection = await connect(url)
+        connection = await connect(url, within=Waits().attempt)
         try:
-            for finding in await _asked(connection, mask_password(url)):
-                yield finding
+            async with asyncio.timeout(Waits().answer):
+                findings = await _asked(connection, mask_password(url))
         finally:
-            await connection.close()
+            connection.terminate()
+        for finding in findings:
+            yield finding
     except DriverErrors as error:
         raise explain(error, where) from None  # the driver may quote the URL
 

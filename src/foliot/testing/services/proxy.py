@@ -28,6 +28,8 @@ from foliot.testing.services.base import HOST, ServiceError
 Direction: TypeAlias = Literal["requests", "answers"]
 
 CHUNK: Final = 65_536
+# As PostgreSQL's protocol ends a statement: READ COMMITTED is not meant.
+COMMIT: Final = b"COMMIT\0"
 _BOTH: Final[frozenset[Direction]] = frozenset(("requests", "answers"))
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER of no seconds: closing sends a reset and no FIN
 
@@ -149,7 +151,7 @@ class Proxy:
         """Lose what goes in one direction: `requests` to the server, or its `answers`."""
         self._change(_Mode(swallowed=frozenset((direction,))))
 
-    def cut_after(self, marker: bytes = b"COMMIT", *, silently: bool = False) -> None:
+    def cut_after(self, marker: bytes = COMMIT, *, silently: bool = False) -> None:
         """Pass the next request that holds `marker`, and when its answer comes cut the connection instead.
 
         The server has then done what was asked, and the client cannot know. With `silently` the connection is not

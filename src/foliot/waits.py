@@ -1,0 +1,50 @@
+"""Bounds of every wait on a part that may never answer: a database, NATS, a provider, a shutdown.
+
+A network can go silent without a word. A process that waits for such an answer holds its leases, its places in a pool
+and its callers for as long as it waits. So every wait ends, and all bounds are parts of one number, the lease: whoever
+holds a run must hear that the store is away, and try once more, before others may take the run over.
+
+    answer    what a caller waits for: a read, a transaction with its tries     a quarter of the lease
+    attempt   one try of it on one connection, and the making of a connection   four fifths of that
+    lock      the server waits for the lock of another transaction              half a try
+    ping      a quiet connection is asked whether its other end lives           a ninth of the lease
+    goodbye   what may still be said while a process ends                       a sixth of the lease
+
+A connection whose answer did not come in time is ended, never used again: the answer may still be on its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+LEASE_SECONDS: Final = 30.0
+# Below this a busy machine would be taken for a silent one. Leases of less than six seconds are for tests.
+SHORTEST: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The bounds that belong to leases of this length, in seconds."""
+
+    lease: float = LEASE_SECONDS
+
+    @property
+    def answer(self) -> float:
+        return max(self.lease / 4, SHORTEST)
+
+    @property
+    def attempt(self) -> float:
+        return self.answer * 0.8
+
+    @property
+    def lock(self) -> float:
+        return self.attempt / 2
+
+    @property
+    def ping(self) -> float:
+        return max(self.lease / 9, SHORTEST / 3)
+
+    @property
+    def goodbye(self) -> float:
+        return max(self.lease / 6, SHORTEST)
