@@ -1,0 +1,713 @@
+"""The catalogue: what anybody may ask of the store at the same time as somebody else.
+
+Each act calls the product as the product is called. Which transactions it plays is seen while it plays; a test holds
+that against every transaction there is in the source (`tests/store/test_pairs.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from foliot.engine.signals import signal
+from foliot.engine.task_memory import TaskMemory
+from foliot.kernel.events import CancelRequested, RunFailed, RunSucceeded
+from foliot.store import bounds, claims, triggers, workers
+from foliot.store.audit import append_records
+from foliot.store.audit_pruning import prune_audit
+from foliot.store.base import Delete, Key, Put
+from foliot.store.budgets import Act, Amount
+from foliot.store.limits import Rate, Wish
+from foliot.store.task_feed import Difference, drop, tell
+from foliot.store.tasks import purge as purge_tasks
+from foliot.store.transaction import Tx, run
+from foliot.testing.pairs.seats import Seat
+from foliot.testing.pairs.seed import (
+    ALIVE,
+    ANCIENT,
+    DEAD,
+    GRANTS,
+    LEASE,
+    LIFE,
+    NOW,
+    PACE,
+    Seed,
+    Tools,
+    ceilings,
+    document,
+    entry,
+    new_run,
+    offer,
+    record,
+)
+
+Performance = Callable[[Tools], Awaitable[Any]]
+ACTS: Final[dict[str, Performance]] = {}
+# How long ago something must have ended to be purged.
+BEFORE: Final = NOW - 3600.0
+
+
+def act(name: str) -> Callable[[Performance], Performance]:
+    def keep(performance: Performance) -> Performance:
+        assert name not in ACTS, f"two acts are called {name}"
+        ACTS[name] = performance
+        return performance
+
+    return keep
+
+
+def performed(name: str, seed: Seed) -> Callable[[Seat, str], Awaitable[Any]]:
+    """The act of this name, for a player called `who`. The second player's clock is a little ahead."""
+
+    async def perform(seat: Seat, who: str) -> Any:
+        return await ACTS[name](Tools(seat, seed, who, NOW + (0.5 if who == "b" else 0.0)))
+
+    return perform
+
+
+def _recorded() -> Tx[None]:
+    """What the server keeps of an act, in the transaction of the act."""
+    yield from append_records([record("asked")])
+
+
+def _recorded_task(name: str, uid: str) -> Tx[None]:
+    yield from _recorded()
+
+
+# --- runs ----------------------------------------------------------------------------------------------------------
+
+
+@act("run.create")
+async def _create(t: Tools) -> Any:
+    return (await t.journal.create(new_run(f"new-{t.who}", t.now), [entry(1)], also=_recorded)) is None
+
+
+@act("run.create.same")
+async def _create_same(t: Tools) -> Any:
+    made = await t.journal.create(new_run("new", t.now), [entry(1)], worker=f"w-{t.who}", lease_until=t.now + LEASE)
+    return made is not None
+
+
+@act("run.create.old-content")
+async def _create_old(t: Tools) -> Any:
+    return (await t.journal.create(new_run(f"new-{t.who}", t.now, content=ANCIENT), [entry(1)])) is None
+
+
+@act("run.claim")
+async def _claim(t: Tools) -> Any:
+    lease = await t.claim("idle", f"w-{t.who}")
+    return lease.epoch, lease.worker
+
+
+@act("run.claim.asleep")
+async def _claim_asleep(t: Tools) -> Any:
+    return (await t.claim("asleep", f"w-{t.who}")).epoch
+
+
+@act("run.claim.parked")
+async def _claim_parked(t: Tools) -> Any:
+    return (await t.claim(t.seed.leases["parked"].run_id, f"w-{t.who}")).epoch
+
+
+@act("run.claim.dead")
+async def _claim_dead(t: Tools) -> Any:
+    held = t.seed.leases["busy"]
+    lease = await t.journal.claim("busy", worker=f"w-{t.who}", now=t.now, until=t.now + LEASE, dead=held.epoch)
+    return lease.epoch
+
+
+@act("run.renew")
+async def _renew(t: Tools) -> Any:
+    leases = [t.seed.leases["held"], t.seed.leases["busy"]]
+    return sorted(await t.journal.renew(leases, until=t.now + 2 * LEASE))
+
+
+@act("run.append")
+async def _append(t: Tools) -> Any:
+    await t.journal.append(t.seed.leases["busy"], [entry(2)])
+
+
+@act("run.append.large")
+async def _append_large(t: Tools) -> Any:
+    await t.journal.append(t.seed.leases["busy"], [entry(2, size=200_000)])
+
+
+@act("run.append.park")
+async def _park(t: Tools) -> Any:
+    await t.journal.append(t.seed.leases["busy"], [entry(2)], phase="waiting", summary={"until": None})
+
+
+@act("run.append.end")
+async def _end(t: Tools) -> Any:
+    await t.journal.append(t.seed.leases["busy"], [entry(2)], phase="succeeded", summary={}, also=_recorded)
+
+
+@act("run.append.park-task")
+async def _park_task(t: Tools) -> Any:
+    await t.journal.append(t.seed.leases["held"], [entry(2)], phase="waiting", summary={"until": None})
+
+
+@act("run.append.give-back")
+async def _give_back_run(t: Tools) -> Any:
+    await t.journal.append(t.seed.leases["held"], [], phase="pending", due=t.now)
+
+
+@act("run.append.end-task")
+async def _end_task(t: Tools) -> Any:
+    await t.end(t.seed.leases["held"], RunSucceeded("done"))
+
+
+@act("run.append.fail-task")
+async def _fail_task(t: Tools) -> Any:
+    await t.end(t.seed.leases["held"], RunFailed("broken", "broken", "it broke"))
+
+
+@act("run.append.lapsed")
+async def _append_lapsed(t: Tools) -> Any:
+    await t.journal.append(t.seed.leases["lapsed"], [entry(2)])
+
+
+def _cancel_of(t: Tools, run_id: str) -> Any:
+    return signal(run_id, CancelRequested("ann", "enough"), t.now, signal_id=f"{run_id}-{t.who}")
+
+
+@act("run.signal.busy")
+async def _signal_busy(t: Tools) -> Any:
+    await t.journal.signal(_cancel_of(t, "busy"), also=_recorded)
+
+
+@act("run.signal.held")
+async def _signal_held(t: Tools) -> Any:
+    await t.journal.signal(_cancel_of(t, t.seed.leases["held"].run_id))
+
+
+@act("run.signal.parked")
+async def _signal_parked(t: Tools) -> Any:
+    await t.journal.signal(_cancel_of(t, t.seed.leases["parked"].run_id))
+
+
+@act("run.signal.asleep")
+async def _signal_asleep(t: Tools) -> Any:
+    await t.journal.signal(_cancel_of(t, "asleep"))
+
+
+@act("run.blob")
+async def _blob(t: Tools) -> Any:
+    return await t.journal.put_blob(b"content")
+
+
+@act("run.blob.old")
+async def _old_blob(t: Tools) -> Any:
+    return await t.journal.put_blob(ANCIENT)
+
+
+@act("run.purge")
+async def _purge(t: Tools) -> Any:
+    return await t.journal.purge(ended_before=BEFORE)
+
+
+@act("run.forget")
+async def _forget(t: Tools) -> Any:
+    await t.journal.forget("gone")
+
+
+# --- tasks ---------------------------------------------------------------------------------------------------------
+
+
+@act("task.accept")
+async def _accept(t: Tools) -> Any:
+    accepted = await t.tasks.accept(t.command(f"new-{t.who}"), also=_recorded_task)
+    return accepted.duplicate
+
+
+@act("task.accept.same")
+async def _accept_same(t: Tools) -> Any:
+    accepted = await t.tasks.accept(t.command("new", idempotency_key="key"))
+    return accepted.task.name
+
+
+@act("task.cancel")
+async def _cancel(t: Tools) -> Any:
+    return (await t.tasks.cancel("default", "held", by="ann", also=_recorded_task)).phase
+
+
+@act("task.cancel.fresh")
+async def _cancel_fresh(t: Tools) -> Any:
+    return (await t.tasks.cancel("default", "fresh", by="ann")).phase
+
+
+@act("task.cancel.parked")
+async def _cancel_parked(t: Tools) -> Any:
+    return (await t.tasks.cancel("default", "parked", by="ann")).phase
+
+
+@act("task.requeue")
+async def _requeue(t: Tools) -> Any:
+    return (await t.tasks.requeue("default", "lettered", by="ann", also=_recorded_task)).attempt
+
+
+@act("task.requeue.ancient")
+async def _requeue_ancient(t: Tools) -> Any:
+    return (await t.tasks.requeue("default", "ancient", by="ann")).attempt
+
+
+@act("task.archive")
+async def _archive(t: Tools) -> Any:
+    return (await t.tasks.archive("default", "lettered", also=_recorded_task)).archived_at is not None
+
+
+@act("task.delete")
+async def _delete(t: Tools) -> Any:
+    await t.tasks.delete("default", "lettered", also=_recorded_task)
+
+
+@act("task.timers")
+async def _timers(t: Tools) -> Any:
+    await t.tasks.timers(t.now)
+
+
+@act("task.purge")
+async def _purge_tasks(t: Tools) -> Any:
+    return await t.db.write(purge_tasks, BEFORE, 100)
+
+
+@act("task.memory")
+async def _memory(t: Tools) -> Any:
+    await TaskMemory(t.db, clock=t.clock).put(t.seed.leases["held"].run_id, "key", t.who)
+
+
+@act("task.feed.tell")
+async def _feed_tell(t: Tools) -> Any:
+    return len(await t.db.write(tell, [Difference(2, 0, True, False, "{}")]))
+
+
+@act("task.feed.drop")
+async def _feed_drop(t: Tools) -> Any:
+    return await t.db.write(drop, 1)
+
+
+# --- workers -------------------------------------------------------------------------------------------------------
+
+
+@act("worker.claim")
+async def _take(t: Tools) -> Any:
+    taken = await claims.claim(t.db, offer(f"w-{t.who}", f"id-{t.who}"), want=2, now=t.now, until=t.now + LEASE)
+    return sorted(lease.run_id for lease in taken.leases)
+
+
+@act("worker.claim.one")
+async def _take_one(t: Tools) -> Any:
+    taken = await claims.claim(t.db, offer(f"w-{t.who}", f"id-{t.who}"), want=1, now=t.now, until=t.now + LEASE)
+    return sorted(lease.run_id for lease in taken.leases)
+
+
+@act("worker.register")
+async def _register(t: Tools) -> Any:
+    return await workers.register(t.db, offer("w3", f"id-{t.who}"), now=t.now, is_gone=_is_gone)
+
+
+@act("worker.beat")
+async def _beat(t: Tools) -> Any:
+    return await workers.beat(t.db, offer("w1", ALIVE), now=t.now, phase="draining")
+
+
+@act("worker.bury")
+async def _bury(t: Tools) -> Any:
+    return await workers.bury(t.db, offer("w1", ALIVE), now=t.now, is_gone=_is_gone)
+
+
+def _is_gone(identity: str | None) -> bool:
+    return identity == DEAD
+
+
+@act("limit.set")
+async def _set_limit(t: Tools) -> Any:
+    await bounds.set_limit(t.db, bounds.Limit("namespace", "default", 1))
+
+
+@act("limit.clear")
+async def _clear_limit(t: Tools) -> Any:
+    await bounds.clear_limit(t.db, "namespace", "default")
+
+
+@act("class.close")
+async def _close_class(t: Tools) -> Any:
+    await bounds.close_class(t.db, "class")
+
+
+# --- budgets and limits on tools -----------------------------------------------------------------------------------
+
+
+async def _reserve(t: Tools, name: str, *books: int, run_id: str = "busy", holder: str = ALIVE, much: int = 10) -> Any:
+    short = await t.ledger.reserve(
+        Act(run_id, name), ceilings(*books), Amount(much, much), holder=holder, now=t.now, until=t.now + 60
+    )
+    return len(short)
+
+
+@act("budget.reserve")
+async def _reserve_new(t: Tools) -> Any:
+    return await _reserve(t, f"step/9/{t.who}", 0, 1)
+
+
+@act("budget.reserve.most")
+async def _reserve_most(t: Tools) -> Any:
+    return await _reserve(t, f"step/9/{t.who}", 0, 1, 2, much=80)
+
+
+@act("budget.reserve.same")
+async def _reserve_same(t: Tools) -> Any:
+    return await _reserve(t, "step/8", 1, 2)
+
+
+@act("budget.reserve.takeover")
+async def _reserve_takeover(t: Tools) -> Any:
+    return await _reserve(t, "step/2", 0, 1, run_id="dead", holder=f"w-{t.who}")
+
+
+@act("budget.reserve.batch")
+async def _reserve_batch(t: Tools) -> Any:
+    """Bodies that share a commit: the first by the accounts 0 and 1, the second by 2 and 0."""
+    books = ((1, 2), (0,)) if t.who == "a" else ((2,), (0, 1))
+    return await asyncio.gather(*(_reserve(t, f"step/{n}/{t.who}", *each) for n, each in enumerate(books)))
+
+
+@act("budget.settle")
+async def _settle(t: Tools) -> Any:
+    return await t.ledger.settle(Act("busy", "step/1"), Amount(7, 7), now=t.now)
+
+
+@act("budget.settle.dead")
+async def _settle_dead(t: Tools) -> Any:
+    return await t.ledger.settle(Act("dead", "step/1"), Amount(7, 7), now=t.now)
+
+
+@act("budget.release")
+async def _release(t: Tools) -> Any:
+    return await t.ledger.release(Act("busy", "step/1"), now=t.now)
+
+
+@act("budget.renew")
+async def _renew_holds(t: Tools) -> Any:
+    return await t.ledger.renew(DEAD, until=t.now + 60)
+
+
+@act("budget.give-back")
+async def _give_back(t: Tools) -> Any:
+    return await t.ledger.give_back([DEAD, ALIVE], now=t.now)
+
+
+@act("budget.sweep")
+async def _sweep(t: Tools) -> Any:
+    return await t.ledger.sweep(now=t.now)
+
+
+@act("tool.ask")
+async def _ask(t: Tools) -> Any:
+    wish = Wish("default/saw", f"id-{t.who}", Rate(1.0, 5), tokens=2, most=2, number=7)
+    return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
+
+
+@act("tool.ask.new")
+async def _ask_new(t: Tools) -> Any:
+    wish = Wish("default/plane", f"id-{t.who}", Rate(1.0, 3), tokens=2, most=1, number=7)
+    return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
+
+
+@act("tool.leave")
+async def _leave(t: Tools) -> Any:
+    await t.limits.leave("default/saw", ALIVE, [1])
+
+
+@act("tool.renew")
+async def _renew_place(t: Tools) -> Any:
+    await t.limits.renew(ALIVE, [("default/saw", 1)], until=t.now + 60)
+
+
+@act("tool.forget")
+async def _forget_places(t: Tools) -> Any:
+    await t.limits.forget([ALIVE])
+
+
+@act("tool.failed")
+async def _tool_failed(t: Tools) -> Any:
+    return await t.limits.failed("default/lathe", most=3, now=NOW)
+
+
+@act("tool.well")
+async def _tool_well(t: Tools) -> Any:
+    await t.limits.well("default/lathe")
+
+
+@act("tool.probe")
+async def _probe(t: Tools) -> Any:
+    return await t.limits.probe("default/drill", f"id-{t.who}", NOW - 100, now=t.now, until=t.now + 30)
+
+
+@act("tool.unprobe")
+async def _unprobe(t: Tools) -> Any:
+    await t.limits.unprobe("default/drill", "id-a")
+
+
+# --- resources and audit -------------------------------------------------------------------------------------------
+
+
+@act("resource.put")
+async def _put(t: Tools) -> Any:
+    written = await t.store.write([Put(document("Agent", "one", model=t.who))])
+    return [each.action for each in written]
+
+
+@act("resource.create")
+async def _create_resource(t: Tools) -> Any:
+    written = await t.store.write([Put(document("Agent", "three", model="m"), expect="absent")], also=_recorded_writes)
+    return [each.action for each in written]
+
+
+@act("resource.status")
+async def _status(t: Tools) -> Any:
+    changed = {**document("Agent", "one"), "status": {"said": t.who}}
+    return [each.action for each in await t.store.write([Put(changed, only="status")])]
+
+
+@act("resource.delete")
+async def _delete_resource(t: Tools) -> Any:
+    return [each.action for each in await t.store.write([Delete(Key("Agent", "default", "one"))])]
+
+
+@act("resource.compact")
+async def _compact(t: Tools) -> Any:
+    return await t.store.compact(keep=1)
+
+
+def _recorded_writes(written: Any) -> Tx[None]:
+    yield from _recorded()
+
+
+@act("audit.append")
+async def _append_audit(t: Tools) -> Any:
+    return [each.seq for each in await t.audit.append([record("one"), record("two")])]
+
+
+@act("audit.prune")
+async def _prune_audit(t: Tools) -> Any:
+    return (await prune_audit(t.db, before=BEFORE, by="ann", now=t.now)) is None
+
+
+# --- schedules and webhooks ----------------------------------------------------------------------------------------
+
+
+@act("schedule.begin")
+async def _begin(t: Tools) -> Any:
+    await t.db.write(triggers.begin, "sch", "every hour", NOW - 600, NOW - 600)
+
+
+@act("schedule.begin.new")
+async def _begin_new(t: Tools) -> Any:
+    await t.db.write(triggers.begin, "fresh", "every hour", NOW - 600, NOW - 600)
+
+
+@act("schedule.decide")
+async def _decide(t: Tools) -> Any:
+    known = await triggers.known_of(t.db, "sch", upto=NOW)
+    slot = triggers.NewSlot(int((NOW - 60) * 1000), "due")
+    return await t.db.write(triggers.decide, "sch", known.last if known else None, [slot], t.now)
+
+
+@act("schedule.manual")
+async def _manual(t: Tools) -> Any:
+    slot = triggers.NewSlot(int(NOW * 1000) + 1, "due", kind="manual")
+    return await t.db.write(triggers.decide_manual, "sch", slot, t.now)
+
+
+@act("schedule.settle")
+async def _settle_slot(t: Tools) -> Any:
+    return await t.db.write(triggers.settle, "sch", int((NOW - 120) * 1000), "fired", "", f"task-{t.who}", t.now)
+
+
+@act("schedule.forget-slots")
+async def _forget_slots(t: Tools) -> Any:
+    return await t.db.write(triggers.forget_slots, "sch", 1)
+
+
+@act("schedule.forget")
+async def _forget_schedule(t: Tools) -> Any:
+    await t.db.write(triggers.forget_schedule, "sch")
+
+
+@act("webhook.ensure")
+async def _ensure(t: Tools) -> Any:
+    return bool(await t.db.write(triggers.ensure_endpoint, "fresh", "default", "fresh", f"address-{t.who}", t.now))
+
+
+@act("webhook.rotate")
+async def _rotate(t: Tools) -> Any:
+    await t.db.write(triggers.rotate_endpoint, "hook", "default", "hook", f"address-{t.who}", t.now, 60.0)
+
+
+@act("webhook.take")
+async def _take_event(t: Tools) -> Any:
+    return (await t.db.write(triggers.take_event, "hook", {"event-2": 600.0, "key-2": 600.0}, NOW)).new
+
+
+@act("webhook.settle")
+async def _settle_event(t: Tools) -> Any:
+    await t.db.write(triggers.settle_event, "hook", ["event-1"], int(NOW * 1000), f"task-{t.who}")
+
+
+@act("webhook.drop")
+async def _drop_event(t: Tools) -> Any:
+    await t.db.write(triggers.settle_event, "hook", ["event-1"], int(NOW * 1000), "")
+
+
+@act("webhook.log")
+async def _log(t: Tools) -> Any:
+    told = triggers.Delivery(f"d-{t.who}", t.now, "rejected", "", "no", 401, "", "", 0, "", "{}")
+    await t.db.write(triggers.log_delivery, "hook", told, keep=1)
+
+
+@act("webhook.forget")
+async def _forget_webhook(t: Tools) -> Any:
+    await t.db.write(triggers.forget_webhook, "hook")
+
+
+@act("webhook.prune")
+async def _prune_webhooks(t: Tools) -> Any:
+    for query in ("event_forget_old", "endpoint_forget_old"):
+        await t.db.write(run, query, now=NOW + 3600)
+
+
+# --- callers -------------------------------------------------------------------------------------------------------
+
+
+@act("user.create")
+async def _create_user(t: Tools) -> Any:
+    return (await t.users.create("bob", password="hash", grants=GRANTS, now=t.now, also=_recorded)).name
+
+
+@act("user.set-up")
+async def _set_up(t: Tools) -> Any:
+    return (await t.users.set_up(t.seed.setup_token, "zoe", password="hash", grants=GRANTS, now=t.now)).name
+
+
+@act("user.setup-token")
+async def _setup_token(t: Tools) -> Any:
+    return bool(await t.users.new_setup_token(now=t.now, seconds=60))
+
+
+@act("user.password")
+async def _password(t: Tools) -> Any:
+    return await t.users.set_password("ann", f"hash-{t.who}", now=t.now, instead_of="hash")
+
+
+@act("user.rehash")
+async def _rehash(t: Tools) -> Any:
+    await t.users.rehash(t.seed.account, f"again-{t.who}")
+
+
+@act("user.disable")
+async def _disable(t: Tools) -> Any:
+    return (await t.users.disable("ann", now=t.now, also=_recorded)).disabled_at
+
+
+@act("user.enable")
+async def _enable(t: Tools) -> Any:
+    return (await t.users.enable("ann", also=_recorded)).disabled_at
+
+
+@act("user.grant")
+async def _grant(t: Tools) -> Any:
+    return (await t.users.grant("ann", {"default": (f"role-{t.who}",)}, also=_recorded)).grants
+
+
+@act("session.begin")
+async def _begin_session(t: Tools) -> Any:
+    return (await t.sessions.begin(t.seed.account, lifetime=LIFE, now=t.now))[0].name
+
+
+@act("session.vouched")
+async def _vouched(t: Tools) -> Any:
+    return (await t.sessions.begin_vouched("eve", GRANTS, lifetime=LIFE, now=t.now))[0].name
+
+
+@act("session.seen")
+async def _seen(t: Tools) -> Any:
+    await t.sessions.seen(t.seed.session, idle=7200, now=t.now)
+
+
+@act("session.end")
+async def _end_session(t: Tools) -> Any:
+    await t.sessions.end(t.seed.session)
+
+
+@act("session.prune")
+async def _prune_sessions(t: Tools) -> Any:
+    return await t.sessions.prune(now=t.now)
+
+
+@act("token.create")
+async def _create_token(t: Tools) -> Any:
+    return (await t.tokens.create("bob", namespaces=["*"], roles=["viewer"], now=t.now))[0].name
+
+
+@act("token.revoke")
+async def _revoke(t: Tools) -> Any:
+    await t.tokens.revoke("robot", now=t.now)
+
+
+@act("token.used")
+async def _used(t: Tools) -> Any:
+    await t.tokens.used(t.seed.token.id, now=t.now)
+
+
+@act("flow.begin")
+async def _begin_flow(t: Tools) -> Any:
+    await t.flows.begin(f"state-{t.who}", "browser", "/", now=t.now, seconds=600)
+
+
+@act("flow.take")
+async def _take_flow(t: Tools) -> Any:
+    return await t.flows.take("state", "browser", now=t.now)
+
+
+@act("attempt.charge")
+async def _charge(t: Tools) -> Any:
+    return await t.attempts.charge("ann", PACE, now=NOW)
+
+
+@act("attempt.refund")
+async def _refund(t: Tools) -> Any:
+    await t.attempts.refund("ann", PACE)
+
+
+@act("attempt.prune")
+async def _prune_attempts(t: Tools) -> Any:
+    return await t.attempts.prune(now=NOW + 60)
+
+
+@act("key.claim")
+async def _claim_key(t: Tools) -> Any:
+    return type(await t.keys.claim("ann", "other", "request", now=t.now)).__name__
+
+
+@act("key.claim.broken")
+async def _claim_broken(t: Tools) -> Any:
+    return type(await t.keys.claim("ann", "key", "request", now=t.now + 120)).__name__
+
+
+@act("key.hold")
+async def _hold_key(t: Tools) -> Any:
+    return await t.keys.hold(t.seed.claimed, until=t.now + 300)
+
+
+@act("key.answer")
+async def _answer_key(t: Tools) -> Any:
+    from foliot.store.access.request_keys import Kept
+
+    await t.keys.answer(t.seed.claimed, Kept(200, [], b"{}"))
+
+
+@act("key.drop")
+async def _drop_key(t: Tools) -> Any:
+    await t.keys.drop(t.seed.claimed)

@@ -1,0 +1,70 @@
+"""A seeded database, and the pairs that are played on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import combinations_with_replacement
+
+from foliot.store.postgres import PostgresDatabase
+from foliot.testing.pairs.acts import ACTS, performed
+from foliot.testing.pairs.allowances import expected
+from foliot.testing.pairs.play import PairReport, Theatre
+from foliot.testing.pairs.seed import Seed, sow
+from foliot.testing.pairs.stage import Stage
+
+
+class Company:
+    """A seeded stage and its theatre."""
+
+    def __init__(self, stage: Stage, theatre: Theatre, seed: Seed) -> None:
+        self.stage = stage
+        self.theatre = theatre
+        self._seed = seed
+
+    async def pairs(self, *only: str) -> list[tuple[str, str]]:
+        """All pairs that meet; with `only`, of acts whose names begin so."""
+        names = [name for name in ACTS if not only or name.startswith(only)]
+        found: list[tuple[str, str]] = []
+        for one, other in combinations_with_replacement(names, 2):
+            mine = await self.theatre.footprint(one, performed(one, self._seed))
+            if mine.meets(await self.theatre.footprint(other, performed(other, self._seed))):
+                found.append((one, other))
+        return found
+
+    async def explore(self, pair: tuple[str, str], *, switches: int = 2, most: int = 200) -> PairReport:
+        """See `Theatre.explore`. What is expected of this pair is taken out of the findings."""
+        acts = (performed(pair[0], self._seed), performed(pair[1], self._seed))
+        report = await self.theatre.explore(pair, acts, switches=switches, most=most)
+        report.findings = [each for each in report.findings if not expected(pair, each)]
+        return report
+
+    async def bodies(self) -> set[str]:
+        """The names of all transactions that the acts play, each alone."""
+        found: set[str] = set()
+        for name in ACTS:
+            found |= (await self.theatre.solo(performed(name, self._seed))).bodies[0]
+        return found
+
+
+@asynccontextmanager
+async def company(url: str) -> AsyncGenerator[Company]:
+    """On an empty database of which nobody else uses anything."""
+    database = await PostgresDatabase.open(url)
+    try:
+        seed = await sow(database)
+    finally:
+        await database.close()
+    stage = await Stage.set_up(url)
+    theatre = await Theatre.open(stage)
+    try:
+        yield Company(stage, theatre, seed)
+    finally:
+        await theatre.close()
+        await stage.close()
+
+
+def line(report: PairReport) -> str:
+    """One row of the table."""
+    found = ", ".join(report.kinds) or "none"
+    return f"{' × '.join(report.names):60} {report.serial:5} {report.plays:6}{'+' if report.cut_off else ' '} {found}"

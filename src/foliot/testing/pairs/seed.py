@@ -1,0 +1,268 @@
+"""The state from which every play begins: small, and with something for each transaction to get hold of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+
+from foliot.bus.local import LocalTransport
+from foliot.engine.ids import id_from
+from foliot.kernel.codec import decode, encode, type_of
+from foliot.kernel.events import Event, ModelResponded, RunClaimed, RunFailed, RunSucceeded, StepStarted
+from foliot.kernel.loop import fold
+from foliot.kernel.messages import Message, ModelResponse, Text
+from foliot.kernel.spec import digest as content_digest
+from foliot.store.access.login_attempts import Pace, SqlLoginAttempts
+from foliot.store.access.login_flows import SqlLoginFlows
+from foliot.store.access.login_sessions import Lifetime, LoginSession, SqlLoginSessions
+from foliot.store.access.request_keys import Claimed, SqlRequestKeys
+from foliot.store.access.tokens import SqlTokens, TokenInfo
+from foliot.store.access.users import Account as UserAccount
+from foliot.store.access.users import SqlUsers
+from foliot.store.audit import SqlAuditLog
+from foliot.store.base import Database, Document, Put
+from foliot.store.bounds import Limit, class_failed, set_limit
+from foliot.store.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.journal import SqlJournal
+from foliot.store.limits import Rate, SqlLimits, Wish
+from foliot.store.placement import Offer
+from foliot.store.resources import SqlResourceStore
+from foliot.store.runs import Beside, Entry, Lease, NewRun
+from foliot.store.tasks import purge as purge_tasks
+from foliot.store.transaction import Tx, run
+from foliot.store.triggers import NewSlot, begin, decide, ensure_endpoint, take_event
+from foliot.store.workers import register
+from foliot.testing.workshop.cast import Troupe
+from foliot.work.base import Command
+from foliot.work.bundle import Bundles
+from foliot.work.settling import TaskSettlement
+from foliot.work.tasks import TaskService
+
+NOW: Final = 1_700_000_000.0
+OLD: Final = NOW - 1_000_000.0
+LEASE: Final = 30.0
+ALIVE: Final = "here:1:1"
+DEAD: Final = "here:2:1"
+SPEC: Final = b'{"agent":"a","model":"simulated"}'
+ANCIENT: Final = b'{"agent":"a","model":"ancient"}'
+PACE: Final = Pace(3, 10.0)
+LIFE: Final = Lifetime(3600.0, 86400.0)
+GRANTS: Final = {"default": ("viewer",)}
+BOOKS: Final = tuple(Account("default", f"book{number}", "2026") for number in range(3))
+
+
+class NoKeys:
+    """A keyring for a store without secrets."""
+
+
+@dataclass
+class Seed:
+    """What acts need to know of the seeded state."""
+
+    leases: dict[str, Lease] = field(default_factory=dict[str, Lease])
+    account: UserAccount = field(init=False)
+    session: LoginSession = field(init=False)
+    token: TokenInfo = field(init=False)
+    claimed: Claimed = field(init=False)
+    setup_token: str = ""
+    endpoint: str = ""
+
+
+class Tools:
+    """The services of the store on one database, with a clock that stands still."""
+
+    def __init__(self, database: Database, seed: Seed, who: str = "", now: float = NOW) -> None:
+        self.db = database
+        self.seed = seed
+        self.who = who
+        self.now = now
+        self.journal = SqlJournal(database, clock=self.clock)
+        self.bundles = Bundles(self.journal)
+        self.transport = LocalTransport(clock=self.clock)
+        self.tasks = TaskService(
+            database, self.bundles, Troupe(), self.transport, clock=self.clock, new_id=self._new_id
+        )
+        self.ledger = SqlBudgetLedger(database)
+        self.limits = SqlLimits(database)
+        self.audit = SqlAuditLog(database)
+        self.store = SqlResourceStore(database, _no_keyring, now=self.clock)
+        self.users = SqlUsers(database)
+        self.tokens = SqlTokens(database)
+        self.sessions = SqlLoginSessions(database)
+        self.flows = SqlLoginFlows(database)
+        self.attempts = SqlLoginAttempts(database)
+        self.keys = SqlRequestKeys(database)
+        self._made = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def _new_id(self, now: float) -> str:
+        self._made += 1
+        chance = int.from_bytes(blake2b(f"{self.who}{self._made}".encode(), digest_size=6).digest(), "big")
+        return id_from(now, chance)
+
+    def command(self, name: str, **more: Any) -> Command:
+        return Command(target_kind="system", target="pipeline", name=name, message=f"do {name}", **more)
+
+    async def claim(self, run_id: str, worker: str = ALIVE, until: float | None = None) -> Lease:
+        return await self.journal.claim(
+            run_id, worker=worker, now=self.now, until=self.now + LEASE if until is None else until
+        )
+
+    async def run_of(self, task: str) -> str:
+        """The newest run of a task."""
+        return (await self.db.read("task_runs", namespace="default", name=task))[-1]["run_id"]
+
+    async def ending(self, lease: Lease, last: Event) -> tuple[list[Entry], Beside | None]:
+        """The last entries of a run, and what its task hears of it."""
+        found = (await self.db.read("task_of_run", run_id=lease.run_id))[0]
+        ref = await self.tasks.ref(found["namespace"], found["name"])
+        settlement = TaskSettlement(ref, found["message"], self.transport, clock=self.clock)
+        told = await self.journal.read(lease.run_id)
+        spec = ref.pinned.specs[(await self.journal.get(lease.run_id)).agent][2]
+        facts = [(each.at, decode(each.data)) for each in told]
+        said: list[Event] = [RunClaimed(1, lease.worker, lease.epoch), StepStarted(1)]
+        if isinstance(last, RunSucceeded):
+            said.append(ModelResponded(1, ModelResponse(Message("assistant", (Text(last.output),)))))
+        said.append(last)
+        state = fold(spec, lease.run_id, [*facts, *((self.now, each) for each in said)])
+        entries = [Entry(seq, self.now, type_of(each), encode(each)) for seq, each in enumerate(said, len(told) + 1)]
+        return entries, settlement.settle(state)
+
+    async def end(self, lease: Lease, last: Event) -> None:
+        """End a run of a task."""
+        entries, also = await self.ending(lease, last)
+        phase = "succeeded" if isinstance(last, RunSucceeded) else "failed"
+        await self.journal.append(lease, entries, phase=phase, summary={}, also=also)
+
+
+def _no_keyring() -> Any:
+    return NoKeys()
+
+
+def new_run(name: str, at: float, *, content: bytes = SPEC) -> NewRun:
+    named = content_digest(content)
+    return NewRun(id=name, namespace="default", agent="a", spec=named, created_at=at, content={named: content})
+
+
+def entry(seq: int, at: float = NOW, *, size: int = 10) -> Entry:
+    """An event that nobody will decode."""
+    return Entry(seq, at, "note", b'{"type":"note","text":"' + b"x" * size + b'"}')
+
+
+def offer(name: str, identity: str) -> Offer:
+    return Offer(name, identity, capacity=4)
+
+
+def document(kind: str, name: str, **spec: Any) -> Document:
+    return {"apiVersion": "foliot.dev/v1", "kind": kind, "metadata": {"name": name, "labels": {"a": "b"}}, "spec": spec}
+
+
+def record(outcome: str, at: float = NOW) -> dict[str, Any]:
+    """An audit entry of nobody in particular."""
+    nobody = dict.fromkeys(("namespace", "agent", "tool", "run_id", "call_id"), "")
+    return {**nobody, "at": at, "moment": "act", "outcome": outcome}
+
+
+def ceilings(*numbers: int) -> list[Ceiling]:
+    return [Ceiling(BOOKS[number], micros=100) for number in numbers]
+
+
+async def sow(database: Database) -> Seed:
+    """Fill an empty store, by the ways in which the product itself fills one."""
+    seed = Seed()
+    old = Tools(database, seed, "old", OLD)
+    new = Tools(database, seed, "new", NOW)
+    await _runs(old, new)
+    await _tasks(old, new)
+    await _accounts(new)
+    await _rest(old, new)
+    return seed
+
+
+async def _runs(old: Tools, new: Tools) -> None:
+    leases = new.seed.leases
+    created = await old.journal.create(
+        new_run("gone", OLD, content=ANCIENT), [entry(1, OLD)], worker=DEAD, lease_until=OLD
+    )
+    assert created is not None, "it was claimed from birth"
+    await old.journal.append(created, [entry(2, OLD)], phase="succeeded", summary={})
+    for name in ("busy", "asleep"):
+        made = await new.journal.create(new_run(name, NOW), [entry(1)], worker=ALIVE, lease_until=NOW + LEASE)
+        assert made is not None, "it was claimed from birth"
+        leases[name] = made
+    await new.journal.append(leases["asleep"], [entry(2)], phase="waiting", summary={"until": None})
+    await new.journal.create(new_run("idle", NOW), [entry(1)])
+
+
+async def _tasks(old: Tools, new: Tools) -> None:
+    leases = new.seed.leases
+    await old.tasks.accept(old.command("ancient"))
+    await old.end(await old.claim(await old.run_of("ancient")), RunSucceeded("done"))
+    await old.end(await old.claim(await old.run_of("ancient")), RunFailed("broken", "broken", "it broke"))
+    for name in ("fresh", "held", "parked", "lapsed", "lettered", "timed"):
+        more = {"timeout": 1.0} if name == "timed" else {}
+        service = Tools(new.db, new.seed, name, NOW - 100) if name == "timed" else new
+        await service.tasks.accept(new.command(name, **more))
+    await new.tasks.accept(new.command("child", parent="held"))
+    leases["held"] = await new.claim(await new.run_of("held"))
+    parked = await new.claim(await new.run_of("parked"))
+    await new.journal.append(parked, [entry(2)], phase="waiting", summary={"until": None})
+    leases["parked"] = parked
+    leases["lapsed"] = await new.claim(await new.run_of("lapsed"), DEAD, NOW - 1)
+    await new.end(await new.claim(await new.run_of("lettered")), RunFailed("broken", "broken", "it broke"))
+
+
+async def _accounts(new: Tools) -> None:
+    held = Amount(10, 10)
+    await new.ledger.reserve(Act("busy", "step/1"), ceilings(0, 1), held, holder=ALIVE, now=NOW, until=NOW + 60)
+    await new.ledger.reserve(Act("busy", "step/2"), ceilings(1, 2), held, holder=ALIVE, now=NOW, until=NOW + 60)
+    await new.ledger.reserve(Act("dead", "step/1"), ceilings(0, 2), held, holder=DEAD, now=NOW, until=NOW - 1)
+    await new.ledger.reserve(Act("done", "step/1"), ceilings(1), held, holder=DEAD, now=NOW, until=NOW + 60)
+    await new.ledger.settle(Act("done", "step/1"), Amount(7, 7), now=NOW)
+    wish = Wish("default/saw", ALIVE, Rate(1.0, 5), tokens=2, most=2, number=1)
+    await new.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
+    await new.limits.failed("default/lathe", most=2, now=NOW)
+    await new.limits.failed("default/drill", most=1, now=NOW - 100)
+
+
+async def _rest(old: Tools, new: Tools) -> None:
+    seed, db = new.seed, new.db
+    for each in (old, new):
+        await each.audit.append([record("seeded", each.now), record("seeded", each.now)])
+    await new.store.write([Put(document("Agent", "one", model="m")), Put(document("Agent", "two", model="m"))])
+    await register(db, offer("w1", ALIVE), now=NOW, is_gone=_is_gone)
+    await db.write(_dead_worker, NOW)
+    await set_limit(db, Limit("namespace", "default", 10))
+    await db.write(class_failed, "class", NOW)
+    await db.write(begin, "sch", "every minute", NOW - 600, NOW - 600)
+    await db.write(decide, "sch", None, [NewSlot(int((NOW - 60 * n) * 1000), "due") for n in (3, 2)], NOW)
+    seed.endpoint = await db.write(ensure_endpoint, "hook", "default", "hook", "address-1", NOW)
+    await db.write(take_event, "hook", {"event-1": 600.0}, NOW)
+    seed.setup_token = await new.users.new_setup_token(now=NOW, seconds=600)
+    await new.users.create("ann", password="hash", grants=GRANTS, now=NOW)
+    account = await new.users.find("ann")
+    assert account is not None, "it was just made"
+    seed.account = account
+    seed.session, _ = await new.sessions.begin(account, lifetime=LIFE, now=NOW)
+    await old.sessions.begin_vouched("eve", GRANTS, lifetime=LIFE, now=OLD)
+    seed.token, _ = await new.tokens.create("robot", namespaces=["*"], roles=["viewer"], now=NOW)
+    await new.flows.begin("state", "browser", "/", now=NOW, seconds=600)
+    await new.attempts.charge("ann", PACE, now=NOW)
+    claimed = await new.keys.claim("ann", "key", "request", now=NOW)
+    assert isinstance(claimed, Claimed), "nobody else is there"
+    seed.claimed = claimed
+    await db.write(purge_tasks, 0.0, 1)
+
+
+def _is_gone(identity: str | None) -> bool:
+    return identity == DEAD
+
+
+def _dead_worker(now: float) -> Tx[None]:
+    """A worker that has died: nobody registers one of those."""
+    yield from run(
+        "worker_put", name="w2", identity=DEAD, region="", gpu=0, models="[]", labels="{}", capacity=1, now=now
+    )

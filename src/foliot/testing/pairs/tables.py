@@ -1,0 +1,62 @@
+"""The tables that a query reads and writes, found in its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import NamedTuple
+
+from foliot.store.queries import load
+from foliot.store.schema import migrations
+
+_MADE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?([a-z_]+)")
+_WRITTEN = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+([a-z_]+)\b")
+_READ = re.compile(r"(?:\b(?:FROM|JOIN)|,)\s+([a-z_]+)\b(?=\s+AS\b|\s|$|\)|;)")
+_LOCKED = re.compile(r"/\*(?:for_update|for_share|skip_locked)\*/")
+
+
+class Footprint(NamedTuple):
+    """`written` are also the tables whose rows are locked by a read."""
+
+    read: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+
+    @property
+    def tables(self) -> frozenset[str]:
+        return self.read | self.written
+
+    def meets(self, other: Footprint) -> bool:
+        """Whether one of the two writes what the other reads or writes."""
+        return bool(self.written & other.tables) or bool(other.written & self.tables)
+
+
+@cache
+def all_tables() -> frozenset[str]:
+    """Every table of the schema."""
+    made = {name for step in migrations("postgres") for name in _MADE.findall(step.script)}
+    return frozenset(made)
+
+
+@cache
+def footprint(query: str) -> Footprint:
+    """What the query of this name touches."""
+    return footprint_of(load()[query])
+
+
+def footprint_of(text: str) -> Footprint:
+    """What a query touches, by its text as it stands in queries/*.sql."""
+    written = frozenset(_WRITTEN.findall(text)) & all_tables()
+    read = frozenset(_READ.findall(text)) & all_tables()
+    if _LOCKED.search(text):
+        written |= read
+    return Footprint(read, written)
+
+
+def together(queries: Iterable[str]) -> Footprint:
+    """What several queries touch."""
+    found = [footprint(query) for query in queries]
+    return Footprint(
+        frozenset(table for each in found for table in each.read),
+        frozenset(table for each in found for table in each.written),
+    )
