@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from foliot.errors import InvalidInput, NotFound
 from foliot.store.base import Database
-from foliot.store.transaction import Tx, one, run
+from foliot.store.transaction import Row, Tx, one, run
 
 THRESHOLD = 5
 COOL_DOWN = 60.0
@@ -133,10 +133,7 @@ def room_left(scope: str, namespace: str, name: str, max_running: int | None) ->
 
     `max_running` None: what the limit's row says; a limit that was cleared meanwhile allows any number.
     """
-    full = namespace if scope == "namespace" else f"{namespace}/{name}"
-    if max_running is not None:
-        yield from run("limit_ensure", scope=scope, name=full)
-    row = yield from one("limit_lock", scope=scope, name=full)
+    row = yield from hold_limit(scope, namespace, name, max_running)
     if max_running is None:
         if row is None:
             return UNBOUNDED
@@ -148,6 +145,14 @@ def room_left(scope: str, namespace: str, name: str, max_running: int | None) ->
     running = yield from one(f"limit_running_{counted}", **names)
     assert running is not None, "a count always has a row"
     return max(0, max_running - int(running["running"]))
+
+
+def hold_limit(scope: str, namespace: str, name: str, max_running: int | None) -> Tx[Row | None]:
+    """The row of a limit, locked; it is made where the maximum came with the run."""
+    full = namespace if scope == "namespace" else f"{namespace}/{name}"
+    if max_running is not None:
+        yield from run("limit_ensure", scope=scope, name=full)
+    return (yield from one("limit_lock", scope=scope, name=full))
 
 
 def may_probe(key: str, now: float) -> Tx[bool | None]:

@@ -26,10 +26,10 @@ from msgspec import Struct
 
 from foliot.store import queue
 from foliot.store.base import Database
-from foliot.store.bounds import COOL_DOWN, may_probe, probing, room_left
+from foliot.store.bounds import COOL_DOWN, hold_limit, may_probe, probing, room_left
 from foliot.store.placement import Offer, fits
 from foliot.store.runs import TERMINAL, Lease
-from foliot.store.transaction import Row, Tx, many, rows
+from foliot.store.transaction import Row, Tx, many, one, rows
 
 LOOKED_AT = 128
 EACH = 8
@@ -172,6 +172,8 @@ def take(
     `lapsed` are lines with leases that have ended, whoever may take what was held: they are set right first.
     """
     recovered: set[str] = set()
+    if lapsed:
+        yield from _hold_bounds(lines, bounds)
     for line in lapsed:
         recovered.update((yield from _recover(line, now)))
     gate = yield from _open_gate(lines, bounds, now)
@@ -277,6 +279,15 @@ class Gate:
         if line.class_key in self._classes:
             self._classes[line.class_key] = False
             yield from probing(line.class_key, taken[0]["run"])
+
+
+def _hold_bounds(lines: Sequence[Line], bounds: Bounds) -> Tx[None]:
+    """Lock what limits these lines ahead of the runs that are set right: whoever ends a run does so too."""
+    wanted = {limit[:3]: limit[3] for line in lines for limit in bounds.of(line)}
+    for scope, namespace, name in sorted(wanted):
+        yield from hold_limit(scope, namespace, name, wanted[scope, namespace, name])
+    for class_key in sorted({line.class_key for line in lines} & bounds.opened.keys()):
+        yield from one("class_lock", key=class_key)
 
 
 def _open_gate(lines: Sequence[Line], bounds: Bounds, now: float) -> Tx[Gate]:

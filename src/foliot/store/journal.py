@@ -17,6 +17,7 @@ from foliot.store.runs import (
     Beside,
     Entry,
     Held,
+    InTurn,
     JournalConflict,
     Lease,
     LeaseLost,
@@ -204,12 +205,12 @@ def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None)
 
 def _renew(leases: Sequence[Lease], until: float) -> Tx[set[str]]:
     lost: set[str] = set()
-    for lease in leases:
+    for lease in sorted(leases, key=lambda lease: lease.key):
         if not (yield from run("run_renew", key=lease.key, epoch=lease.epoch, until=until)):
             lost.add(lease.run_id)
     kept = [lease.key for lease in leases if lease.queued and lease.run_id not in lost]
     if kept:
-        yield from queue.prolong(kept, until)
+        yield from queue.prolong(sorted(kept), until)
     return lost
 
 
@@ -221,6 +222,8 @@ def _append(
     taken: Sequence[str],
     also: Beside | None = None,
 ) -> Tx[None]:
+    if isinstance(also, InTurn):
+        yield from also.locks()
     yield from _pass_fence(lease, entries, phase, summary)
     yield from _add_events(lease.key, entries)
     if taken:
@@ -243,6 +246,8 @@ def _let_go(
     also: Beside | None,
 ) -> Tx[None]:
     """An append after which a run of a task is held by nobody: the queue and the task hear of it in the same breath."""
+    if isinstance(also, InTurn):
+        yield from also.locks()
     yield from _append(lease, entries, phase, summary, taken)
     if phase in TERMINAL:
         yield from queue.remove(lease.key)
@@ -321,16 +326,23 @@ def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
 
 
 def _signal(signal: Signal, also: Beside | None) -> Tx[None]:
-    there = yield from one("run_get", id=signal.run_id)
-    if there is None:
+    """Leave a signal. A run that is being let go right now is waited for: either it sees the signal, or it is woken."""
+    found = yield from lock_runs([signal.run_id])
+    if not found:
         raise NotFound(f"there is no run {signal.run_id!r}", hint="`foliot runs` lists them")
-    if there["phase"] in TERMINAL:
-        raise Conflict(f"run {signal.run_id} has ended ({there['phase']})")
+    phase = found[0]["phase"]
+    if phase in TERMINAL:
+        raise Conflict(f"run {signal.run_id} has ended ({phase})")
     new = yield from run("signal_add", **msgspec.structs.asdict(signal))
+    if phase in ("waiting", "pending"):
+        yield from queue.wake(signal.run_id, signal.at)
     if also is not None and new:
         yield from also()
-    if there["phase"] in ("waiting", "pending"):
-        yield from queue.wake(signal.run_id, signal.at)
+
+
+def lock_runs(run_ids: Sequence[str]) -> Tx[list[Row]]:
+    """These runs as they are, in the order of their keys; nobody else moves them on before this transaction ends."""
+    return (yield from rows("run_lock", ids=msgspec.json.encode(list(run_ids)).decode()))
 
 
 def _put_blobs(blobs: list[dict[str, Any]]) -> Tx[None]:

@@ -12,11 +12,14 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from foliot.store.base import Database
 from foliot.store.transaction import Tx, many, run
 
 MOST_URGENT = 999
 # So many characters of a line say how urgent it is, and so many also of which namespace.
 URGENCY, SPACE = 3, 11
+# What waits unheard is woken so many at a time.
+WOKEN_AT_ONCE = 100
 
 
 class QueueItem(Struct, frozen=True):
@@ -98,6 +101,14 @@ def remove(key: int) -> Tx[None]:
 def wake(run_id: str, now: float) -> Tx[bool]:
     """Somebody signalled: a run that nobody holds is due now. False when there was nothing to wake."""
     return bool((yield from run("queue_wake", run_id=run_id, now=now)))
+
+
+async def wake_unheard(db: Database, now: float) -> int:
+    """Make due whatever waits although it was told something; how many runs. Nothing should wait so."""
+    found = await db.read("queue_unheard", now=now, count=WOKEN_AT_ONCE)
+    for row in found:
+        await db.write(wake, row["run_id"], now)
+    return len(found)
 
 
 def prolong(keys: Sequence[int], until: float) -> Tx[None]:

@@ -28,6 +28,22 @@ USER_LABEL = "foliot.dev/user"
 BY_LABEL = "foliot.dev/by"
 # What commits together with an append: a transaction body that is run inside the append's own.
 Beside: TypeAlias = Callable[[], Tx[None]]
+
+
+class InTurn(Struct, frozen=True):
+    """A `Beside` that also needs rows which are locked ahead of the run (see the order in transaction.py).
+
+    `locks` is run before the statements of the append, and `then` behind them.
+    """
+
+    locks: Beside
+    then: Beside | None = None
+
+    def __call__(self) -> Tx[None]:
+        if self.then is not None:
+            yield from self.then()
+
+
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 
 

@@ -89,7 +89,15 @@ def add_task(task: NewTask, facts: Sequence[tuple[str, bytes]]) -> Tx[int | None
 
 def lock(key: int) -> Tx[Row]:
     """The task as it is, and nobody else changes it before this transaction ends. Raises `Conflict` when it is gone."""
-    row = yield from one("task_lock", key=key)
+    return present((yield from turn(key)))
+
+
+def turn(key: int) -> Tx[Row | None]:
+    """As `lock`; None when the task is gone."""
+    return (yield from one("task_lock", key=key))
+
+
+def present(row: Row | None) -> Row:
     if row is None:
         raise Conflict("the task has been deleted")
     return row

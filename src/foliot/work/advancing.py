@@ -34,10 +34,10 @@ from foliot.kernel.task_events import (
 )
 from foliot.kernel.traces import under_message
 from foliot.store import queue, tasks
-from foliot.store.journal import create_run
+from foliot.store.journal import create_run, lock_runs
 from foliot.store.queue import QueueItem
-from foliot.store.runs import TASK_LABEL, Entry, NewRun, identity_labels
-from foliot.store.transaction import Row, Tx, many, one, run
+from foliot.store.runs import TASK_LABEL, TERMINAL, Entry, NewRun, identity_labels
+from foliot.store.transaction import Row, Tx, many, one, rows
 from foliot.work.base import Command
 from foliot.work.bundle import Pinned
 from foliot.work.execution_class import execution_class_key
@@ -94,8 +94,8 @@ def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float, started: f
         ),
         now,
     )
-    for message_id in moves.stop:
-        yield from _stop(task, message_id, moves, row["revision"], now)
+    if moves.stop:
+        yield from _stop(task, moves, row["revision"], now)
     return (yield from begin_runs(task, moves.activate, now))
 
 
@@ -170,16 +170,28 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
     return tickets
 
 
-def _stop(task: TaskRef, message_id: str, moves: Moves, revision: int, now: float) -> Tx[None]:
-    """Ask the run of a message to end; whoever holds it, or takes it next, does."""
-    found = yield from one("task_run_find", task=task.key, message=message_id)
-    if found is None:
-        return
+def lock_live_runs(task: TaskRef) -> Tx[None]:
+    """Every run of a locked task that has not ended, ahead of the one that ends: each may have to be stopped."""
+    live = yield from rows("queue_of_task", task=task.key)
+    yield from lock_runs([row["run_id"] for row in live])
+
+
+def _stop(task: TaskRef, moves: Moves, revision: int, now: float) -> Tx[None]:
+    """Ask the runs of messages to end; whoever holds one, or takes it next, does.
+
+    One that is being let go meanwhile is waited for, so that it either sees the signal or is woken.
+    """
     asked = next((fact for fact in moves.facts if isinstance(fact, TaskCancelRequested)), None)
     why = CancelRequested(asked.by, asked.reason) if asked else CancelRequested("task", "the task has failed")
-    told = signal(found["run_id"], why, now, signal_id=f"{found['run_id']}/stop/{revision}")
-    yield from run("signal_add", **msgspec.structs.asdict(told))
-    yield from queue.wake(found["run_id"], now)
+    run_ids: list[str] = []
+    for message_id in moves.stop:
+        if (found := (yield from one("task_run_find", task=task.key, message=message_id))) is not None:
+            run_ids.append(found["run_id"])
+    live = [row["id"] for row in (yield from lock_runs(run_ids)) if row["phase"] not in TERMINAL]
+    told = [signal(run_id, why, now, signal_id=f"{run_id}/stop/{revision}") for run_id in live]
+    yield from many("signal_add", [msgspec.structs.asdict(each) for each in told])
+    for run_id in live:
+        yield from queue.wake(run_id, now)
 
 
 def run_id_for(uid: str, message_id: str, now: float) -> str:

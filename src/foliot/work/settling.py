@@ -11,16 +11,23 @@ from foliot.kernel.plan import Retry
 from foliot.kernel.retry import FINAL_CODES, delay, is_retryable
 from foliot.kernel.state import State
 from foliot.kernel.task_events import MessageEnded
+from foliot.store import tasks
 from foliot.store.bounds import class_failed, class_succeeded
-from foliot.store.runs import Beside
-from foliot.store.transaction import Tx
-from foliot.work.advancing import TaskRef, tell
+from foliot.store.runs import Beside, InTurn
+from foliot.store.transaction import Row, Tx
+from foliot.work.advancing import TaskRef, lock_live_runs, tell_locked
 from foliot.work.routes import held_edges, route_labels
 
 
 def is_class_failure(fact: MessageEnded) -> bool:
     """Whether a failure says something about where and how the run was done, and not only about this one request."""
     return fact.code not in FINAL_CODES
+
+
+class _Turn:
+    """The row of a task, from where it was locked to where it is changed. A body that is run again locks it again."""
+
+    task: Row | None = None
 
 
 class TaskSettlement:
@@ -47,20 +54,30 @@ class TaskSettlement:
         """Tell the task of a run that has ended, and its execution class of how it went. A wait is news to neither."""
         now = self._clock()
         if state.ended is None:
-            return partial(self._failed, state.spec.agent, now) if state.retried is not None else None
+            return InTurn(partial(self._failed, state.spec.agent, now)) if state.retried is not None else None
         fact = self._fact(state, state.ended)
-        return partial(self._tell, fact, state.spec.agent, now, state.started_at)
+        turn = _Turn()
+        return InTurn(
+            partial(self._lock, turn, fact, state.spec.agent, now),
+            partial(self._tell, turn, fact, now, state.started_at),
+        )
 
     def _failed(self, agent: str, now: float) -> Tx[None]:
         task = self._task
         yield from class_failed(task.class_key(agent), now, namespace=task.namespace, agent=agent, lane=task.lane)
 
-    def _tell(self, fact: MessageEnded, agent: str, now: float, started: float | None) -> Tx[None]:
+    def _lock(self, turn: _Turn, fact: MessageEnded, agent: str, now: float) -> Tx[None]:
+        """Whatever comes ahead of the run: its class, its task, and the other runs of a task that is about to fail."""
         if fact.outcome == "succeeded":
             yield from class_succeeded(self._task.class_key(agent))
         elif fact.outcome == "failed" and is_class_failure(fact):
             yield from self._failed(agent, now)
-        self._tickets = yield from tell(self._task, fact, now, started)
+        turn.task = yield from tasks.turn(self._task.key)
+        if fact.outcome != "succeeded":
+            yield from lock_live_runs(self._task)
+
+    def _tell(self, turn: _Turn, fact: MessageEnded, now: float, started: float | None) -> Tx[None]:
+        self._tickets = yield from tell_locked(self._task, tasks.present(turn.task), fact, now, started)
 
     async def settled(self) -> None:
         """Tell workers of the runs that this one's end made due."""

@@ -24,6 +24,7 @@ from foliot.kernel.task_codec import decode_fact, encode_fact, fact_type
 from foliot.kernel.task_events import TaskAccepted, TaskCancelRequested, TaskEvent, TaskRequeued, TimerWentOff
 from foliot.kernel.traces import new_trace, read_context
 from foliot.resources.references import Origin
+from foliot.store import queue
 from foliot.store import tasks as rows
 from foliot.store.base import Database
 from foliot.store.tasks import ENDED, NewTask
@@ -278,7 +279,9 @@ class TaskService(TaskList):
     # --- timers --------------------------------------------------------------------------------------------------
 
     async def timers(self, now: float) -> float | None:
-        """Deal with tasks whose time has come; when to look again, if there are more timers."""
+        """Deal with tasks whose time has come, and runs that nobody woke; when to look again, if there are more."""
+        if unheard := await queue.wake_unheard(self._db, now):
+            log.warning("%d runs waited although they had been told something, and go on now", unheard)
         for row in await self._db.read("task_timers", now=now, count=TIMERS_AT_ONCE):
             found = await self._db.read("task_by_key", key=row["key"])
             if found:

@@ -5,7 +5,7 @@ performer do each run as a task of its own. What it does not do: decide who gets
 (the performer), renew leases (the engine's keeper does, for everything that the process drives).
 
 What it costs the database when there is nothing to do: a look every 5 s (one query), a look for timers of tasks every
-5 s (two), a heartbeat and a look for dead neighbours every 10 s (one each): 0.8 queries a second.
+5 s (three), a heartbeat and a look for dead neighbours every 10 s (one each): one query a second.
 """
 
 from __future__ import annotations

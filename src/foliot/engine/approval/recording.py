@@ -16,7 +16,7 @@ from foliot.errors import InvalidInput, Unavailable
 from foliot.kernel.state import Call, State
 from foliot.store.audit import AuditRecord, append_records
 from foliot.store.base import Document, Written
-from foliot.store.runs import Beside
+from foliot.store.runs import Beside, InTurn
 from foliot.store.transaction import Tx
 
 SYSTEM: Final = "system"
@@ -56,13 +56,18 @@ class DecisionRecord:
 
     def beside(self, document: Document) -> Beside | None:
         """For a decision that is stored as something else than this document. None when there is nothing to write."""
-        return None if self._trail is None and self._also is None else partial(self._append, document)
+        if self._trail is None and self._also is None:
+            return None
+        append = partial(self._append, document)
+        return InTurn(self._also.locks, append) if isinstance(self._also, InTurn) else append
 
     def tell(self) -> None:
         if self._kept and self._trail is not None:
             self._trail.appended(self._kept)
 
     def _append(self, document: Document) -> Tx[None]:
+        if self._also is not None:
+            yield from self._also()
         if self._trail is not None:
             entry = decision_entry(document, self._outcome, self._by, self._at, self._actor)
             try:
@@ -72,8 +77,6 @@ class DecisionRecord:
                 raise Unavailable(
                     f"it cannot be recorded, and was not done: {error.message}", hint=error.hint
                 ) from None
-        if self._also is not None:
-            yield from self._also()
 
 
 def call_document(state: State, call: Call, name: str, **status: str) -> Document:

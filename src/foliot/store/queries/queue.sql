@@ -18,6 +18,16 @@ DELETE FROM queue WHERE run = :run;
 -- name: queue_wake
 UPDATE queue SET due_at = :now WHERE run_id = :run_id AND held = 0 AND (due_at IS NULL OR due_at > :now);
 
+-- name: queue_unheard
+-- Runs that wait although somebody told them something.
+SELECT DISTINCT q.run_id AS run_id
+  FROM signal AS s JOIN queue AS q ON q.run_id = s.run_id
+ WHERE q.held = 0 AND (q.due_at IS NULL OR q.due_at > :now)
+ ORDER BY q.run_id LIMIT :count;
+
+-- name: queue_of_task
+SELECT run_id FROM queue WHERE task = :task;
+
 -- name: queue_prolong
 UPDATE queue SET due_at = :until WHERE run = :run AND held = 1 AND due_at < :until;
 

@@ -41,6 +41,13 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
        parent, parent_seq, labels, summary
   FROM run WHERE id = :id;
 
+-- name: run_lock
+-- Whoever looks at the phase of a run, or at what it was told, and acts on it, comes one after another: in the order of
+-- keys, for runs given as a JSON array of ids.
+SELECT r.key AS key, r.id AS id, r.phase AS phase
+  FROM json_each(:ids) AS wanted JOIN run AS r ON r.id = wanted.value
+ ORDER BY r.key /*for_update*/;
+
 -- name: run_fence
 SELECT epoch, last_seq, updated_at FROM run WHERE key = :key;
 

@@ -1,0 +1,147 @@
+"""Two transactions at once on PostgreSQL, statement by statement: what each may and may not do behind the other's back.
+
+The bodies are the store's own. `Stepper` drives one on a connection of its own as far as the test says, so the order of
+statements is the test's and not the scheduler's; "waits" is what the server itself says of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from foliot.store import journal as journals
+from foliot.store import queue
+from foliot.store.journal import SqlJournal
+from foliot.store.postgres import PostgresDatabase, _execute
+from foliot.store.queue import QueueItem, enqueue
+from foliot.store.runs import Entry, Lease, NewRun, Signal, SignalsPending
+from foliot.store.transaction import Tx
+
+NOW = 1000.0
+
+
+class Stepper:
+    """One body on one connection. `upto` runs it until it is about to do a statement; `end` to its end and commits."""
+
+    def __init__(self, connection: asyncpg.Connection, watch: asyncpg.Connection) -> None:
+        self._connection = connection
+        self._watch = watch
+        self._next: Any = None
+        self.ended: list[Any] = []
+
+    async def begin(self, body: Callable[..., Tx[Any]], *args: Any, **kwargs: Any) -> None:
+        await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        self._body = body(*args, **kwargs)
+        self._advance(lambda: next(self._body))
+
+    def _advance(self, step: Callable[[], Any]) -> None:
+        try:
+            self._next = step()
+        except StopIteration as end:
+            self._next = None
+            self.ended.append(end.value)
+
+    async def upto(self, name: str | None) -> None:
+        """Do statements until the next one is `name`; with None all of them."""
+        while self._next is not None and self._next.name != name:
+            result = await _execute(self._connection, self._next)
+            self._advance(lambda result=result: self._body.send(result))
+        assert name is None or self._next is not None, f"the body has no statement {name}"
+
+    async def end(self) -> Any:
+        try:
+            await self.upto(None)
+        except BaseException:
+            await self._connection.execute("ROLLBACK")
+            raise
+        await self._connection.execute("COMMIT")
+        return self.ended[0]
+
+    async def waits(self) -> None:
+        """Return when the server has the connection waiting for a lock."""
+        pid = self._connection.get_server_pid()
+        async with asyncio.timeout(30):
+            while not await self._watch.fetchval("SELECT cardinality(pg_blocking_pids($1)) > 0", pid):
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[PostgresDatabase]:
+    opened = await PostgresDatabase.open(postgres_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def steppers(database: PostgresDatabase, postgres_url: str) -> AsyncIterator[tuple[Stepper, Stepper]]:
+    first, second, watch = [await asyncpg.connect(postgres_url) for _ in range(3)]
+    yield Stepper(first, watch), Stepper(second, watch)
+    for connection in (first, second, watch):
+        connection.terminate()
+
+
+async def held(database: PostgresDatabase, run_id: str, *, queued: bool = True) -> Lease:
+    """A run of a task that somebody holds."""
+    new = NewRun(run_id, "default", "writer", "sha256:0", NOW, content={"sha256:0": b"spec"})
+    lease = await SqlJournal(database).create(new, [Entry(1, NOW, "run.created", b"{}")], worker="w", lease_until=2e9)
+    assert lease is not None
+    if not queued:
+        return lease
+    item = QueueItem(lease.key, run_id, 1, "default", "writer", "", "", 0, NOW)
+    await database.write(enqueue, [item])
+    await database.write(queue.hold, lease.key, 2e9)
+    return Lease(run_id, lease.key, lease.epoch, lease.worker, lease.until, queued=True)
+
+
+def parked(lease: Lease) -> tuple[Any, ...]:
+    return journals._let_go, lease, [Entry(2, NOW, "run.waits", b"{}")], "waiting", None, (), None, None
+
+
+def told(run_id: str) -> tuple[Any, ...]:
+    return journals._signal, Signal("s", run_id, NOW, "cancel.requested", b"{}"), None
+
+
+async def due_at(database: PostgresDatabase, run_id: str) -> list[str]:
+    return [row["run_id"] for row in await database.read("queue_due", run_ids=f'["{run_id}"]', now=NOW)]
+
+
+async def test_a_run_that_parks_first_is_woken_by_the_signal(
+    database: PostgresDatabase, steppers: tuple[Stepper, Stepper]
+) -> None:
+    parking, telling = steppers
+    await parking.begin(*parked(await held(database, "r")))
+    await parking.upto("queue_let_go")  # it has looked for signals, and found none
+    await telling.begin(*told("r"))
+    signalled = asyncio.create_task(telling.end())
+    await telling.waits()
+    await parking.end()
+    await signalled
+    assert await due_at(database, "r") == ["r"]
+
+
+async def test_a_run_does_not_park_beside_a_signal_that_was_first(
+    database: PostgresDatabase, steppers: tuple[Stepper, Stepper]
+) -> None:
+    parking, telling = steppers
+    await telling.begin(*told("r"))
+    lease = await held(database, "r")
+    await telling.upto("signal_add")
+    await parking.begin(*parked(lease))
+    let_go = asyncio.create_task(parking.end())
+    await parking.waits()
+    await telling.end()
+    with pytest.raises(SignalsPending):
+        await let_go
+
+
+async def test_whatever_waits_unheard_is_made_due(database: PostgresDatabase) -> None:
+    lease = await held(database, "r")
+    await database.write(queue.let_go, lease.key, None)
+    await database.write(journals.run, "signal_add", id="s", run_id="r", at=NOW, type="x", data=b"{}")
+    assert await queue.wake_unheard(database, NOW) == 1
+    assert await due_at(database, "r") == ["r"]
+    assert await queue.wake_unheard(database, NOW) == 0
