@@ -8,12 +8,16 @@ import pytest
 
 from foliot.engine.keeper import Keeper
 from foliot.errors import Unavailable
-from foliot.store.runs import Lease, Signal
+from foliot.store.runs import Lease, LeaseLost, Signal
+from foliot.tools.function import tool
+from tests.engine.kit import Engine, calls, in_turn, says
 
 
 class FakeDriver:
-    def __init__(self, run_id: str) -> None:
-        self.lease = Lease(run_id, 1, 1, "w1", 30.0)
+    def __init__(self, run_id: str, epoch: int = 1) -> None:
+        self.lease = Lease(run_id, 1, epoch, "w1", 30.0)
+        self.why = ""
+        self.calls: list[asyncio.Task[None]] = []
         self.until = 30.0
         self.lost = asyncio.Event()
         self.heard = asyncio.Event()
@@ -21,8 +25,12 @@ class FakeDriver:
     def renewed(self, until: float, ends: float) -> None:
         self.until = until
 
-    def lose(self) -> None:
+    def lose(self, why: str = "") -> None:
+        self.why = why
         self.lost.set()
+
+    def under_way(self) -> list[asyncio.Task[None]]:
+        return [task for task in self.calls if not task.done()]
 
     def deliver(self, signal: Signal) -> None:
         self.heard.set()
@@ -107,10 +115,85 @@ async def test_without_runs_the_store_is_left_alone(keeper) -> None:
 
 async def test_a_driver_that_replaced_another_is_not_forgotten_with_it(keeper) -> None:
     keeper, _, _ = keeper
-    old, new = FakeDriver("r1"), FakeDriver("r1")
+    old, new = FakeDriver("r1"), FakeDriver("r1", epoch=3)
     with keeper.keep(old):
         keep_new = keeper.keep(new)
         keep_new.__enter__()
     assert keeper.driver("r1") is new
     keep_new.__exit__(None, None, None)
     assert keeper.driver("r1") is None
+
+
+async def test_an_older_claim_of_a_run_is_lost_whichever_came_first(keeper) -> None:
+    keeper, journal, now = keeper
+    old, new = FakeDriver("r1", epoch=1), FakeDriver("r1", epoch=3)
+    with keeper.keep(old), keeper.keep(new):
+        assert old.lost.is_set()
+        assert "under epoch 3" in old.why
+        assert keeper.orphans("r1") == [old]
+        now[0] += 10.0
+        journal.again.clear()
+        await soon(journal.again)
+    assert journal.renewals[0] == ["r1"], "the lost claim is not renewed"
+    late = FakeDriver("r1", epoch=1)
+    with keeper.keep(new), keeper.keep(late):
+        assert late.lost.is_set()
+        assert keeper.driver("r1") is new
+
+
+async def test_a_claim_is_remembered_until_its_last_call_has_ended(keeper) -> None:
+    keeper, _, _ = keeper
+    old, new, release = FakeDriver("r1", epoch=1), FakeDriver("r1", epoch=3), asyncio.Event()
+    old.calls = [asyncio.create_task(release.wait(), name="pay")]
+    with keeper.keep(old):
+        pass
+    with keeper.keep(new):
+        assert keeper.orphans("r1") == [old]
+        alone = asyncio.create_task(keeper.stand_alone(new))
+        await asyncio.sleep(0)
+        assert not alone.done()
+        release.set()
+        await asyncio.wait_for(alone, 5)
+        assert keeper.orphans("r1") == []
+
+
+async def test_a_call_of_an_older_claim_that_does_not_end_is_named(keeper, monkeypatch, caplog) -> None:
+    keeper, _, _ = keeper
+    monkeypatch.setattr("foliot.engine.keeper.STOP_WITHIN", 0.01)
+    old, new, release = FakeDriver("r1", epoch=1), FakeDriver("r1", epoch=3), asyncio.Event()
+    old.calls = [asyncio.create_task(release.wait(), name="pay")]
+    with keeper.keep(old):
+        pass
+    with keeper.keep(new):
+        await keeper.stand_alone(new)
+    assert "has not ended epoch 1 of it: still under way: pay" in caplog.text
+    release.set()
+
+
+async def test_a_process_robbed_twice_pays_once() -> None:
+    """It loses the run to another process, which dies, and claims it anew: its first attempt must not go on beside."""
+    begun, go = asyncio.Queue[int](), asyncio.Event()
+    paid: list[int] = []
+
+    @tool(effect="idempotent")
+    async def pay() -> str:
+        """Pay."""
+        begun.put_nowait(number := begun.qsize() + len(paid) + 1)
+        await go.wait()
+        paid.append(number)
+        return "paid"
+
+    engine = Engine(in_turn(calls("pay"), says("done")), [pay])
+    first = asyncio.create_task(engine.run())
+    await begun.get()
+    engine.now += 100.0
+    await engine.journal.claim("r1", worker="w2", now=engine.now, until=engine.now + 30.0)
+    engine.now += 100.0
+    second = asyncio.create_task(engine.take())
+    await asyncio.wait_for(begun.get(), 10)
+    go.set()
+    assert (await second).ended is not None
+    with pytest.raises(LeaseLost, match="claimed run r1 again, under epoch 3"):
+        await first
+    assert len(paid) == 1
+    await engine.close()

@@ -185,6 +185,10 @@ class Driver:
                 task.cancel()
         self._wake()
 
+    def under_way(self) -> list[asyncio.Task[None]]:
+        """Calls that have not ended, each named after its tool: whether told to stop or not, they may still act."""
+        return [task for task in (*self._calling.values(), *self._stopping) if not task.done()]
+
     def _lapsed(self, slept: bool) -> None:
         """The lease is over and was not renewed. Who was awake has tried to; who slept can still ask.
 
@@ -412,6 +416,7 @@ class Driver:
         for intent, call in admitted:
             task = begin(self._call(intent, call, action.deadline))
             if not task.done():
+                task.set_name(intent.name)
                 self._calling[intent.call_id] = task
         if not refused:
             await self._mail_comes()  # the kernel would say so too: what was asked for is under way

@@ -2,17 +2,22 @@
 
 One write renews every lease and one read finds every signal, however many runs there are. A store that does not answer
 is asked again at the next look: each lease has its own end, and each driver sees to it (tenure.py).
+
+A driver belongs to one claim, a run under one epoch. A process that lost a run and claims it again has two drivers of
+it for a while: the older one is told to stop before the newer one begins, and is remembered until all that it had under
+way has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from foliot.engine.base import Clock
-from foliot.engine.driver import Driver
+from foliot.engine.driver import STOP_WITHIN, Driver
 from foliot.errors import FoliotError
 from foliot.stopping import stop_tasks
 from foliot.store.runs import Journal
@@ -22,22 +27,38 @@ log = logging.getLogger(__name__)
 # How soon a cancellation or decision from another process is noticed.
 LOOK_EVERY = 0.5
 
+# What one driver drives: the id of a run, and the epoch of the lease.
+Claim: TypeAlias = tuple[str, int]
+
 
 class Keeper:
     def __init__(self, journal: Journal, *, clock: Clock, lease_seconds: float) -> None:
         self._journal = journal
         self._clock = clock
         self._lease_seconds = lease_seconds
-        self._drivers: dict[str, Driver] = {}
+        self._drivers: dict[str, Driver] = {}  # of each run the newest claim: what is renewed, and hears signals
+        self._orphans: dict[Claim, Driver] = {}  # claims that are lost, and have not come to their end
+        self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._renewed_at = self._until = 0.0
         self._troubled = False
 
     @contextmanager
     def keep(self, driver: Driver) -> Generator[None]:
-        """While this lasts, the lease of the driver's run is renewed and its signals are delivered."""
+        """While this lasts, the lease of the driver's run is renewed and its signals are delivered.
+
+        Of two claims of one run the older one is lost, whichever came here first.
+        """
         run_id = driver.lease.run_id
-        self._drivers[run_id] = driver
+        other = self._drivers.get(run_id)
+        if other is None or other.lease.epoch <= driver.lease.epoch:
+            self._drivers[run_id] = driver
+            older, newer = other, driver
+        else:
+            older, newer = driver, other
+        if older is not None and older is not newer:
+            self._orphans[_claim(older)] = older
+            older.lose(f"this process claimed run {run_id} again, under epoch {newer.lease.epoch}")
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
             self._renewed_at, self._until = loop.time(), self._clock() + self._lease_seconds
@@ -47,6 +68,48 @@ class Keeper:
         finally:
             if self._drivers.get(run_id) is driver:
                 del self._drivers[run_id]
+            if rest := driver.under_way():
+                self._outlast(driver, rest)
+            else:
+                self._orphans.pop(_claim(driver), None)
+                self._ended.set()
+
+    def _outlast(self, driver: Driver, rest: Sequence[asyncio.Task[None]]) -> None:
+        """Remember a driver that has ended for as long as calls of it have not."""
+        self._orphans[_claim(driver)] = driver
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if not driver.under_way():
+                self._orphans.pop(_claim(driver), None)
+                self._ended.set()
+
+        for task in rest:
+            task.add_done_callback(ended)
+
+    async def stand_alone(self, driver: Driver) -> None:
+        """Wait until older drivers of the same run in this process have ended, and say what does not end in time."""
+        run_id = driver.lease.run_id
+        try:
+            async with asyncio.timeout(STOP_WITHIN):
+                while self.orphans(run_id):
+                    self._ended.clear()
+                    await self._ended.wait()
+        except TimeoutError:
+            for orphan in self.orphans(run_id):
+                log.warning(
+                    "run %s is taken up again under epoch %d while this process has not ended epoch %d of it: "
+                    "still under way: %s",
+                    run_id,
+                    driver.lease.epoch,
+                    orphan.lease.epoch,
+                    ", ".join(sorted(task.get_name() for task in orphan.under_way())) or "its last write",
+                )
+
+    def orphans(self, run_id: str) -> list[Driver]:
+        """Drivers of lost claims of the run that have not come to their end in this process."""
+        if not self._orphans:
+            return []
+        return [driver for (run, _), driver in self._orphans.items() if run == run_id]
 
     def driver(self, run_id: str) -> Driver | None:
         return self._drivers.get(run_id)
@@ -85,7 +148,7 @@ class Keeper:
         for run_id, driver in drivers.items():
             if run_id not in lost:
                 driver.renewed(until, began + self._lease_seconds)
-            elif self._drivers.get(run_id) is driver:
+            else:
                 driver.lose()
 
     async def _deliver_signals(self) -> None:
@@ -93,3 +156,7 @@ class Keeper:
             driver = self._drivers.get(signal.run_id)
             if driver is not None:
                 driver.deliver(signal)
+
+
+def _claim(driver: Driver) -> Claim:
+    return driver.lease.run_id, driver.lease.epoch

@@ -259,6 +259,8 @@ class Runs:
         where = logged_with(namespace=state.spec.namespace, agent=state.spec.agent, run=state.run_id, task=task)
         with self._keeper.keep(driver), where:
             try:
+                if self._keeper.orphans(driver.lease.run_id):
+                    await self._keeper.stand_alone(driver)
                 return await driver.drive()
             except asyncio.CancelledError:
                 # This process will not go on with it: let another one do so at once.
@@ -304,7 +306,7 @@ class Runs:
         return self._watcher
 
     def local(self, run_id: str) -> Driver | None:
-        """The driver of a run that this process is driving now."""
+        """The driver of a run that this process is driving now: of its newest claim."""
         return self._keeper.driver(run_id)
 
     async def close(self) -> None:

@@ -327,7 +327,8 @@ class Worker:
 
 
 def _name(lease: Lease) -> str:
-    return f"run {lease.run_id}"
+    """Of one claim: what is left of an older claim of the same run must not be taken for it."""
+    return f"run {lease.run_id} epoch {lease.epoch}"
 
 
 async def _each(settling: Iterable[Awaitable[None]]) -> None:
