@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from foliot.bus.base import Ticket
 from foliot.bus.local import LocalTransport
+from foliot.bus.tray import Handed
 from foliot.store.bounds import Limit, set_limit
+from foliot.store.claims import Claims
 from foliot.store.journal import SqlJournal
 from foliot.store.sqlite import SqliteDatabase
 from foliot.store.workers import list_workers, register
+from foliot.work.pace import Pace
 from foliot.work.worker import Worker
 from tests.conformance.claims import add, offer, take
 from tests.work.worker_kit import CountingDatabase, Doing, phase_of, slow, until, until_phase, working
@@ -48,6 +51,32 @@ async def test_a_run_published_while_it_waits_is_begun_without_waiting_for_the_n
     transport = LocalTransport()
     async with working(db, doing, offer(), transport, pace=slow()):
         await until(lambda: db.calls["queue_lines"] == 1)
+        await add(db, "r1")
+        await transport.publish([Ticket("t1", "r1", "default", "clerk")])
+        await doing.until(lambda: doing.finished == ["r1"])
+
+
+async def test_somebody_listens_at_all_times_between_two_looks(db: CountingDatabase, doing: Doing) -> None:
+    """A look that comes earlier than planned moves the next one behind the end of the wait that is under way."""
+    waits = iter([0.1])
+
+    class Planned(Pace):
+        def found(self, claims: Claims, now: float) -> float:
+            return next(waits, 1000.0)
+
+    class Counted(LocalTransport):
+        returned = 0
+
+        async def receive(self, *, want: int, timeout: float) -> Sequence[Handed]:
+            handed = await super().receive(want=want, timeout=timeout)
+            self.returned += 1
+            return handed
+
+    transport = Counted()
+    async with working(db, doing, offer(), transport, pace=Planned(lambda: 0.5)) as (worker, _):
+        await until(lambda: db.calls["queue_lines"] == 1)
+        worker._look_again()  # as the end of a run does
+        await until(lambda: db.calls["queue_lines"] == 2 and transport.returned == 1)
         await add(db, "r1")
         await transport.publish([Ticket("t1", "r1", "default", "clerk")])
         await doing.until(lambda: doing.finished == ["r1"])

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # So many looks into the database are owed at most, however many commits were heard.
 MOST_RINGS: Final = 64
-_PACE: Final = 0.1
+_PACE: Final = 0.03
 _LOOK_AGAIN: Final = 60.0
 _AFTER_ERROR: Final = 1.0
 
@@ -59,12 +59,17 @@ class StoreTransport:
             await stop_tasks(self._watcher)
 
     async def _watch(self) -> None:
+        seen = self._database.version()
         self._tray.ring()  # whatever was committed before anyone watched
         while True:
             try:
-                if await self._changed():
-                    self._tray.ring()
                 await asyncio.sleep(self._pace)
+                # Reads of others on this thread count as seen for `wait_for_change`: what was committed and read by them
+                # during the pause would never ring.
+                if self._database.version() in (None, seen) and not await self._changed():
+                    continue
+                seen = self._database.version()
+                self._tray.ring()
             except FoliotError as error:
                 # The worker looks by itself meanwhile, and reports what is wrong with the database.
                 log.debug("changes of the database cannot be heard: %s", error)

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # How often a waiting process looks for commits of other processes. One look costs about two microseconds.
-_LOOK_EVERY = 0.05
+_LOOK_EVERY = 0.02
 
 
 # Grows in a child that this process forks off. Asking for the process id instead is a system call for every write.

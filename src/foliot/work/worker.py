@@ -38,6 +38,8 @@ Timers: TypeAlias = Callable[[float], Awaitable[float | None]]
 LOOK_FOR_TIMERS = 5.0
 # A ticket for a run that this worker may not take goes to another one after this long.
 SOONEST, LATEST = 1.0, 60.0
+# So much before its time a transport may return from having waited: clocks have ticks.
+EARLY = 0.05
 
 
 class Worker:
@@ -73,6 +75,7 @@ class Worker:
         self._once = once
         self._at_work: dict[asyncio.Task[None], Delivery | None] = {}
         self._receiving: asyncio.Task[Sequence[Delivery]] | None = None
+        self._receiving_until = 0.0
         self._silent = False
         self._again = False
         self._changed = asyncio.Event()
@@ -131,6 +134,7 @@ class Worker:
             if free > 0 and left <= 0:
                 return self._heard()
             if free > 0 and self._receiving is None and not self._silent:
+                self._receiving_until = loop.time() + left
                 self._receiving = asyncio.create_task(self._transport.receive(want=free, timeout=left))
             changed = asyncio.create_task(self._changed.wait())
             waits: set[asyncio.Task[object]] = {changed}  # type: ignore[arg-type]  # Task is invariant; only its end matters
@@ -146,7 +150,11 @@ class Worker:
         return self._heard()
 
     def _heard(self) -> Sequence[Delivery]:
-        """What the transport has delivered. One that had nothing to say is left alone until the next look."""
+        """What the transport has delivered. One that gives up before its time is left alone until the next look.
+
+        One that had nothing to say in its time is asked again at once: looks may have moved the next one behind the end
+        of that time, and until then nobody would hear a ring.
+        """
         if self._receiving is None or not self._receiving.done():
             return ()
         done, self._receiving = self._receiving, None
@@ -158,7 +166,7 @@ class Worker:
         if deliveries:
             self._pace.rung()
         else:
-            self._silent = True
+            self._silent = asyncio.get_running_loop().time() < self._receiving_until - EARLY
         return deliveries
 
     # --- taking --------------------------------------------------------------------------------------------------
