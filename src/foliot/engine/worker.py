@@ -1,11 +1,23 @@
-"""Who this process is, and whether another one that held a run is still alive."""
+"""Which process this is, and whether another one that held a run is still alive.
+
+A process is a host since its last boot, a PID namespace, a number in that namespace, and the moment of its start. Each
+part is needed: two containers with one host name have different processes under the same numbers, and the kernel gives
+a number again after its process has ended. Of a process in another namespace nothing can be said, so it counts as
+alive, and only its lease decides.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 from functools import cache
 from pathlib import Path
+from typing import Final
+
+UNKNOWN: Final = "-"
+# Dead, although the number is still taken: nobody has asked for its exit code yet.
+_DEAD_STATES: Final = "ZX"
 
 
 @cache
@@ -14,44 +26,70 @@ def host() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:8]
     except OSError:
-        boot = "-"
+        boot = UNKNOWN
     return f"{socket.gethostname()}.{boot}"
 
 
+def pid_namespace() -> str:
+    """The number of the PID namespace of this process; `-` where there are none, or it cannot be seen.
+
+    The kernel gives a number again only when every process of the namespace has ended.
+    """
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return UNKNOWN
+
+
 def identity() -> str:
-    """A name for this process that no other one has, or will have."""
-    pid = os.getpid()
-    return f"{host()}/{pid}/{_started(pid)}"
+    """A name for this process that no other one has, or will have: `host.boot/namespace/pid/start`."""
+    return f"{host()}/{pid_namespace()}/{os.getpid()}/{_stat('self')[1]}"
 
 
 def in_words(worker: str) -> str:
-    """`host.boot/4711/123` as people say it."""
-    name, _, rest = worker.partition("/")
-    pid = rest.partition("/")[0]
-    return f"process {pid} on {name.partition('.')[0]}" if pid else worker or "another process"
+    """`host.boot/4026531836/4711/123` as people say it."""
+    name, *rest = worker.split("/")
+    if len(rest) < 2:
+        return worker or "another process"
+    return f"process {rest[-2]} on {name.partition('.')[0]}"
 
 
 def is_gone(worker: str | None) -> bool:
-    """True when the worker was a process of this machine that certainly no longer runs; False when in doubt."""
+    """True when the worker was a process that this one would see, and certainly no longer runs; False when in doubt."""
     if worker is None:
         return True
-    where, _, rest = worker.rpartition("/")
+    where, _, started = worker.rpartition("/")
     where, _, pid = where.rpartition("/")
-    if where != host() or not pid.isdigit():
+    here = pid_namespace()
+    if where != f"{host()}/{here}" or not pid.isdigit() or (here == UNKNOWN and sys.platform == "linux"):
         return False
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
-        pass  # it lives, and belongs to someone else
-    return _started(int(pid)) != rest
+    except (PermissionError, OverflowError):
+        pass  # it lives, and belongs to someone else; or it is no number of a process
+    if not _proc_is_ours():
+        return False
+    state, found = _stat(pid)
+    if state == UNKNOWN:
+        return False  # it has just ended, or is hidden: the next look says
+    return state in _DEAD_STATES or (UNKNOWN not in (started, found) and started != found)
 
 
-def _started(pid: int) -> str:
-    """When the process started, in clock ticks since boot; tells apart two processes with one number."""
+def _proc_is_ours() -> bool:
+    """Whether /proc shows the namespace of this process. In a new one it stays the old one until it is mounted anew."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _stat(pid: str) -> tuple[str, str]:
+    """The state of a process, and when it started in clock ticks since boot: tells apart two with one number."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "-"
-    return stat[stat.rindex(")") + 2 :].split()[19]
+        return UNKNOWN, UNKNOWN
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return fields[0], fields[19]

@@ -59,10 +59,29 @@ async def beat(db: Database, offer: Offer, *, now: float, phase: Phase) -> bool:
     return bool(await db.write(_beat, offer, now, phase))
 
 
-async def bury(db: Database, offer: Offer, *, now: float, is_gone: Callable[[str | None], bool]) -> int:
-    """Set free what processes of this machine held that have certainly died, before their leases end; how many runs."""
-    dead = await _dead(db, offer, is_gone)
+async def bury(
+    db: Database,
+    offer: Offer,
+    *,
+    now: float,
+    is_gone: Callable[[str | None], bool],
+    known: Iterable[str] | None = None,
+) -> int:
+    """Set free what processes of this machine held that have certainly died, before their leases end; how many runs.
+
+    `known` are processes that may hold something, by default all that the store knows.
+    """
+    dead = await _dead(db, offer, is_gone) if known is None else sorted(each for each in known if is_gone(each))
     return await db.write(_bury, dead, now) if dead else 0
+
+
+async def others(db: Database, offer: Offer, *, holders: bool = True) -> set[str]:
+    """Processes that work, by their workers; with `holders` also those that hold runs under no name of a worker.
+
+    A process that died keeps its runs when another one takes its name, and then has no row among the workers.
+    """
+    name = "worker_others" if holders else "worker_alive"
+    return {row["identity"] for row in await db.read(name, identity=offer.identity)}
 
 
 async def list_workers(db: Database) -> list[WorkerInfo]:
@@ -80,8 +99,7 @@ def _info(row: Row, current: int) -> WorkerInfo:
 
 
 async def _dead(db: Database, offer: Offer, is_gone: Callable[[str | None], bool]) -> list[str]:
-    others = {row["identity"] for row in await db.read("worker_alive", identity=offer.identity)}
-    return sorted(identity for identity in others if is_gone(identity))
+    return sorted(identity for identity in await others(db, offer) if is_gone(identity))
 
 
 # --- transactions ------------------------------------------------------------------------------------------------

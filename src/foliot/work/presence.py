@@ -9,7 +9,7 @@ from collections.abc import Callable
 from foliot.errors import FoliotError
 from foliot.store.base import Database
 from foliot.store.placement import Offer
-from foliot.store.workers import Phase, beat, bury, register
+from foliot.store.workers import Phase, beat, bury, others, register
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,12 @@ class Presence:
         self._complaints = complaints
         self._clock = clock
         self._is_gone = is_gone
+        self._neighbours: set[str] = set()
 
     async def begin(self) -> bool:
         """Register, in place of a dead process of the same name whose runs are then free at once. False: try again."""
         try:
+            self._neighbours = await others(self._db, self._offer)  # one that is dying may lose its name to this one
             freed = await register(self._db, self._offer, now=self._clock(), is_gone=self._is_gone)
         except FoliotError as error:
             self._complaints.trouble("register", error)
@@ -71,13 +73,24 @@ class Presence:
             self._complaints.trouble("send a heartbeat", error)
             return True
 
-    async def bury(self) -> bool:
-        """Set free what dead processes of this machine held; whether there was anything."""
+    async def bury(self, *, whole: bool) -> bool:
+        """Set free what dead processes of this machine held; whether there was anything.
+
+        Every second, so it asks for no more than the workers, and judges those that it met before as well; `whole`
+        asks who holds runs, which costs more with each run that is held.
+        """
         try:
-            return await bury(self._db, self._offer, now=self._clock(), is_gone=self._is_gone) > 0
+            met = await others(self._db, self._offer, holders=whole)
+            self._neighbours = met if whole else self._neighbours | met
+            dead = {each for each in self._neighbours if self._is_gone(each)}
+            freed = await bury(self._db, self._offer, now=self._clock(), is_gone=self._is_gone, known=dead)
         except FoliotError as error:
             self._complaints.trouble("look for dead neighbours", error)
             return False
+        self._neighbours -= dead
+        if freed:
+            log.info("worker %s: %d runs of processes that have died are free again", self._offer.name, freed)
+        return freed > 0
 
 
 async def sleep_unless(event: asyncio.Event, seconds: float) -> None:

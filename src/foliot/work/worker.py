@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 Timers: TypeAlias = Callable[[float], Awaitable[float | None]]
 
 LOOK_FOR_TIMERS = 5.0
+# How often it looks whether processes beside it have died: what they held waits for no lease to end.
+SWEEP = 1.0
 # A ticket for a run that this worker may not take goes to another one after this long.
 SOONEST, LATEST = 1.0, 60.0
 # So much before its time a transport may return from having waited: clocks have ticks.
@@ -57,6 +59,7 @@ class Worker:
         lease_seconds: float = 30.0,
         grace: float = 30.0,
         heartbeat: float = HEARTBEAT,
+        sweep: float = SWEEP,
         pace: Pace | None = None,
         is_gone: Callable[[str | None], bool] = is_gone,
         once: bool = False,
@@ -71,6 +74,7 @@ class Worker:
         self._lease_seconds = lease_seconds
         self._grace = grace
         self._heartbeat = heartbeat
+        self._sweep = min(sweep, heartbeat)
         self._pace = pace or Pace(random.random)
         self._once = once
         self._at_work: dict[asyncio.Task[None], Delivery | None] = {}
@@ -283,14 +287,21 @@ class Worker:
             self._changed.clear()
 
     async def _keep_beating(self) -> None:
+        loop = asyncio.get_running_loop()
+        beat_at = loop.time() + self._heartbeat
         while True:
-            await asyncio.sleep(self._heartbeat)
-            await _each(delivery.extend() for delivery in list(self._at_work.values()) if delivery is not None)
-            if not await self._presence.say(self._phase) and self._phase == "ready":
-                log.warning("another process took the name %s: this one finishes and ends", self.offer.name)
-                self.drain()
-            if await self._presence.bury():
+            await asyncio.sleep(min(self._sweep, max(0.0, beat_at - loop.time())))
+            if beats := loop.time() >= beat_at:
+                beat_at = loop.time() + self._heartbeat
+                await self._beat()
+            if await self._presence.bury(whole=beats):
                 self._look_again()
+
+    async def _beat(self) -> None:
+        await _each(delivery.extend() for delivery in list(self._at_work.values()) if delivery is not None)
+        if not await self._presence.say(self._phase) and self._phase == "ready":
+            log.warning("another process took the name %s: this one finishes and ends", self.offer.name)
+            self.drain()
 
     async def _keep_time(self, timers: Timers) -> None:
         late = 0  # how often in a row there was something left that should have been dealt with
