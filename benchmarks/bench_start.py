@@ -55,7 +55,9 @@ async def began_at(database: Database, name: str) -> float:
         await asyncio.sleep(0.02)
 
 
-async def measure(url: str, token: str, database: Database, posts: int, prefix: str, chance: random.Random) -> list[float]:
+async def measure(
+    url: str, token: str, database: Database, posts: int, prefix: str, chance: random.Random
+) -> list[float]:
     taken: list[float] = []
     for number in range(posts):
         await asyncio.sleep(chance.uniform(0.0, LONGEST_PAUSE))
@@ -75,7 +77,7 @@ async def bench(what: str, environ: dict[str, str], posts: int, *, apart: bool) 
             send(url, token, path, document)
         worker = None
         if apart:
-            worker = subprocess.Popen([*FOLIOT, "worker"], env=environ, stderr=subprocess.DEVNULL)
+            worker = await asyncio.create_subprocess_exec(*FOLIOT, "worker", env=environ, stderr=subprocess.DEVNULL)
         database = await open_database(environ["FOLIOT_STORE"])
         try:
             await measure(url, token, database, 3, f"warm{apart:d}", random.Random(1))
@@ -84,7 +86,7 @@ async def bench(what: str, environ: dict[str, str], posts: int, *, apart: bool) 
             await database.close()
             if worker is not None:
                 worker.terminate()
-                worker.wait()
+                await worker.wait()
     p50, p99, worst = taken[len(taken) // 2], taken[int(len(taken) * 0.99)], taken[-1]
     print(f"{what:<34}{p50 * 1e3:>9.1f}{p99 * 1e3:>9.1f}{worst * 1e3:>9.1f}   {posts} posts", flush=True)
     return p99

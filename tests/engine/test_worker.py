@@ -63,7 +63,8 @@ def test_a_process_of_another_pid_namespace_is_never_judged(options: list[str]) 
     unshare = ["unshare", *([] if os.geteuid() == 0 else ["-Ur"]), *options]
     if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
         pytest.skip("this system lets nobody make a PID namespace")
-    code = f"import sys; from foliot.engine.worker import *; print(identity(), is_gone({identity()!r}), flush=True); sys.stdin.read()"
+    say = f"print(identity(), is_gone({identity()!r}), flush=True)"
+    code = f"import sys; from foliot.engine.worker import *; {say}; sys.stdin.read()"
     child = subprocess.Popen(
         [*unshare, sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

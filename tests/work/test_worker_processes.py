@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 
 from foliot.store.claims import LOOKED_AT
 from foliot.store.open import open_database
+from foliot.store.workers import list_workers
 from tests.conformance.claims import add
 
 PROCESS = Path(__file__).with_name("worker_process.py")
@@ -30,9 +33,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @contextmanager
-def process(role: str, url: str, file: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    role: str, url: str, file: Path, *words: str, within: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
-        [sys.executable, str(PROCESS), role, url, str(file), *words], stderr=subprocess.PIPE
+        [*within, sys.executable, str(PROCESS), role, url, str(file), *words], stderr=subprocess.PIPE
     ) as child:
         try:
             yield child
@@ -86,8 +91,9 @@ def test_of_many_processes_that_claim_at_once_each_run_goes_to_one(url: str, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("url", DATABASES, indirect=True)
 @pytest.mark.parametrize("successor", ["same-name", "neighbour"])
+@pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "zombie"])
 def test_what_a_killed_worker_held_is_taken_over_at_once_although_its_leases_live(
-    url: str, successor: str, tmp_path: Path
+    url: str, successor: str, reaped: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "log"
     queue_up(url, 5)
@@ -97,8 +103,43 @@ def test_what_a_killed_worker_held_is_taken_over_at_once_although_its_leases_liv
         if successor == "neighbour":  # it is there already, and notices
             second = stack.enter_context(process("work", url, file, successor, "finish"))
         first.kill()
-        first.wait()
+        if reaped:
+            first.wait()
+        else:  # it is dead, and its number is taken as long as its parent does not ask for it
+            os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
         if successor == "same-name":
             second = stack.enter_context(process("work", url, file, successor, "finish"))
         wait_until(lambda: sum(word == "finished" for word, *_ in lines(file)) == 5, second)
     assert {tuple(rest) for word, *rest in lines(file) if word == "finished"} == {(f"r{n}", "2") for n in range(5)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", DATABASES, indirect=True)
+def test_workers_in_two_pid_namespaces_with_one_host_name_steal_nothing(url: str, tmp_path: Path) -> None:
+    """Each has the number 1 where it is, and that of the other means nothing there."""
+    unshare = ["unshare", *([] if os.geteuid() == 0 else ["-Ur"]), "-pf", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("this system lets nobody make a PID namespace")
+    file = tmp_path / "log"
+    queue_up(url, 5)
+    with ExitStack() as stack:
+        first = stack.enter_context(process("work", url, file, "first", "hold", within=unshare))
+        wait_until(lambda: sum(word == "holds" for word, *_ in lines(file)) == 5, first)
+        second = stack.enter_context(process("work", url, file, "second", "finish", within=unshare))
+        third = stack.enter_context(process("work", url, file, "third", "finish"))
+        for name in ("second", "third"):
+            for _ in range(3):  # with each sign of life it has looked who is dead
+                before = last_sign(url, name)
+                wait_until(lambda name=name, before=before: last_sign(url, name) > before, first, second, third)
+    assert not [line for line in lines(file) if line[0] == "finished"]
+
+
+def last_sign(url: str, name: str) -> float:
+    async def look() -> float:
+        database = await open_database(url)
+        try:
+            return max((each.heartbeat_at for each in await list_workers(database) if each.name == name), default=0.0)
+        finally:
+            await database.close()
+
+    return asyncio.run(look())

@@ -102,7 +102,7 @@ async def test_it_goes_on_when_the_store_comes_back_and_complains_once(
 async def test_a_worker_that_starts_before_its_store_waits_for_it(db: CountingDatabase, doing: Doing) -> None:
     db.away = True
     async with working(db, doing, offer()):
-        await until(lambda: db.calls["worker_alive"] >= 1)
+        await until(lambda: db.calls["worker_others"] >= 1)
         db.away = False
         await until(lambda: db.calls["queue_lines"] >= 1)
 
@@ -196,7 +196,7 @@ def idle(folder: Path, due: float | None) -> tuple[Counter[str], float]:
 
 def test_an_idle_worker_makes_fewer_than_one_query_a_second_in_all(tmp_path: Path) -> None:
     calls, passed = idle(tmp_path, due=None)
-    assert calls.total() / passed < 0.9
+    assert calls.total() / passed < 1.0
     assert calls["queue_lines"] >= 100  # and it does look
 
 

@@ -69,15 +69,15 @@ class TakingUp:
     async def look(self) -> list[str]:
         """Take up what nobody drives; the ids of those. Returns when they are on their way, not when they have ended.
 
-        From the second look on only what was found the time before as well: whoever has just let a run go, or stays
-        with one that waits, has the first go at it.
+        From the second look on only what was found some seconds before as well: whoever has just let a run go, or stays
+        with one that waits, has the first go at it. A process that has died has no such wish.
         """
         await self._runtime.runs.sweep()
         now = self._clock()
         database = self._runtime.tasking.database
         found = await unattended(database, now=now, is_gone=is_gone)
         alone = [each for each in found if self._runtime.runs.local(each.run_id) is None]
-        due = [each for each in alone if self._first or each.run_id in self._seen]
+        due = [each for each in alone if self._first or each.dead or each.run_id in self._seen]
         self._seen = frozenset(each.run_id for each in alone)
         self._first = False
         self._under_way = {run_id: task for run_id, task in self._under_way.items() if not task.done()}

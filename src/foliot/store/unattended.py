@@ -18,11 +18,12 @@ PAGE: Final = 500
 
 
 class Unattended(Struct, frozen=True):
-    """`last_seq` is the number of its last event."""
+    """`last_seq` is the number of its last event. `dead`: the process that drove it has certainly died."""
 
     run_id: str
     phase: str
     last_seq: int
+    dead: bool = False
 
 
 async def unattended(db: Database, *, now: float, is_gone: Callable[[str | None], bool]) -> list[Unattended]:
@@ -33,7 +34,11 @@ async def unattended(db: Database, *, now: float, is_gone: Callable[[str | None]
     found: list[Unattended] = []
     after = 0
     while rows := await db.read("run_unattended", after=after, count=PAGE):
-        found += (Unattended(row["id"], row["phase"], row["last_seq"]) for row in rows if _is_due(row, now, is_gone))
+        found += (
+            Unattended(row["id"], row["phase"], row["last_seq"], row["phase"] == "running" and is_gone(row["worker"]))
+            for row in rows
+            if _is_due(row, now, is_gone)
+        )
         after = rows[-1]["key"]
     return found
 

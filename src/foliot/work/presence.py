@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Literal
 
 from foliot.errors import FoliotError
 from foliot.store.base import Database
@@ -73,15 +74,17 @@ class Presence:
             self._complaints.trouble("send a heartbeat", error)
             return True
 
-    async def bury(self, *, whole: bool) -> bool:
+    async def bury(self, look: Literal["nobody", "workers", "holders"]) -> bool:
         """Set free what dead processes of this machine held; whether there was anything.
 
-        Every second, so it asks for no more than the workers, and judges those that it met before as well; `whole`
-        asks who holds runs, which costs more with each run that is held.
+        `look` says what the store is asked first: nothing, so that those met before are judged; who works; or also who
+        holds runs under no name of a worker, which costs more with each run that is held.
         """
         try:
-            met = await others(self._db, self._offer, holders=whole)
-            self._neighbours = met if whole else self._neighbours | met
+            if look == "holders":
+                self._neighbours = await others(self._db, self._offer)
+            elif look == "workers":
+                self._neighbours |= await others(self._db, self._offer, holders=False)
             dead = {each for each in self._neighbours if self._is_gone(each)}
             freed = await bury(self._db, self._offer, now=self._clock(), is_gone=self._is_gone, known=dead)
         except FoliotError as error:

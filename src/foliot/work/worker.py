@@ -4,8 +4,9 @@ It waits until the transport rings or it is time to look by itself, claims what 
 performer do each run as a task of its own. What it does not do: decide who gets what (store/claims.py), drive a run
 (the performer), renew leases (the engine's keeper does, for everything that the process drives).
 
-What it costs the database when there is nothing to do: a look every 5 s (one query), a look for timers of tasks every
-5 s (three), a heartbeat and a look for dead neighbours every 10 s (one each): one query a second.
+What it costs the database when there is nothing to do: a look every 5 s (one query, and one for who else works), a look
+for timers of tasks every 5 s (three), a heartbeat and a look for who holds runs every 10 s (one each): 1.2 queries a
+second. Whether a neighbour has died it asks the kernel, every second.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from foliot.bus.base import Delivery, Transport
 from foliot.engine.worker import is_gone
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 Timers: TypeAlias = Callable[[float], Awaitable[float | None]]
 
 LOOK_FOR_TIMERS = 5.0
-# How often it looks whether processes beside it have died: what they held waits for no lease to end.
+# How often it looks whether processes beside it have died, so that what they held waits for no lease to end.
 SWEEP = 1.0
 # A ticket for a run that this worker may not take goes to another one after this long.
 SOONEST, LATEST = 1.0, 60.0
@@ -79,8 +80,9 @@ class Worker:
         self._once = once
         self._at_work: dict[asyncio.Task[None], Delivery | None] = {}
         self._receiving: asyncio.Task[Sequence[Delivery]] | None = None
-        self._receiving_until = 0.0
+        self._received = 0.0, 0.0  # since when and until when it is asked, by the loop's clock
         self._silent = False
+        self._looked = False  # since it last asked who else works
         self._again = False
         self._changed = asyncio.Event()
         self._look_at = 0.0
@@ -138,7 +140,7 @@ class Worker:
             if free > 0 and left <= 0:
                 return self._heard()
             if free > 0 and self._receiving is None and not self._silent:
-                self._receiving_until = loop.time() + left
+                self._received = loop.time(), loop.time() + left
                 self._receiving = asyncio.create_task(self._transport.receive(want=free, timeout=left))
             changed = asyncio.create_task(self._changed.wait())
             waits: set[asyncio.Task[object]] = {changed}  # type: ignore[arg-type]  # Task is invariant; only its end matters
@@ -170,13 +172,15 @@ class Worker:
         if deliveries:
             self._pace.rung()
         else:
-            self._silent = asyncio.get_running_loop().time() < self._receiving_until - EARLY
+            began, until = self._received
+            self._silent = asyncio.get_running_loop().time() < until - min(EARLY, (until - began) / 2)
         return deliveries
 
     # --- taking --------------------------------------------------------------------------------------------------
 
     async def _look(self, deliveries: Sequence[Delivery]) -> None:
         self._silent = self._again = False
+        self._looked = True
         was_idle = not self._at_work
         now = self._clock()
         until = now + self._lease_seconds
@@ -291,10 +295,13 @@ class Worker:
         beat_at = loop.time() + self._heartbeat
         while True:
             await asyncio.sleep(min(self._sweep, max(0.0, beat_at - loop.time())))
-            if beats := loop.time() >= beat_at:
+            look: Literal["nobody", "workers", "holders"] = "workers" if self._looked else "nobody"
+            self._looked = False
+            if loop.time() >= beat_at:
                 beat_at = loop.time() + self._heartbeat
                 await self._beat()
-            if await self._presence.bury(whole=beats):
+                look = "holders"
+            if await self._presence.bury(look):
                 self._look_again()
 
     async def _beat(self) -> None:
