@@ -37,7 +37,7 @@ from foliot.engine.tenure import Tenure
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
 from foliot.kernel.codec import NAMES, decode, encode, type_of
-from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
+from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
 from foliot.kernel.events import (
     ApprovalDecided,
     BudgetExceeded,
@@ -137,9 +137,13 @@ class Driver:
         self._stopping: list[asyncio.Task[None]] = []
         self._inquiry: asyncio.Task[None] | None = None
         self._lost = ""  # why the lease is gone
+        self._unreadable: NewerEvent | None = None  # a signal for whoever knows its type
 
     async def drive(self) -> State:
-        """Go on until the run ends or waits. Raises `LeaseLost`, and what the journal raises."""
+        """Go on until the run ends or waits. Raises `LeaseLost`, and what the journal raises.
+
+        Raises `NewerEvent` for a signal that only a newer version knows, once nothing is under way any more.
+        """
         self._tenure.watch(self._lapsed)
         try:
             if self._claim:
@@ -166,6 +170,9 @@ class Driver:
         self._seen.add(signal.id)
         try:
             self._post(decode(signal.data), signal.id)
+        except NewerEvent as error:
+            self._unreadable = error
+            self._wake()
         except UnknownEvent as error:
             # It is taken all the same: left where it is, it would keep the run from ever being let go to wait.
             log.warning("run %s: a signal was dropped: %s", self.lease.run_id, error)
@@ -216,6 +223,9 @@ class Driver:
         while True:
             while self._mail:
                 self._take(*self._mail.pop(0))
+            if self._unreadable is not None and not self._effects():
+                await self._write()  # what came back meanwhile is not lost
+                raise self._unreadable
             action = decide(self.state)
             if type(action) is End and self._settlement is not None:
                 return await self._end(action, self._settlement)

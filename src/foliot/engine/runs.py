@@ -25,6 +25,7 @@ from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, in_words, is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.codec import encode, type_of
+from foliot.kernel.errors import NewerEvent, UnknownEvent
 from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.loop import apply
@@ -202,7 +203,12 @@ class Runs:
         async def given(spec: RunSpec) -> Toolbox:
             return toolbox
 
-        return await self.adopt(lease, tools=given, stream=stream)
+        try:
+            return await self.adopt(lease, tools=given, stream=stream)
+        except UnknownEvent:
+            with contextlib.suppress(FoliotError):  # a newer version may take it up at once
+                await self.journal.append(lease, [], phase="pending")
+            raise
 
     async def adopt(
         self,
@@ -262,6 +268,10 @@ class Runs:
                 if self._keeper.orphans(driver.lease.run_id):
                     await self._keeper.stand_alone(driver)
                 return await driver.drive()
+            except NewerEvent:
+                if not driver.lease.queued:  # with a task, whoever does its work also says who should take it up
+                    await self.journal.append(driver.lease, [], phase="pending")
+                raise
             except asyncio.CancelledError:
                 # This process will not go on with it: let another one do so at once.
                 with contextlib.suppress(FoliotError):

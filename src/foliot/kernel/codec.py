@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.kernel import events
-from foliot.kernel.errors import Unencodable, UnknownEvent
+from foliot.kernel.errors import NewerEvent, Unencodable, UnknownEvent
 from foliot.kernel.events import Event, Fact
 
 F = TypeVar("F", bound=Struct)
@@ -33,6 +33,7 @@ class Codec(Generic[F]):
     def __init__(self, current: tuple[type[F], ...], retired: Mapping[type[Any], Callable[[Any], Any]]) -> None:
         self._retired = dict(retired)
         shapes: Any = Union[(*current, *retired)]
+        self._names = frozenset(str(shape.__struct_config__.tag) for shape in (*current, *retired))
         # Without the translation of its errors, for whoever does that in the same breath.
         self.dump: Final = msgspec.json.Encoder(order="deterministic").encode
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(shapes).decode
@@ -45,11 +46,14 @@ class Codec(Generic[F]):
             raise Unencodable(f"{type_of(event)} cannot be written as JSON: {error}") from error
 
     def decode(self, data: bytes) -> F:
-        """The event, in its newest version. Raises `UnknownEvent`."""
+        """The event, in its newest version. Raises `UnknownEvent`, and `NewerEvent` for a name that it has not."""
         try:
             event: Any = self._decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise UnknownEvent(f"{_name_in(data)} cannot be read by this version of foliot: {error}") from error
+            name = _name_in(data)
+            what = "an event" if name is None else f"event {name!r}"
+            kind = UnknownEvent if name is None or name in self._names else NewerEvent
+            raise kind(f"{what} cannot be read by this version of foliot: {error}") from error
         while (upcast := self._retired.get(event.__class__)) is not None:
             event = upcast(event)
         return event
@@ -60,11 +64,11 @@ def type_of(event: Struct) -> str:
     return NAMES.get(type(event)) or str(type(event).__struct_config__.tag).partition("@")[0]
 
 
-def _name_in(data: bytes) -> str:
+def _name_in(data: bytes) -> str | None:
     try:
-        return f"event {msgspec.json.decode(data)['type']!r}"
+        return str(msgspec.json.decode(data)["type"])
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
-        return "an event"
+        return None
 
 
 EVENT_TYPES: Final[tuple[type[Fact], ...]] = get_args(events.Event)

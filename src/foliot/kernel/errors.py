@@ -3,6 +3,7 @@
 KernelError
 ├── IllegalEvent      this fact cannot follow those before it; nothing was changed by the refused `apply`
 ├── UnknownEvent      the journal was written by a newer version: it may be read, and must not be acted on
+│   └── NewerEvent    its type or version has a name that this version does not know
 └── Unencodable       the fact holds something that JSON cannot carry, such as half of a surrogate pair
 """
 
@@ -19,6 +20,10 @@ class IllegalEvent(KernelError):
 
 class UnknownEvent(KernelError):
     """A type or version of event that this version does not know, or one whose data does not fit its type."""
+
+
+class NewerEvent(UnknownEvent):
+    """A name of a type or version that this version does not know."""
 
 
 class Unencodable(KernelError):

@@ -255,6 +255,7 @@ def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) ->
     if unknown := sorted(fact.payloads.keys() - state.lost.keys()):
         raise IllegalEvent(f"message {unknown[0]!r} did not fail, so it is not sent again")
     state.attempt = fact.attempt
+    state.since = at
     state.ended = state.ending = None
     state.messages = 0
     state.sent = {}

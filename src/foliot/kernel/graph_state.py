@@ -100,12 +100,14 @@ class Ending(Struct, frozen=True, omit_defaults=True):
 class GraphState(Struct, omit_defaults=True):
     """See the module. `sent` counts the ids given to (sender, receiver) by hop, `messages` all of this attempt.
 
-    `floors` are, by node, the rounds up to which all are over and forgotten.
+    `floors` are, by node, the rounds up to which all are over and forgotten. `since` is when this attempt began, and 0
+    for the first, which began when the task was accepted.
     """
 
     v: int = VERSION
     accepted: bool = False
     attempt: int = 1
+    since: Number = 0.0
     text: str = ""  # what the first agents are told, until they were
     starts: list[str] = []
     resend: list[Envelope] = []

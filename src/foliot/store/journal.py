@@ -227,7 +227,7 @@ def _append(
     yield from _pass_fence(lease, entries, phase, summary)
     yield from _add_events(lease.key, entries)
     if taken:
-        yield from many("signal_remove", [{"id": signal_id} for signal_id in taken])
+        yield from many("signal_remove", [{"run_id": lease.run_id, "id": signal_id} for signal_id in taken])
     if phase == "waiting" and (yield from one("signal_any", run_id=lease.run_id)):
         raise SignalsPending(f"run {lease.run_id} has signals to take")
     if phase in TERMINAL:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+# Processes come and go: one that is forgotten here tries once more.
+MOST_NOT_BY: Final = 100
+
 
 class Needs(Struct, frozen=True, omit_defaults=True):
-    """What a worker must have to take a run, as the queue stores it. Blank means: does not matter."""
+    """What a worker must have to take a run, as the queue stores it. Blank means: does not matter.
+
+    `not_by` are processes that gave the run back because they could not read it: a newer version wrote it.
+    """
 
     region: str = ""
     gpu: bool = False
     model: str = ""
     labels: dict[str, str] = {}
+    not_by: tuple[str, ...] = ()
 
 
 class Offer(Struct, frozen=True):
@@ -37,10 +45,12 @@ def fits(offer: Offer, requirements: str) -> bool:
 
     Requirements that cannot be read fit nobody: running them anywhere could break a promise about where work is done.
     """
-    needs = _read(requirements)
+    needs = needs_of(requirements)
     if needs is None:
         return False
     if needs.region and needs.region.casefold() != offer.region.casefold():
+        return False
+    if offer.identity in needs.not_by:
         return False
     if needs.gpu and not offer.gpu:
         return False
@@ -49,8 +59,18 @@ def fits(offer: Offer, requirements: str) -> bool:
     return needs.labels.items() <= offer.labels.items()
 
 
+def unread_by(requirements: str, identity: str) -> str:
+    """The same requirements, but not for this process."""
+    needs = needs_of(requirements)
+    if needs is None or identity in needs.not_by:
+        return requirements
+    not_by = (*needs.not_by, identity)[-MOST_NOT_BY:]
+    return msgspec.json.encode(msgspec.structs.replace(needs, not_by=not_by)).decode()
+
+
 @lru_cache(maxsize=1024)
-def _read(requirements: str) -> Needs | None:
+def needs_of(requirements: str) -> Needs | None:
+    """The stored requirements; None when they cannot be read."""
     try:
         return msgspec.json.decode(requirements, type=Needs)
     except msgspec.DecodeError:

@@ -13,7 +13,8 @@ from functools import lru_cache
 from msgspec import Struct
 
 from foliot.store.base import Database
-from foliot.store.transaction import Tx, many, run
+from foliot.store.placement import unread_by
+from foliot.store.transaction import Tx, many, one, run
 
 MOST_URGENT = 999
 # So many characters of a line say how urgent it is, and so many also of which namespace.
@@ -91,6 +92,16 @@ def hold(key: int, until: float) -> Tx[bool]:
 def let_go(key: int, due_at: float | None) -> Tx[None]:
     """Nobody holds the run any more; it is due again at `due_at`, or when somebody signals."""
     yield from run("queue_let_go", run=key, due_at=due_at)
+
+
+def leave_to_others(key: int, identity: str) -> Tx[None]:
+    """Put a run that this process cannot read where it does not look, for workers that can."""
+    row = yield from one("queue_place", run=key)
+    if row is None:
+        return
+    requirements = unread_by(row["requirements"], identity)
+    line = _line(row["priority"], row["namespace"], row["agent"], row["lane"], row["class"], requirements)
+    yield from run("queue_move", run=key, requirements=requirements, line=line)
 
 
 def remove(key: int) -> Tx[None]:

@@ -80,6 +80,8 @@ def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float, started: f
     state = decode_state(row["graph"])
     moves = advance(plan, state, fact, now)
     ended = moves.ended is not None
+    # A task that is ending waits for its runs, which were told: to be told again at every look would not help them.
+    deadline = None if state.ending is not None else deadline_of(task.command, state.since or row["created_at"])
     yield from tasks.change(
         row,
         tasks.TaskChange(
@@ -87,7 +89,7 @@ def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float, started: f
             attempt=state.attempt,
             graph=encode_state(state),
             summary=summary_of(msgspec.json.decode(row["summary"]), moves),
-            timer_at=None if ended else earliest(moves.timer, deadline_of(task.command, row["created_at"])),
+            timer_at=None if ended else earliest(moves.timer, deadline),
             started_at=started,
             ended_at=now if ended else None,
             facts=[(fact_type(each), encode_fact(each)) for each in moves.facts],
@@ -221,8 +223,9 @@ def summary_of(before: dict[str, Any], moves: Moves) -> dict[str, Any]:
     return summary
 
 
-def deadline_of(command: Command, created_at: float) -> float | None:
-    return None if command.timeout is None else created_at + command.timeout
+def deadline_of(command: Command, since: float) -> float | None:
+    """When the time of an attempt is over that began at `since`."""
+    return None if command.timeout is None else since + command.timeout
 
 
 def earliest(*times: float | None) -> float | None:

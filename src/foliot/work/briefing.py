@@ -6,6 +6,7 @@ for each run, and a run of a task that was at work here before does not read eve
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.kernel.codec import decode
+from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.events import Event
 from foliot.store.base import Database
 from foliot.store.runs import Lease
@@ -20,6 +22,8 @@ from foliot.store.transaction import Row
 from foliot.work.advancing import TaskRef
 from foliot.work.base import Command
 from foliot.work.bundle import Bundles
+
+log = logging.getLogger(__name__)
 
 MOST_TASKS = 1024
 _commands = msgspec.json.Decoder(Command)
@@ -54,7 +58,11 @@ class Briefs:
         found = {row["run_id"]: row for row in await self._db.read("queue_brief", run_ids=run_ids)}
         for lease in leases:
             if (row := found.get(lease.run_id)) is not None:
-                self._briefs[lease.run_id] = await self._brief(lease, row)
+                try:
+                    self._briefs[lease.run_id] = await self._brief(lease, row)
+                except (UnknownEvent, msgspec.MsgspecError) as error:
+                    # It is read once more when its turn comes, and given back: the others do not wait for it.
+                    log.debug("run %s cannot be read here: %s", lease.run_id, error)
 
     def of(self, lease: Lease) -> Brief | None:
         brief = self._briefs.get(lease.run_id)

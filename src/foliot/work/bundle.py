@@ -11,6 +11,8 @@ from collections import OrderedDict
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.errors import UnknownEvent
+from foliot.kernel.plan import VERSION as PLAN_VERSION
 from foliot.kernel.plan import Plan
 from foliot.kernel.spec import RunSpec, decode_spec, digest, encode_spec
 from foliot.store.runs import Journal
@@ -18,12 +20,15 @@ from foliot.store.runs import Journal
 LARGEST_CACHE = 256
 
 
+VERSION = 1
+
+
 class Bundle(Struct, frozen=True):
     """`plan.task` is blank: the bundle does not know which tasks use it."""
 
     plan: Plan
     specs: dict[str, msgspec.Raw]
-    v: int = 1
+    v: int = VERSION
 
 
 class Pinned(Struct, frozen=True):
@@ -51,7 +56,14 @@ def pack(plan: Plan, specs: dict[str, RunSpec]) -> tuple[Pinned, bytes]:
 
 
 def unpack(name: str, data: bytes) -> Pinned:
-    bundle = _decoder.decode(data)
+    """Raises `UnknownEvent` for a bundle or a plan of a newer version."""
+    try:
+        bundle = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnknownEvent(f"what a task is pinned to cannot be read by this version of foliot: {error}") from error
+    if bundle.v > VERSION or bundle.plan.v > PLAN_VERSION:
+        newer = f"version {bundle.v} with a plan of version {bundle.plan.v}"
+        raise UnknownEvent(f"a task is pinned to {newer}; this version of foliot reads {VERSION} and {PLAN_VERSION}")
     specs = {agent: bytes(raw) for agent, raw in bundle.specs.items()}
     return Pinned(name, bundle.plan, {agent: (digest(text), text, decode_spec(text)) for agent, text in specs.items()})
 

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from msgspec import MsgspecError
+
 from foliot.bus.base import Transport
 from foliot.engine.appending import append_again
 from foliot.engine.base import Clock
@@ -14,10 +16,12 @@ from foliot.engine.runs import Runs
 from foliot.engine.tenure import Tenure
 from foliot.errors import FoliotError, NotFound, Unavailable
 from foliot.kernel.codec import encode, type_of
+from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.events import Event, RunClaimed, RunDeadLettered
 from foliot.kernel.loop import apply
 from foliot.kernel.spec import RunSpec
 from foliot.store.base import Database
+from foliot.store.queue import leave_to_others
 from foliot.store.runs import Beside, Entry, Lease, LeaseLost, Phase
 from foliot.tools.base import Toolbox
 from foliot.work.briefing import Briefs
@@ -83,6 +87,8 @@ class TaskPerformer:
         except asyncio.CancelledError:
             await asyncio.shield(self._give_back(lease, 0.0))
             raise
+        except (UnknownEvent, MsgspecError) as error:
+            await self._leave_to_others(lease, str(error))
         except Unavailable as error:
             log.warning("run %s rests for %g s: %s", lease.run_id, REST, error.message)
             await self._give_back(lease, self._clock() + REST, patient=True)
@@ -117,6 +123,15 @@ class TaskPerformer:
             await self._append(lease, [], "pending", due=due, patient=patient)
         except FoliotError as error:
             log.debug("run %s was not given back: %s", lease.run_id, error.message)
+
+    async def _leave_to_others(self, lease: Lease, why: str) -> None:
+        """A newer version has written what this one cannot read: whoever can goes on, and this process not again."""
+        log.warning("run %s is left to a newer worker: %s", lease.run_id, why)
+        elsewhere = partial(leave_to_others, lease.key, lease.worker)
+        try:
+            await self._append(lease, [], "pending", due=self._clock(), also=elsewhere, patient=True)
+        except FoliotError as error:
+            log.warning("run %s was not given back: %s", lease.run_id, error.message)
 
     async def _give_up(self, lease: Lease, error: FoliotError) -> None:
         """The run cannot even begin here (a tool or a definition is gone): it ends, and its task hears why."""

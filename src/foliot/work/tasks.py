@@ -7,7 +7,7 @@ second request with the same key finds the first. Everything that happens later 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -16,9 +16,9 @@ from foliot.bus.base import Ticket, Transport
 from foliot.engine.base import Clock
 from foliot.engine.ids import new_run_id
 from foliot.engine.telemetry.callers_trace import callers_trace
-from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
 from foliot.kernel.errors import IllegalEvent
-from foliot.kernel.graph import advance, encode_state, new_state
+from foliot.kernel.graph import advance, decode_state, encode_state, new_state
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.task_codec import decode_fact, encode_fact, fact_type
 from foliot.kernel.task_events import TaskAccepted, TaskCancelRequested, TaskEvent, TaskRequeued, TimerWentOff
@@ -34,7 +34,7 @@ from foliot.work.base import PRIORITIES, Accepted, Also, Command, Definitions, T
 from foliot.work.bundle import Bundles
 from foliot.work.commands import command_of, content_digest, encode_command, from_template, normalise, owned_key
 from foliot.work.inbox import first_words
-from foliot.work.listing import TaskList
+from foliot.work.listing import LIVE, TaskList
 from foliot.work.pinning import Pinner
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 _commands = msgspec.json.Decoder(Command)
 # How many tasks one look at the timers deals with.
 TIMERS_AT_ONCE = 100
+CHILDREN_AT_ONCE = 200
 
 
 class TaskService(TaskList):
@@ -68,6 +69,7 @@ class TaskService(TaskList):
         self._new_id = new_id
         # Whether tasks that are accepted here are traced, unless who asks for one says so.
         self.traced = False
+        self._unreadable: set[int] = set()  # tasks whose timers this process cannot deal with, and has said so
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
@@ -191,14 +193,34 @@ class TaskService(TaskList):
         await self._tell(namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled", also)
         asked, above = {name}, [name]
         for parent in above:  # which grows; a name may be another task's by now, so a chain can lead back to its start
-            for child in (await self.list(namespace=namespace, parent=parent, limit=200))[0]:
-                if child.phase in ENDED or child.name in asked:
+            async for child in self._live_children(namespace, parent):
+                if child in asked:
                     continue
-                asked.add(child.name)
-                above.append(child.name)
+                asked.add(child)
+                above.append(child)
                 told = TaskCancelRequested(by, f"its parent {parent} was cancelled")
-                await self._tell(namespace, child.name, told, "cancelled", None)
+                try:
+                    await self._tell(namespace, child, told, "cancelled", None)
+                except (Conflict, NotFound):
+                    continue  # it has ended, or was deleted, since it was listed
         return await self.get(namespace, name)
+
+    async def _live_children(self, namespace: str, parent: str) -> AsyncIterator[str]:
+        """The names of all tasks under this one that have not ended."""
+        cursor: str | None = None
+        while True:
+            page, cursor = await self.list(
+                namespace=namespace,
+                parent=parent,
+                phases=sorted(LIVE),
+                archived=True,
+                limit=CHILDREN_AT_ONCE,
+                cursor=cursor,
+            )
+            for child in page:
+                yield child.name
+            if cursor is None:
+                return
 
     async def requeue(
         self,
@@ -282,12 +304,31 @@ class TaskService(TaskList):
         """Deal with tasks whose time has come, and runs that nobody woke; when to look again, if there are more."""
         if unheard := await queue.wake_unheard(self._db, now):
             log.warning("%d runs waited although they had been told something, and go on now", unheard)
-        for row in await self._db.read("task_timers", now=now, count=TIMERS_AT_ONCE):
-            found = await self._db.read("task_by_key", key=row["key"])
+        at, key, dealt_with = 0.0, 0, 0
+        while rows := await self._db.read("task_timers", now=now, at=at, key=key, count=TIMERS_AT_ONCE):
+            for row in rows:
+                dealt_with += await self._deal_with(row["key"], now)
+            at, key = rows[-1]["timer_at"], rows[-1]["key"]
+            if dealt_with >= TIMERS_AT_ONCE:
+                return now
+        following = await self._db.read("task_next_timer", now=now)
+        return following[0]["at"] if following else None
+
+    async def _deal_with(self, key: int, now: float) -> bool:
+        """Whether the timer of this task was dealt with. One that cannot be is left for others, and holds up nobody."""
+        try:
+            found = await self._db.read("task_by_key", key=key)
             if found:
                 await self._overdue(await self.ref(found[0]["namespace"], found[0]["name"]), now)
-        following = await self._db.read("task_next_timer")
-        return following[0]["at"] if following else None
+            self._unreadable.discard(key)
+        except Unavailable:
+            raise
+        except Exception as error:  # a plan or a state of a newer version, for example, or content that is gone
+            level = logging.DEBUG if key in self._unreadable else logging.WARNING
+            self._unreadable.add(key)
+            log.log(level, "the timer of task %s is left to others: %s", key, error)
+            return False
+        return True
 
     async def _overdue(self, task: TaskRef, now: float) -> None:
         command = task.command
@@ -296,7 +337,7 @@ class TaskService(TaskList):
             row = yield from rows.lock(task.key)
             if row["phase"] in ENDED or row["timer_at"] is None or row["timer_at"] > now:
                 return []
-            deadline = deadline_of(command, row["created_at"])
+            deadline = deadline_of(command, decode_state(row["graph"]).since or row["created_at"])
             fact: TaskEvent = TimerWentOff()
             if deadline is not None and deadline <= now:
                 fact = TaskCancelRequested("timer", f"it took longer than {command.timeout:g} s")
@@ -304,11 +345,8 @@ class TaskService(TaskList):
                 fact = TaskCancelRequested("timer", "expired: nobody began it in time")
             return (yield from tell_locked(task, row, fact, now))
 
-        try:
-            await self._transport.publish(await self._db.write(body))
-            await self._end_idle_runs(task.namespace, task.name)
-        except (FoliotError, IllegalEvent) as error:
-            log.warning("the timer of task %s could not be dealt with: %s", task.id, error)
+        await self._transport.publish(await self._db.write(body))
+        await self._end_idle_runs(task.namespace, task.name)
 
     # --- reading -------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,12 @@ UPDATE queue SET held = 1, due_at = :until WHERE run = :run;
 -- name: queue_let_go
 UPDATE queue SET held = 0, due_at = :due_at WHERE run = :run;
 
+-- name: queue_place
+SELECT priority, namespace, agent, lane, class, requirements FROM queue WHERE run = :run;
+
+-- name: queue_move
+UPDATE queue SET requirements = :requirements, line = :line WHERE run = :run;
+
 -- name: queue_remove
 DELETE FROM queue WHERE run = :run;
 

@@ -76,7 +76,7 @@ SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob
  ORDER BY e.seq LIMIT :count;
 
 -- name: signal_add
-INSERT INTO signal (id, run_id, at, type, data) VALUES (:id, :run_id, :at, :type, :data) ON CONFLICT (id) DO NOTHING;
+INSERT INTO signal (id, run_id, at, type, data) VALUES (:id, :run_id, :at, :type, :data) ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: signal_list
 SELECT s.id AS id, s.run_id AS run_id, s.at AS at, s.type AS type, s.data AS data
@@ -87,7 +87,7 @@ SELECT s.id AS id, s.run_id AS run_id, s.at AS at, s.type AS type, s.data AS dat
 SELECT id FROM signal WHERE run_id = :run_id LIMIT 1;
 
 -- name: signal_remove
-DELETE FROM signal WHERE id = :id;
+DELETE FROM signal WHERE run_id = :run_id AND id = :id;
 
 -- name: blob_put
 INSERT INTO blob (digest, data, created_at) VALUES (:digest, :data, :at) ON CONFLICT (digest) DO NOTHING;

@@ -59,10 +59,13 @@ UPDATE task
 UPDATE task SET archived_at = :now WHERE key = :key AND archived_at IS NULL;
 
 -- name: task_timers
-SELECT key FROM task WHERE timer_at IS NOT NULL AND timer_at <= :now ORDER BY timer_at LIMIT :count;
+-- Behind :at and :key: what cannot be dealt with keeps its timer, and must not stand before all others.
+SELECT key, timer_at FROM task
+ WHERE timer_at IS NOT NULL AND timer_at <= :now AND (timer_at > :at OR (timer_at = :at AND key > :key))
+ ORDER BY timer_at, key LIMIT :count;
 
 -- name: task_next_timer
-SELECT MIN(timer_at) AS at FROM task WHERE timer_at IS NOT NULL;
+SELECT MIN(timer_at) AS at FROM task WHERE timer_at > :now;
 
 -- name: task_event_add
 INSERT INTO task_event (task, seq, at, type, data) VALUES (:task, :seq, :at, :type, :data);

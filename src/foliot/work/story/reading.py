@@ -9,6 +9,7 @@ from typing import Any, Final
 from foliot.engine.base import Clock
 from foliot.engine.runs import Runs
 from foliot.engine.story.tracing import trace_of
+from foliot.kernel.errors import UnknownEvent
 from foliot.store.base import Database
 from foliot.store.bounds import list_classes, list_limits
 from foliot.store.workers import list_workers
@@ -48,7 +49,8 @@ class Stories:
         live: dict[str, LiveRun] = {}
         if looks:
             under_way = [row.run_id for row in rows if not row.ended][:LOOKED_INTO]
-            live = dict(zip(under_way, await asyncio.gather(*map(self.live, under_way)), strict=True))
+            found = await asyncio.gather(*map(self._live_if_known, under_way))
+            live = {run_id: each for run_id, each in zip(under_way, found, strict=True) if each is not None}
         info = await self._tasks.get(namespace, name)
         return tell_story(info, ref.command, ref.pinned.plan_for(ref.id), records, rows, live, now=self._clock())
 
@@ -65,6 +67,12 @@ class Stories:
     async def rows(self, namespace: str, name: str) -> list[RunRow]:
         """The runs of a task, oldest first."""
         return [_row(row) for row in await self._tasks.runs(namespace, name)]
+
+    async def _live_if_known(self, run_id: str) -> LiveRun | None:
+        try:
+            return await self.live(run_id)
+        except UnknownEvent:
+            return None  # a newer version has written it: the rest of the story can be told
 
     async def live(self, run_id: str) -> LiveRun:
         """What the journal of a run says."""

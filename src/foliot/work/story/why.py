@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from foliot.engine.story.amounts import counted, duration
 from foliot.engine.story.explain import Hint, Standing
@@ -22,8 +22,9 @@ from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_events import TaskCancelled, TaskSucceeded
 from foliot.printable import one_line
 from foliot.store.bounds import COOL_DOWN, ClassInfo, Limit
-from foliot.store.placement import Needs, Offer, fits
+from foliot.store.placement import Needs, Offer, fits, needs_of
 from foliot.store.workers import WorkerInfo
+from foliot.work.advancing import deadline_of
 from foliot.work.story.telling import MessageStory, RunRow, TaskStory
 
 CauseKind: TypeAlias = Literal[
@@ -200,6 +201,13 @@ def _due(
             yield _cause("no_worker", f"lost: {', '.join(lost)}", each, depth=1), []
         return
     fitting = [worker for worker in alive if fits(_offer(worker), row.requirements)]
+    if not fitting and (unread := [worker.name for worker in alive if worker.identity in _needs(row).not_by]):
+        text = f"{agent} waits for a newer worker: {', '.join(unread[:5])} could not read what a newer version wrote"
+        yield (
+            _cause("placement", text, each),
+            [Hint("foliot workers", "lists them; upgrade those, or start newer ones")],
+        )
+        return
     if not fitting:
         yield _cause("placement", f"{agent} needs a worker with {needs_text(row.requirements)}", each), []
         for worker in alive[:5]:
@@ -249,11 +257,11 @@ def _from_graph(reason: Reason, now: float) -> Cause:
 
 
 def _deadline(story: TaskStory, told: TaskExplanation, now: float) -> None:
-    timeout = story.command.timeout
-    if timeout is not None:
-        left = story.info.created_at + timeout - now
+    until = deadline_of(story.command, story.state.since or story.info.created_at)
+    if until is not None:
+        left = until - now
         text = f"it is cancelled in {duration(left)} if it has not ended" if left > 0 else "its time is over"
-        told.causes.append(Cause("ending", text, until=story.info.created_at + timeout))
+        told.causes.append(Cause("ending", text, until=until))
 
 
 # --- ended -------------------------------------------------------------------------------------------------------
@@ -266,7 +274,7 @@ def _ended(story: TaskStory, told: TaskExplanation) -> None:
         cause = _from_graph(reason, 0.0)
         if reason.kind == "ended" and reason.message_id:
             lost = story.messages.get(reason.message_id)
-            cause = msgspec.structs.replace(cause, agent=lost.message.to if lost else "", run_id=_run_of(lost))
+            cause = replace(cause, agent=lost.message.to if lost else "", run_id=_run_of(lost))
         told.causes.append(cause)
         if reason.kind in ("failed", "ended") and (lost := story.messages.get(reason.message_id)) is not None:
             tries = counted(lost.attempts, "attempt")
@@ -303,11 +311,14 @@ def worker_name(identity: str | None, workers: Sequence[WorkerInfo]) -> str:
     return f"process {pid} on {host.partition('.')[0]}" if pid else identity
 
 
+def _needs(row: RunRow) -> Needs:
+    return needs_of(row.requirements or "{}") or Needs()
+
+
 def needs_text(requirements: str) -> str:
     """`region=eu, gpu, model=x, label tier=fast`."""
-    try:
-        needs = msgspec.json.decode(requirements or "{}", type=Needs)
-    except msgspec.DecodeError:
+    needs = needs_of(requirements or "{}")
+    if needs is None:
         return "requirements that cannot be read"
     parts = [f"region={needs.region}"] if needs.region else []
     parts += ["gpu"] if needs.gpu else []
