@@ -48,6 +48,7 @@ from foliot.results import RunResult, Value, result_of
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.store.base import ResourceStore
+from foliot.store.journal_chain import checked_link
 from foliot.store.runs import TASK_LABEL, Beside, Held, RunInfo, Signal
 from foliot.tools.base import Tool
 
@@ -322,9 +323,10 @@ class Runtime:
         return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check, stream=stream)
 
     async def replay(self, run_id: str) -> Replay:
-        """Decide a whole run again from its journal, offline, and compare byte for byte."""
+        """Decide a whole run again from its journal, offline, and compare byte for byte. Raises `JournalChanged`."""
         info = await self.runs.journal.get(run_id)
         entries = await self.runs.journal.read(run_id)
+        checked_link(run_id, entries)
         spec = decode_spec(await self.runs.journal.get_blob(info.spec))
         facts = await self.runs.facts(run_id, limit=1)
         history = await self.runs.history(facts[0][1]) if facts and isinstance(facts[0][1], RunCreated) else ()

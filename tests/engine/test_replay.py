@@ -184,5 +184,5 @@ async def test_a_step_that_never_was_cannot_be_forked(engine: Engine) -> None:
 
 async def test_a_journal_without_its_beginning_is_not_loaded(engine: Engine) -> None:
     del engine.journal._runs["r1"].entries[0]
-    with pytest.raises(Conflict, match="does not begin"):
+    with pytest.raises(Conflict, match="event 1 is not what was recorded"):
         await engine.runs.load("r1")

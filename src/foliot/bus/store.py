@@ -64,7 +64,7 @@ class StoreTransport:
         while True:
             try:
                 await asyncio.sleep(self._pace)
-                # Reads of others on this thread count as seen for `wait_for_change`: what was committed and read by them
+                # Reads of others on this thread count as seen for `wait_for_change`: what they read of a commit
                 # during the pause would never ring.
                 if self._database.version() in (None, seen) and not await self._changed():
                     continue

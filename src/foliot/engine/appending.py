@@ -18,6 +18,11 @@ from zlib import crc32
 
 from foliot.engine.tenure import Tenure
 from foliot.errors import NotFound, Unavailable
+from foliot.kernel.codec import NAMES, encode
+from foliot.kernel.events import Event
+from foliot.kernel.loop import apply
+from foliot.kernel.state import State
+from foliot.store.journal_chain import first_link, link_of
 from foliot.store.runs import Entry, Journal, JournalConflict, Lease, LeaseLost, Phase
 
 log = logging.getLogger(__name__)
@@ -26,6 +31,15 @@ T = TypeVar("T")
 Verdict: TypeAlias = Literal["stored", "absent", "lost", "conflict"]
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
+
+
+def recorded(state: State, event: Event, at: float) -> Entry:
+    """Fold a fact in; what is to be appended of it. Raises `Unencodable`, `IllegalEvent`: then nothing is folded."""
+    data = encode(event)
+    seq = apply(state, event, at).seq
+    name = NAMES[type(event)]
+    state.link = link = link_of(state.link or first_link(state.run_id), seq, at, name, data)
+    return Entry(seq, at, name, data, link)
 
 
 def judge(lease: Lease, entries: Sequence[Entry], *, lets_go: bool, epoch: int, found: Sequence[Entry]) -> Verdict:

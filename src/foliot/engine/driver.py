@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from foliot.engine.appending import append_again, persist
+from foliot.engine.appending import append_again, persist, recorded
 from foliot.engine.approval.parking import Parking
 from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.recording import SYSTEM, DecisionLog, DecisionRecord, call_document
@@ -36,7 +36,7 @@ from foliot.engine.summary import phase_of, summary_of
 from foliot.engine.tenure import Tenure
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.actions import AskModel, Await, CallIntent, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
-from foliot.kernel.codec import NAMES, decode, encode, type_of
+from foliot.kernel.codec import decode, type_of
 from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
 from foliot.kernel.events import (
     ApprovalDecided,
@@ -45,9 +45,10 @@ from foliot.kernel.events import (
     ModelFailed,
     QuestionAnswered,
     RunClaimed,
+    RunDeadLettered,
     RunResumed,
 )
-from foliot.kernel.loop import apply, decide
+from foliot.kernel.loop import decide
 from foliot.kernel.state import State
 from foliot.stopping import stop_tasks
 from foliot.store.base import Document
@@ -138,6 +139,7 @@ class Driver:
         self._inquiry: asyncio.Task[None] | None = None
         self._lost = ""  # why the lease is gone
         self._unreadable: NewerEvent | None = None  # a signal for whoever knows its type
+        self._broken: Exception | None = None  # what an effect, or whoever brought it something, did not expect
 
     async def drive(self) -> State:
         """Go on until the run ends or waits. Raises `LeaseLost`, and what the journal raises.
@@ -154,6 +156,11 @@ class Driver:
             elif waiting is not None and waiting.reason == "budget":
                 self._record(RunResumed("budget"))  # whoever takes it up wants it to look again
             await self._go_on()
+            return self.state
+        except (FoliotError, UnknownEvent):
+            raise
+        except Exception as error:
+            await self._give_up(error)
             return self.state
         finally:
             if self._inquiry is not None:
@@ -196,6 +203,11 @@ class Driver:
         """Calls that have not ended, each named after its tool: whether told to stop or not, they may still act."""
         return [task for task in (*self._calling.values(), *self._stopping) if not task.done()]
 
+    def fail(self, error: Exception) -> None:
+        """Something broke that nobody expected: the run must not be held on for ever by a lease that is kept."""
+        self._broken = self._broken or error
+        self._wake()
+
     def _lapsed(self, slept: bool) -> None:
         """The lease is over and was not renewed. Who was awake has tried to; who slept can still ask.
 
@@ -223,6 +235,8 @@ class Driver:
         while True:
             while self._mail:
                 self._take(*self._mail.pop(0))
+            if self._broken is not None:
+                raise self._broken
             if self._unreadable is not None and not self._effects():
                 await self._write()  # what came back meanwhile is not lost
                 raise self._unreadable
@@ -240,7 +254,7 @@ class Driver:
                     await self._mail_comes()
                 case AskModel():
                     await self._write()
-                    asking = begin(self._ask(action))
+                    asking = begin(self._watched(self._ask(action)))
                     self._asking = None if asking.done() else asking
                     await self._mail_comes()  # the kernel starts nothing else meanwhile
                 case CallTools():
@@ -264,10 +278,7 @@ class Driver:
 
     def _record(self, event: Event) -> None:
         """Fold the event in, and keep it for the next append."""
-        at = self._clock()
-        data = encode(event)
-        seq = apply(self.state, event, at).seq
-        self._entries.append(Entry(seq, at, NAMES[type(event)], data))
+        self._entries.append(recorded(self.state, event, self._clock()))
         self._facts.append(event)
 
     def _expire(self, events: Sequence[Event]) -> None:
@@ -314,6 +325,15 @@ class Driver:
         """Do again what a store that is away has kept from being done, for as long as the lease lasts."""
         log.info("run %s waits for a store that does not answer: %s", self.lease.run_id, error.message)
         return persist(attempt, error, run_id=self.lease.run_id, tenure=self._tenure)
+
+    async def _give_up(self, error: Exception) -> None:
+        """End the run for a fault of Foliot itself, with what is known of it. Raises the fault if that fails too."""
+        log.error("run %s broke and is ended", self.lease.run_id, exc_info=error)
+        try:
+            self._record(RunDeadLettered("internal", f"Foliot itself failed: {type(error).__name__}: {error}"))
+            await self._write("failed")
+        except (FoliotError, IllegalEvent, Unencodable) as again:
+            raise error from again
 
     async def _end(self, action: End, settlement: Settlement) -> None:
         """End a run of a task, unless its task wants another attempt of it."""
@@ -368,6 +388,13 @@ class Driver:
         return None if self._settlement is None else self._settlement.settle(self.state)
 
     # --- effects -------------------------------------------------------------------------------------------------
+
+    async def _watched(self, effect: Coroutine[Any, Any, None]) -> None:
+        """An effect whose failure is heard: a task that ends with nobody listening would leave the run waiting."""
+        try:
+            await effect
+        except Exception as error:
+            self.fail(error)
 
     async def _ask(self, action: AskModel) -> None:
         if not self._holds() and not await self._may_act():
@@ -424,7 +451,7 @@ class Driver:
             self._record(replace(started, standing=grant, granted_by=giver) if grant else started)
         await self._write()
         for intent, call in admitted:
-            task = begin(self._call(intent, call, action.deadline))
+            task = begin(self._watched(self._call(intent, call, action.deadline)))
             if not task.done():
                 task.set_name(intent.name)
                 self._calling[intent.call_id] = task
@@ -504,7 +531,7 @@ class Driver:
 
     def _mail_comes(self) -> Awaitable[None]:
         """Until something is in the mailbox or the lease is lost. Effects keep their own deadlines."""
-        if self._mail or self._lost:
+        if self._mail or self._lost or self._broken is not None:
             return _AT_ONCE
         self._alarm = asyncio.Future(loop=self._loop)  # as the loop would make it, without a call
         return self._alarm

@@ -132,9 +132,11 @@ class Keeper:
     async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except FoliotError as error:
+        except Exception as error:
             # Said once, not at every look. If it does not pass the leases run out, and the drivers stop.
-            log.log(logging.DEBUG if self._troubled else logging.WARNING, "could not %s: %s", what, error)
+            expected = isinstance(error, FoliotError)
+            level = logging.DEBUG if self._troubled else logging.WARNING
+            log.log(level, "could not %s: %s", what, error, exc_info=None if expected else error)
             self._troubled = True
         else:
             self._troubled = False
@@ -154,8 +156,12 @@ class Keeper:
     async def _deliver_signals(self) -> None:
         for signal in await self._journal.signals(list(self._drivers)):
             driver = self._drivers.get(signal.run_id)
-            if driver is not None:
+            if driver is None:
+                continue
+            try:
                 driver.deliver(signal)
+            except Exception as error:  # one run's fault must not keep the others from hearing, nor hang its own
+                driver.fail(error)
 
 
 def _claim(driver: Driver) -> Claim:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Struct
 
 from foliot.errors import Conflict
 from foliot.kernel.codec import decode
@@ -14,7 +15,8 @@ from foliot.kernel.loop import fold
 from foliot.kernel.messages import Message
 from foliot.kernel.spec import RunSpec, decode_spec
 from foliot.kernel.state import State
-from foliot.store.runs import Journal, RunInfo
+from foliot.store.journal_chain import changed_journal, check
+from foliot.store.runs import Entry, Journal, RunInfo
 
 MOST_SPECS = 256
 _messages = msgspec.json.Decoder(tuple[Message, ...])
@@ -36,31 +38,48 @@ class Specs:
         return spec
 
 
-async def load_run(journal: Journal, run_id: str, *, upto: int | None = None) -> tuple[RunInfo, State]:
-    """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`."""
+class Told(Struct, frozen=True):
+    """What a journal tells: each fact with its time, and the link that the next one follows."""
+
+    facts: list[tuple[float, Event]]
+    link: bytes
+
+
+def told_by(run_id: str, entries: Sequence[Entry], *, trusting: bool = False) -> Told:
+    """The facts of a journal that is read from its beginning. Raises `JournalChanged`, unless one is `trusting`."""
+    found = check(run_id, entries)
+    if found.changed and not trusting:
+        raise changed_journal(run_id, found.changed)
+    return Told([(entry.at, decode(entry.data)) for entry in entries], found.link)
+
+
+async def load_run(
+    journal: Journal, run_id: str, *, upto: int | None = None, trusting: bool = False
+) -> tuple[RunInfo, State]:
+    """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`, `JournalChanged`."""
     info = await journal.get(run_id)
-    return info, await load_state(journal, Specs(), run_id, upto=upto)
+    told = told_by(run_id, await journal.read(run_id, limit=upto), trusting=trusting)
+    return info, await load_state(journal, Specs(), run_id, told=told)
 
 
-async def load_state(
-    journal: Journal,
-    specs: Specs,
-    run_id: str,
-    *,
-    upto: int | None = None,
-    facts: Sequence[tuple[float, Event]] | None = None,
-) -> State:
-    """The fold of a run's journal, or of `facts` by whoever has read it. Raises `Conflict` if it has no beginning."""
-    if facts is None:
-        facts = await read_facts(journal, run_id, limit=upto)
+async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: Told | None = None) -> State:
+    """The fold of a run's journal, or of what it `told` to whoever has read it.
+
+    Raises `Conflict` if it has no beginning, `JournalChanged` if it is not what was recorded.
+    """
+    if told is None:
+        told = told_by(run_id, await journal.read(run_id))
+    facts = told.facts
     if not facts or not isinstance(created := facts[0][1], RunCreated):
         raise Conflict(f"the journal of run {run_id} does not begin with its creation")
-    return fold(await specs.get(journal, created.spec), run_id, facts, await read_history(journal, created))
+    state = fold(await specs.get(journal, created.spec), run_id, facts, await read_history(journal, created))
+    state.link = told.link
+    return state
 
 
 async def read_facts(journal: Journal, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:
-    """What was recorded of the run, each fact with its time."""
-    return [(entry.at, decode(entry.data)) for entry in await journal.read(run_id, limit=limit)]
+    """What was recorded of the run, each fact with its time. Raises `JournalChanged`."""
+    return told_by(run_id, await journal.read(run_id, limit=limit)).facts
 
 
 async def read_history(journal: Journal, created: RunCreated) -> tuple[Message, ...]:

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from foliot.engine.appending import recorded
 from foliot.engine.approval.parking import Parking
 from foliot.engine.approval.recording import DecisionLog
 from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
@@ -17,23 +18,21 @@ from foliot.engine.budgets.opening import RunBudgets
 from foliot.engine.driver import Driver
 from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.keeper import Keeper
-from foliot.engine.loading import Specs, load_run, load_state, read_facts, read_history
+from foliot.engine.loading import Specs, Told, load_run, load_state, read_facts, read_history
 from foliot.engine.policies import ModelGate
 from foliot.engine.signals import storable
 from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, in_words, is_gone
 from foliot.errors import FoliotError, UsageError
-from foliot.kernel.codec import encode, type_of
 from foliot.kernel.errors import NewerEvent, UnknownEvent
 from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.kernel.loop import apply
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, digest, encode_spec
 from foliot.kernel.state import State
 from foliot.kernel.traces import new_trace
-from foliot.store.runs import Beside, Entry, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal, identity_labels
+from foliot.store.runs import Beside, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal, identity_labels
 from foliot.tools.base import Toolbox
 
 log = logging.getLogger(__name__)
@@ -149,7 +148,7 @@ class Runs:
         )
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
         with storable(f"run {run_id}"):
-            entries = _entries(state, facts, now)
+            entries = [recorded(state, event, now) for event in facts]
         lease = await self.journal.create(
             NewRun(
                 id=run_id,
@@ -216,23 +215,23 @@ class Runs:
         *,
         tools: Callable[[RunSpec], Awaitable[Toolbox]] | None = None,
         stream: bool = False,
-        facts: Sequence[tuple[float, Event]] | None = None,
+        told: Told | None = None,
         quiet: bool = False,
     ) -> Driver:
         """Go on with a run whose lease this process was given. Raises `LeaseLost`, and what `tools` raises.
 
-        Whoever has read the run since the lease was taken gives its whole journal as `facts`, and says whether there
+        Whoever has read the run since the lease was taken gives its whole journal as `told`, and says whether there
         was no signal for it then, `quiet`: one that came later the keeper finds.
         """
-        state = await load_state(self.journal, self._specs, lease.run_id, facts=facts)
+        state = await load_state(self.journal, self._specs, lease.run_id, told=told)
         if state.ended is not None:
             # This process slept past its new lease before it read on, and someone else has finished the run.
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
         toolbox = self.tools if tools is None else await tools(state.spec)
         driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=await self._settlement(lease))
-        told = await self.taken_up(state) if self.taken_up is not None else ()
+        first = await self.taken_up(state) if self.taken_up is not None else ()
         signals = () if quiet else await self.journal.signals([lease.run_id])
-        for signal in (*signals, *await self._answers(state, toolbox), *told):
+        for signal in (*signals, *await self._answers(state, toolbox), *first):
             driver.deliver(signal)
         return driver
 
@@ -278,9 +277,12 @@ class Runs:
                     await asyncio.shield(self.journal.append(driver.lease, [], phase="pending"))
                 raise
 
-    async def load(self, run_id: str, *, upto: int | None = None) -> tuple[RunInfo, State]:
-        """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`."""
-        return await load_run(self.journal, run_id, upto=upto)
+    async def load(self, run_id: str, *, upto: int | None = None, trusting: bool = False) -> tuple[RunInfo, State]:
+        """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`, `JournalChanged`.
+
+        `trusting`: as it stands in the store, even when it was changed there.
+        """
+        return await load_run(self.journal, run_id, upto=upto, trusting=trusting)
 
     async def facts(self, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:
         return await read_facts(self.journal, run_id, limit=limit)
@@ -354,11 +356,3 @@ class Runs:
 
 def user_message(text: str) -> Message:
     return Message("user", (Text(text),))
-
-
-def _entries(state: State, facts: Iterable[Event], at: float) -> list[Entry]:
-    entries: list[Entry] = []
-    for event in facts:
-        apply(state, event, at)
-        entries.append(Entry(state.seq, at, type_of(event), encode(event)))
-    return entries

@@ -140,6 +140,7 @@ class State:
         "interrupted",
         "known_tokens",
         "left_at",
+        "link",
         "model_failures",
         "new_chars",
         "notes",
@@ -175,6 +176,7 @@ class State:
         self.tools = tuple(rule.spec for rule in self.rules.values())
         self.transcript: list[Message] = list(history)
         self.seq = 0
+        self.link = b""  # of the newest event, in the chain of the journal; kept for whoever writes the next
         self.now = 0.0
         self.created: RunCreated | None = None
         self.attempt = 0

@@ -79,7 +79,13 @@ class SqlJournal:
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
         return [
-            Entry(row["seq"], row["at"], row["type"], await self._whole(row) if row["blob"] else row["data"])
+            Entry(
+                row["seq"],
+                row["at"],
+                row["type"],
+                await self._whole(row) if row["blob"] else row["data"],
+                row["link"] or b"",
+            )
             for row in found
         ]
 
@@ -306,7 +312,7 @@ def _plan_advance(lease: Lease, entries: Sequence[Entry]) -> Planned | None:
         data = entry.data
         if len(data) > large.LARGE:
             return None
-        added.append((key, entry.seq, entry.at, entry.type, data, None))
+        added.append((key, entry.seq, entry.at, entry.type, data, None, entry.link))
     return Planned((last, key, lease.epoch, after), added)
 
 
@@ -321,7 +327,7 @@ def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
             data, note, content = large.parted(data)
             yield from many("blob_put", [{"digest": name, "data": content[name], "at": entry.at} for name in content])
             yield from many("blob_use", [{"digest": name, "run": key} for name in content])
-        added.append((key, entry.seq, entry.at, entry.type, data, note))
+        added.append((key, entry.seq, entry.at, entry.type, data, note, entry.link))
     yield from many("event_add", added)
 
 

@@ -48,12 +48,16 @@ TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One event as stored. `at` is in seconds since the epoch; `data` is the encoded event."""
+    """One event as stored. `at` is in seconds since the epoch; `data` is the encoded event.
+
+    `link` chains it to the event before it (see journal_chain.py); it is empty in journals of older versions.
+    """
 
     seq: int
     at: float
     type: str
     data: bytes
+    link: bytes = b""
 
 
 class Lease(Struct, frozen=True, gc=False):

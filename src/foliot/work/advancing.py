@@ -35,6 +35,7 @@ from foliot.kernel.task_events import (
 from foliot.kernel.traces import under_message
 from foliot.store import queue, tasks
 from foliot.store.journal import create_run, lock_runs
+from foliot.store.journal_chain import first_link, link_of
 from foliot.store.queue import QueueItem
 from foliot.store.runs import TASK_LABEL, TERMINAL, Entry, NewRun, identity_labels
 from foliot.store.transaction import Row, Tx, many, one, rows
@@ -132,7 +133,9 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
             labels={**command.labels, TASK_LABEL: task.name, **identity_labels(identity)},
             content={spec_digest: frozen},
         )
-        key = yield from create_run(new, [Entry(1, now, type_of(created), encode(created))])
+        kind, data = type_of(created), encode(created)
+        link = link_of(first_link(run_id), 1, now, kind, data)
+        key = yield from create_run(new, [Entry(1, now, kind, data, link)])
         items.append(
             QueueItem(
                 run=key,

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from foliot.kernel.codec import decode
+from foliot.engine.loading import Told, told_by
 from foliot.kernel.errors import UnknownEvent
-from foliot.kernel.events import Event
 from foliot.store.base import Database
-from foliot.store.runs import Lease
+from foliot.store.runs import Entry, Lease
 from foliot.store.transaction import Row
 from foliot.work.advancing import TaskRef
 from foliot.work.base import Command
@@ -32,14 +31,14 @@ _commands = msgspec.json.Decoder(Command)
 class Brief(Struct, frozen=True):
     """Of one lease: the task and the message of its run.
 
-    `facts` is the whole journal of a run that was never begun, and None for one whose journal must be read. `quiet`:
+    `told` is the whole journal of a run that was never begun, and None for one whose journal must be read. `quiet`:
     nothing had been signalled to the run when this was read.
     """
 
     epoch: int
     task: TaskRef
     message_id: str
-    facts: list[tuple[float, Event]] | None = None
+    told: Told | None = None
     quiet: bool = False
 
 
@@ -95,4 +94,5 @@ class Briefs:
         task = await self.task(row)
         if row["last_seq"] != 1 or row["blob"]:
             return Brief(lease.epoch, task, row["message"])
-        return Brief(lease.epoch, task, row["message"], [(row["at"], decode(row["data"]))], not row["told"])
+        entry = Entry(1, row["at"], row["type"], row["data"], row["link"] or b"")
+        return Brief(lease.epoch, task, row["message"], told_by(lease.run_id, [entry]), not row["told"])

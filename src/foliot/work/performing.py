@@ -10,15 +10,13 @@ from functools import partial
 from msgspec import MsgspecError
 
 from foliot.bus.base import Transport
-from foliot.engine.appending import append_again
+from foliot.engine.appending import append_again, recorded
 from foliot.engine.base import Clock
 from foliot.engine.runs import Runs
 from foliot.engine.tenure import Tenure
 from foliot.errors import FoliotError, NotFound, Unavailable
-from foliot.kernel.codec import encode, type_of
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.events import Event, RunClaimed, RunDeadLettered
-from foliot.kernel.loop import apply
 from foliot.kernel.spec import RunSpec
 from foliot.store.base import Database
 from foliot.store.queue import leave_to_others
@@ -76,7 +74,7 @@ class TaskPerformer:
                 lease,
                 tools=self._toolbox,
                 stream=self.stream,
-                facts=brief.facts if brief is not None else None,
+                told=brief.told if brief is not None else None,
                 quiet=brief is not None and brief.quiet,
             )
             if driver.state.fruitless >= MOST_FRUITLESS:
@@ -137,18 +135,14 @@ class TaskPerformer:
         """The run cannot even begin here (a tool or a definition is gone): it ends, and its task hears why."""
         log.warning("run %s is given up: %s", lease.run_id, error.message)
         try:
-            _, state = await self._runs.load(lease.run_id)
+            _, state = await self._runs.load(lease.run_id, trusting=True)
             if state.ended is not None:
                 return
-            entries: list[Entry] = []
             facts: tuple[Event, ...] = (
                 RunClaimed(state.attempt + 1, lease.worker, lease.epoch),
                 RunDeadLettered(error.code, error.message),
             )
-            for fact in facts:
-                now = self._clock()
-                apply(state, fact, now)
-                entries.append(Entry(state.seq, now, type_of(fact), encode(fact)))
+            entries = [recorded(state, fact, self._clock()) for fact in facts]
             settlement = await self.settlement(lease)
             await self._append(lease, entries, "failed", also=settlement.settle(state), patient=True)
             await settlement.settled()

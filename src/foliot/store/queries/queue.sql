@@ -107,7 +107,8 @@ SELECT q.run AS run, q.run_id AS run_id, r.epoch AS epoch FROM queue AS q JOIN r
 
 -- name: queue_brief
 -- What whoever has just claimed these runs (a JSON array of ids) must know to begin with them.
-SELECT r.id AS run_id, r.last_seq AS last_seq, e.at AS at, e.data AS data, e.blob AS blob, m.message AS message,
+SELECT r.id AS run_id, r.last_seq AS last_seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link,
+       m.message AS message,
        t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.plan AS plan, t.command AS command,
        t.priority AS priority, t.lane AS lane,
        CASE WHEN EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = r.id) THEN 1 ELSE 0 END AS told

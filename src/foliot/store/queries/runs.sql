@@ -67,10 +67,10 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
  ORDER BY key DESC LIMIT :count;
 
 -- name: event_add
-INSERT INTO event (run, seq, at, type, data, blob) VALUES (:run, :seq, :at, :type, :data, :blob);
+INSERT INTO event (run, seq, at, type, data, blob, link) VALUES (:run, :seq, :at, :type, :data, :blob, :link);
 
 -- name: event_read
-SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob
+SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link
   FROM run AS r JOIN event AS e ON e.run = r.key
  WHERE r.id = :id AND e.seq > :after
  ORDER BY e.seq LIMIT :count;
