@@ -8,10 +8,10 @@ import pytest
 
 from foliot.engine.replay import replay
 from foliot.store.journal import SqlJournal
-from foliot.store.journal_chain import JournalChanged, check, checked_link
+from foliot.store.journal_chain import JournalChanged, check, checked_link, first_link, link_of
 from foliot.store.large import LARGE
 from foliot.store.open import open_database
-from foliot.store.queries import load
+from foliot.store.queries import load, load_for_postgres
 from foliot.store.runs import Entry
 from foliot.store.transaction import Statement
 from foliot.tools.function import tool
@@ -44,8 +44,6 @@ async def change(database, monkeypatch, text: str, **params) -> None:
         return (yield Statement("tampering", params, "count"))
 
     assert await database.write(body) == 1
-    from foliot.store.queries import load_for_postgres
-
     load_for_postgres.cache_clear()
 
 
@@ -97,8 +95,8 @@ async def test_a_trusting_load_goes_on_from_what_is_stored(stored, monkeypatch) 
     assert state.link == (await engine.journal.read("r1"))[-1].link
 
 
-async def test_events_of_older_versions_have_no_links_and_are_covered_by_the_next(stored, monkeypatch) -> None:
-    engine, database = stored
+async def test_events_of_older_versions_have_no_links_and_are_covered_by_the_next(stored) -> None:
+    engine, _ = stored
     entries = await engine.journal.read("r1")
     old = [Entry(e.seq, e.at, e.type, e.data) for e in entries[:-1]]
 
@@ -110,8 +108,6 @@ async def test_events_of_older_versions_have_no_links_and_are_covered_by_the_nex
 
 
 def test_any_change_to_any_event_is_found() -> None:
-    from foliot.store.journal_chain import first_link, link_of
-
     chance = random.Random(7)
     link, entries = first_link("r"), []
     for seq in range(1, 20):

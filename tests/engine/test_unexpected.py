@@ -50,7 +50,8 @@ async def test_a_fault_in_asking_the_model_ends_the_run_with_a_reason() -> None:
     state = await asyncio.wait_for(engine.runs.drive(driver), 10)
 
     assert isinstance(state.ended, RunDeadLettered)
-    assert state.ended.reason == "internal" and "KeyError" in state.ended.message
+    assert state.ended.reason == "internal"
+    assert "KeyError" in state.ended.message
     assert (await engine.journal.get("r1")).phase == "failed"
     assert (await engine.types())[-1] == "run.dead_lettered"
     await engine.close()
@@ -61,7 +62,8 @@ async def test_a_fault_in_calling_a_tool_ends_the_run_with_a_reason() -> None:
 
     state = await engine.run()
 
-    assert isinstance(state.ended, RunDeadLettered) and "a mistake in the registry" in state.ended.message
+    assert isinstance(state.ended, RunDeadLettered)
+    assert "a mistake in the registry" in state.ended.message
     await engine.close()
 
 
@@ -92,7 +94,8 @@ async def test_a_watcher_with_a_fault_ends_the_run_with_a_reason() -> None:
 
     state = await engine.run()
 
-    assert isinstance(state.ended, RunDeadLettered) and "ZeroDivisionError" in state.ended.message
+    assert isinstance(state.ended, RunDeadLettered)
+    assert "ZeroDivisionError" in state.ended.message
     await engine.close()
 
 
