@@ -254,7 +254,7 @@ class Driver:
                     await self._mail_comes()
                 case AskModel():
                     await self._write()
-                    asking = begin(self._watched(self._ask(action)))
+                    asking = begin(self._watched(self._ask, action))
                     self._asking = None if asking.done() else asking
                     await self._mail_comes()  # the kernel starts nothing else meanwhile
                 case CallTools():
@@ -389,10 +389,10 @@ class Driver:
 
     # --- effects -------------------------------------------------------------------------------------------------
 
-    async def _watched(self, effect: Coroutine[Any, Any, None]) -> None:
+    async def _watched(self, effect: Callable[..., Awaitable[None]], *args: Any) -> None:
         """An effect whose failure is heard: a task that ends with nobody listening would leave the run waiting."""
         try:
-            await effect
+            await effect(*args)
         except Exception as error:
             self.fail(error)
 
@@ -451,7 +451,7 @@ class Driver:
             self._record(replace(started, standing=grant, granted_by=giver) if grant else started)
         await self._write()
         for intent, call in admitted:
-            task = begin(self._watched(self._call(intent, call, action.deadline)))
+            task = begin(self._watched(self._call, intent, call, action.deadline))
             if not task.done():
                 task.set_name(intent.name)
                 self._calling[intent.call_id] = task
