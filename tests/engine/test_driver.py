@@ -12,6 +12,7 @@ from foliot.engine.runs import user_message
 from foliot.engine.signals import signal
 from foliot.errors import Unavailable
 from foliot.kernel.budget import Limits
+from foliot.kernel.errors import NewerEvent
 from foliot.kernel.events import (
     BudgetExceeded,
     CancelRequested,
@@ -279,12 +280,28 @@ async def test_a_signal_that_nobody_can_read_does_not_keep_the_run_busy_for_ever
 
     engine = Engine(in_turn(calls("pay"), says("done")), [pay])
     await crashed_in_a_call(engine)
-    await engine.journal.signal(Signal("s1", "r1", 1.0, "from.the.future", b'{"type":"from.the.future"}'))
+    await engine.journal.signal(Signal("s1", "r1", 1.0, "input.received", b'{"type":"input.received","input_id":7}'))
 
     state = await engine.take()
 
     assert state.waiting is not None
     assert await engine.journal.signals(["r1"]) == []
+    await engine.close()
+
+
+async def test_a_signal_of_a_newer_version_is_left_to_a_newer_worker() -> None:
+    @tool(effect="once")
+    async def pay() -> str:
+        return "paid"
+
+    engine = Engine(in_turn(calls("pay"), says("done")), [pay])
+    await crashed_in_a_call(engine)
+    await engine.journal.signal(Signal("s1", "r1", 1.0, "from.the.future", b'{"type":"from.the.future"}'))
+
+    with pytest.raises(NewerEvent):
+        await engine.take()
+
+    assert [each.id for each in await engine.journal.signals(["r1"])] == ["s1"]
     await engine.close()
 
 
