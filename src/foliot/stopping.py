@@ -8,10 +8,20 @@ task would wait for ever.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from foliot.threads import LeavingExecutor
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Long enough for what a cancelled task may still have to put in order: asking again interrupts that.
 AGAIN: Final = 5.0
+# How long tasks that are left at the end of a program may take to end.
+LEAVE_WITHIN: Final = 2.0
 
 
 async def stop_tasks(*tasks: asyncio.Future[Any] | None, again: float = AGAIN) -> None:
@@ -26,3 +36,22 @@ async def stop_tasks(*tasks: asyncio.Future[Any] | None, again: float = AGAIN) -
     for task in given:
         if not task.cancelled():
             task.exception()  # looked at, or the loop would report it as forgotten
+
+
+async def ending_alone(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives, for `asyncio.run`: nothing that is left then keeps the program from ending.
+
+    `asyncio.run` waits without a bound for every task that does not listen, and for every thread of the loop.
+    """
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(LeavingExecutor())
+    try:
+        return await work
+    finally:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        deaf = (await asyncio.wait(left, timeout=LEAVE_WITHIN))[1] if left else ()
+        for task in deaf:
+            log.warning("a task does not listen and ends with the process: %s", task.get_name())
+            asyncio._unregister_task(task)  # pyright: ignore - what is documented for who extends asyncio

@@ -14,17 +14,21 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. Ctrl-C cancels the work, lets it clean up, and then ends the command."""
+    """Run to the end. Ctrl-C cancels the work, lets it clean up, and then ends the command.
+
+    Nothing that a tool left behind, a thread or a task that does not listen, keeps the command from ending.
+    """
     import asyncio
 
     from foliot.cli.logs import configure
+    from foliot.stopping import ending_alone
 
     try:
         configure(current().settings())
     except BaseException:
         work.close()
         raise
-    return asyncio.run(work)
+    return asyncio.run(ending_alone(work))
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from foliot.store.local_key import Introduction, LocalKey, place_of
+from foliot.threads import on_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,7 @@ class LocalAccess:
         async with self._asking:
             if self._held is not None:
                 return self._held, False
-            key = await asyncio.to_thread(LocalKey.of, self._home)
+            key = await on_thread(LocalKey.of, self._home)
             if key is None:
                 return None, True
             nonce = secrets.token_hex(16)

@@ -84,6 +84,22 @@ def begin(effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.Task(effect, loop=asyncio.get_running_loop())
 
 
+class _Right:
+    """The right of a driver to act, as tools ask for it: see `MayAct`."""
+
+    __slots__ = ("_ask", "_holds")
+
+    def __init__(self, holds: Callable[[], bool], ask: Callable[[], Awaitable[bool]]) -> None:
+        self._holds = holds
+        self._ask = ask
+
+    def holds(self) -> bool:
+        return self._holds()
+
+    async def __call__(self) -> bool:
+        return await self._ask()
+
+
 class Driver:
     """One run in the hands of one process. `state` is the fold of its journal, and of what is about to be added."""
 
@@ -137,6 +153,7 @@ class Driver:
         self._calling: dict[str, asyncio.Task[None]] = {}
         self._stopping: list[asyncio.Task[None]] = []
         self._inquiry: asyncio.Task[None] | None = None
+        self._right = _Right(self._holds, self._may_act)
         self._lost = ""  # why the lease is gone
         self._unreadable: NewerEvent | None = None  # a signal for whoever knows its type
         self._broken: Exception | None = None  # what an effect, or whoever brought it something, did not expect
@@ -473,7 +490,7 @@ class Driver:
             deadline=deadline,
             clock=self._clock,
             ends_run=ends_run,
-            may_act=self._may_act,
+            may_act=self._right,
         )
         self._calling.pop(intent.call_id, None)
         self._post(fact)

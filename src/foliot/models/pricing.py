@@ -10,7 +10,6 @@ first answer has to be priced, and a model with plain prices is then priced by m
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
+from foliot.threads import on_thread
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
@@ -99,7 +99,7 @@ class PriceBook:
     async def load(self) -> None:
         """Import the tables without holding up the event loop. Cheap when done before."""
         if not self._loaded:
-            await asyncio.to_thread(_import_tables)
+            await on_thread(_import_tables)
             self._loaded = True
 
     def cost(self, provider: str, model: str, usage: Usage, *, base_url: str = "") -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import functools
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from foliot.kernel.arguments import repeated_name
 from foliot.resources.kinds import Kind
 from foliot.resources.problems import ManifestError
 from foliot.store.base import Document
+from foliot.threads import on_thread
 
 if TYPE_CHECKING:
     from foliot.resources.reader import Bundle
@@ -232,7 +232,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 async def _read(body: bytes, namespace: str | None) -> Bundle:
     if len(body) < LARGE:
         return _parsed(body, namespace)
-    return await asyncio.to_thread(_parsed, body, namespace)
+    return await on_thread(_parsed, body, namespace)
 
 
 def _parsed(body: bytes, namespace: str | None) -> Bundle:

@@ -24,6 +24,7 @@ from foliot.store import queries
 from foliot.store.sqlite_file import READ_PATIENCE, Connection, connect, explain, prepare, resolve
 from foliot.store.sqlite_writer import Job, Writer, fetch
 from foliot.store.transaction import Row, Tx
+from foliot.threads import on_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,7 +132,7 @@ class SqliteDatabase:
         self._wake()
         if writer is not None:
             writer.submit(self._gathered.pop(asyncio.get_running_loop(), ()))
-            await asyncio.to_thread(writer.stop)
+            await on_thread(writer.stop)
         for connection in readers.values():
             connection.close()
 

@@ -5,7 +5,7 @@ A tool failure is data (`ToolResult.error`) and goes back to the model. Only wha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -17,8 +17,18 @@ from foliot.kernel.messages import ToolResult
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
 OnUnknown: TypeAlias = Literal["ask", "fail", "retry"]
 OnOutput: TypeAlias = Callable[[str], None]
-MayAct: TypeAlias = Callable[[], Awaitable[bool]]
-"""Whether whoever makes a call still has the right to, asked after a wait and before an act."""
+
+
+class MayAct(Protocol):
+    """Whether whoever makes a call still has the right to."""
+
+    def holds(self) -> bool:
+        """Whether that is certain without asking anybody. From any thread."""
+        ...
+
+    async def __call__(self) -> bool:
+        """Asked after a wait and before an act."""
+        ...
 
 
 class Caller(Struct, frozen=True, gc=False):
@@ -291,7 +301,8 @@ class ToolError(FoliotError):
         └── ToolCircuitOpen    kind circuit_open: it failed so often that it is left alone for `retry_after` seconds
 
     `before_effect` is set when the failure certainly came before the tool could act (a refused connection, a full
-    rate limit): only then may a `once` call be tried again.
+    rate limit): only then may a `once` call be tried again. `still_running` is set when the tool was told to end and
+    has not been seen to: it may act even now.
     """
 
     code: ClassVar[str] = "execution_failed"
@@ -302,6 +313,7 @@ class ToolError(FoliotError):
     retryable = True
     retry_after: float | None = None
     before_effect: bool = False
+    still_running: bool = False
 
 
 class ToolArgumentsInvalid(ToolError):

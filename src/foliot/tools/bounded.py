@@ -15,14 +15,14 @@ import logging
 from collections.abc import Awaitable, Generator
 from typing import Any, Final, Literal, TypeAlias
 
-from foliot.tools.base import OnOutput, ToolCancelled
+from foliot.tools.base import MayAct, OnOutput, ToolCancelled
 
 log = logging.getLogger(__name__)
 
 Scope: TypeAlias = Literal["attempt", "total", "idle"]
 
 # How long work that was told to stop may take to tidy up.
-GRACE: Final = 0.05
+GRACE: Final = 0.25
 # The same when the caller itself is being stopped: nobody waits for the next step then, so it may take longer.
 STOP_GRACE: Final = 2.0
 
@@ -31,7 +31,8 @@ class Bounded:
     """`await Bounded(…)` gives the value of the work, or raises what it raises.
 
     When a bound was passed the value means nothing: `expired` says which one, `forced` that the work did not stop in
-    time and was closed.
+    time and was closed. `left` is what it waited for then, if that goes on: a task that does not listen either.
+    Each time before the work goes on `right` is asked whether it may: whoever slept meanwhile may have lost it.
     """
 
     __slots__ = (
@@ -42,6 +43,8 @@ class Bounded:
         "_idle",
         "_loop",
         "_over",
+        "_right",
+        "_robbed",
         "_scope",
         "_seconds",
         "_task",
@@ -49,21 +52,31 @@ class Bounded:
         "_work",
         "expired",
         "forced",
+        "left",
     )
 
     def __init__(
-        self, work: Awaitable[Any], *, seconds: float | None, scope: Scope, idle: float | None, grace: float = GRACE
+        self,
+        work: Awaitable[Any],
+        *,
+        seconds: float | None,
+        scope: Scope,
+        idle: float | None,
+        grace: float = GRACE,
+        right: MayAct | None = None,
     ) -> None:
         self._work = work
         self._seconds = seconds
         self._scope: Scope = scope
         self._idle = idle
         self._grace = grace
+        self._right = right
         self._over = False
-        self._closing = False
+        self._closing = self._robbed = False
         self._cancels = 0
         self.expired: Scope | None = None
         self.forced = False
+        self.left: asyncio.Future[Any] | None = None
 
     def listen(self, heard: OnOutput) -> OnOutput:
         """Output counts as a sign of life, and is dropped once the work is over."""
@@ -98,8 +111,11 @@ class Bounded:
             while True:
                 error = yield from self._wait(waits_for)
                 if self._closing:
+                    self._leave(waits_for)
                     self._close(steps)
                     raise asyncio.CancelledError
+                if self._right is not None and error is None and not self._right.holds():
+                    error = yield from self._ask(self._right)
                 waits_for = steps.send(None) if error is None else steps.throw(error)
         except StopIteration as done:
             self._settle(cancelling)
@@ -112,6 +128,10 @@ class Bounded:
             if self.expired is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
                 return None
             if isinstance(error, asyncio.CancelledError) and task.cancelling() == cancelling:
+                if self._robbed:
+                    raise ToolCancelled(
+                        "the run went to another while this process slept; the tool was stopped"
+                    ) from None
                 raise ToolCancelled("the tool was cancelled from inside") from error
             raise
         finally:
@@ -138,6 +158,22 @@ class Bounded:
         except BaseException as error:
             return error
         return None
+
+    def _ask(self, right: MayAct) -> Generator[Any, Any, BaseException | None]:
+        """Whether the work may go on, of whoever knows; what is to be raised in it then, if anything."""
+        try:
+            if (yield from right().__await__()):
+                return None
+        except asyncio.CancelledError as error:
+            return error
+        self._closing = self._robbed = True  # should it wait once more, it is closed
+        return asyncio.CancelledError()
+
+    def _leave(self, waits_for: Any) -> None:
+        """Remember what does not end when it is cancelled. A plain future does: nothing stands behind it."""
+        if getattr(waits_for, "_asyncio_future_blocking", None) is not None:
+            waits_for.cancel()
+            self.left = None if waits_for.done() else waits_for
 
     # --- the clock -----------------------------------------------------------------------------------------------
 

@@ -10,13 +10,14 @@
         '''
 
 Parameters may have any type that pydantic understands; values arrive converted. A parameter annotated `Invocation`
-receives the call itself (run id, idempotency key) and is not shown to the model. A plain `def` runs on a thread, so it
-may block.
+receives the call itself (run id, idempotency key) and is not shown to the model.
+
+A plain `def` runs on a thread, so it may block. When its time is over it is told to end by an exception, `ToldToEnd`,
+which it hears at its next instruction of Python; while it blocks it goes on, and its call is not called stopped.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -24,8 +25,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
 from foliot.errors import InvalidInput
-from foliot.tools.base import Effect, Invocation, OnOutput, OnUnknown, ToolArgumentsInvalid, ToolDefinition, ToolError
+from foliot.tools.base import (
+    Effect,
+    Invocation,
+    OnOutput,
+    OnUnknown,
+    ToolArgumentsInvalid,
+    ToolDefinition,
+    ToolError,
+)
 from foliot.tools.docstring import parameters, summary
+from foliot.tools.running import blocking
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -73,7 +83,7 @@ class FunctionTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         values = self._convert(call)
         if not self._is_async:
-            value = await asyncio.to_thread(_called, self.function, values)
+            value = await blocking(call, self.function, _called, self.function, values)
             return await value if inspect.isawaitable(value) else value  # a coroutine under a plain decorator
         try:
             return await self.function(**values)

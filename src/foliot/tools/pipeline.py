@@ -42,7 +42,7 @@ from foliot.tools.parts import Parts
 from foliot.tools.registry import schema_digest
 from foliot.tools.result import failure_result, success_result
 from foliot.tools.rules import Rules, StandingGrant
-from foliot.tools.running import Handler, Running
+from foliot.tools.running import Handler, Running, current
 from foliot.tools.stages.advertised import Advertised
 from foliot.tools.stages.allow_list import AllowList
 from foliot.tools.stages.approval import Approval
@@ -351,7 +351,11 @@ class Pipeline:
         """Recorded too: a call that was stopped may have acted. Never raises."""
         if self._record is not None:
             call = admitted.call
-            stopped = failure_result(call, ToolCancelled(f"the call of {call.tool!r} was stopped before it ended"))
+            end = "was told to stop and goes on: it may still act" if running.goes_on else "was stopped before it ended"
+            error = ToolCancelled(f"the call of {call.tool!r} {end}")
+            if running.goes_on:
+                error.still_running = error.details["still_running"] = True
+            stopped = failure_result(call, error)
             with contextlib.suppress(Exception):  # whoever stops it does not wait for a reason
                 kept = self._record(self._finished(admitted, stopped, running, began))
                 if kept is not None:
@@ -407,6 +411,7 @@ class AdmittedCall:
             on_output, ended = masked_output(parts.masker, on_output)
         running = Running(on_output, may_act)
         began = parts.clock()
+        outer = current.set(running)
         try:
             result = success_result(call, await self.entry.handler(call, running))
         except asyncio.CancelledError:
@@ -415,6 +420,9 @@ class AdmittedCall:
         except Exception as error:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
             result = failure_result(call, error)
+        finally:
+            with contextlib.suppress(ValueError):  # thrown away by whoever tidies up, in a context of its own
+                current.reset(outer)
         if ended is not None:
             ended()
         return await self._pipeline.finish(self, result, running, began)

@@ -17,6 +17,7 @@ from foliot.errors import FoliotError, UsageError
 from foliot.kernel.events import Event, RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.kernel.messages import Number
 from foliot.stopping import stop_tasks
+from foliot.threads import on_thread
 from foliot.version import __version__
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ class TraceExporter:
             await asyncio.wait({self._sending}, timeout=CLOSE_WITHIN)
             await stop_tasks(self._sending)
             self._sending = None
-        await asyncio.to_thread(self._sender.shutdown)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN):
+                await on_thread(self._sender.shutdown)
 
     async def _send_all(self) -> None:
         going_on = True
@@ -111,7 +114,7 @@ class TraceExporter:
     async def _send(self, spans: Sequence[Span]) -> None:
         ready = readable(spans, service=self._service)
         try:
-            result = await asyncio.to_thread(self._sender.export, ready)
+            result = await on_thread(self._sender.export, ready)
             failed = getattr(result, "name", "SUCCESS") != "SUCCESS"
         except Exception as error:  # whatever a collector or its client does, runs go on
             failed = True

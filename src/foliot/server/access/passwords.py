@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from foliot.errors import InvalidInput, Unavailable
 from foliot.server.errors import TooMany
+from foliot.threads import on_thread
 
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
@@ -42,7 +43,7 @@ class Passwords:
     async def hash(self, password: str) -> str:
         """What is kept of a password. Raises `TooMany` when too many wait for theirs."""
         async with self._place():
-            return await asyncio.to_thread(self._engine().hash, _normal(password))
+            return await on_thread(self._engine().hash, _normal(password))
 
     async def matches(self, kept: str | None, password: str) -> bool:
         """Whether this is the password of the hash. Without one it takes as long, and is not. Raises `TooMany`."""
@@ -53,7 +54,7 @@ class Passwords:
             kept, password = None, ""
         async with self._place():
             try:
-                await asyncio.to_thread(self._engine().verify, kept or self._decoy, _normal(password))
+                await on_thread(self._engine().verify, kept or self._decoy, _normal(password))
             except (VerificationError, InvalidHashError):
                 return False
         return kept is not None

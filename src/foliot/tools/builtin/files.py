@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import IO, Any, Final
 
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition
 from foliot.tools.builtin.arguments import given, object_schema, optional, text, whole_number
 from foliot.tools.builtin.workspace import UnfitFile, Workspace
+from foliot.tools.running import blocking
 
 MOST_LINES: Final = 2000
 MOST_BYTES: Final = 50 * 1024 - 2048  # with the footer below the limit at which results are cut
@@ -47,7 +47,7 @@ class ReadFile:
         path = path_of(call, "read")
         offset = whole_number(call, "offset", 1, least=1, most=2**53)
         limit = whole_number(call, "limit", MOST_LINES, least=1, most=MOST_LINES)
-        return await asyncio.to_thread(self._read, path, offset, limit)
+        return await blocking(call, self, self._read, path, offset, limit)
 
     def _read(self, path: str, offset: int, limit: int) -> str:
         with self._workspace.open_file(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
@@ -138,7 +138,7 @@ class WriteFile:
         data = encoded(content, "write")
         if len(data) > LARGEST_WRITE:
             raise ToolArgumentsInvalid(f"write: content is {len(data)} bytes, more than {LARGEST_WRITE}")
-        await asyncio.to_thread(self._workspace.replace_file, path, data)
+        await blocking(call, self, self._workspace.replace_file, path, data)
         return f"Wrote {path} ({len(data)} bytes)"
 
 
@@ -180,7 +180,7 @@ class EditFile:
         if old == new:
             raise ToolArgumentsInvalid("edit: old_string and new_string are the same", field="new_string")
         every = given(call, "replace_all", False) is True
-        return await asyncio.to_thread(self._edit, path, encoded(old, "edit"), encoded(new, "edit"), every)
+        return await blocking(call, self, self._edit, path, encoded(old, "edit"), encoded(new, "edit"), every)
 
     def _edit(self, path: str, old: bytes, new: bytes, every: bool) -> str:
         with self._workspace.open_file(path) as descriptor:

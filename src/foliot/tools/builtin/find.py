@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 import subprocess
@@ -21,6 +20,7 @@ from foliot.tools.builtin.arguments import given, object_schema, optional, optio
 from foliot.tools.builtin.files import encoded, looks_binary
 from foliot.tools.builtin.wildcards import PathPattern
 from foliot.tools.builtin.workspace import Workspace
+from foliot.tools.running import blocking
 
 MOST_VISITED: Final = 50_000
 DEEPEST: Final = 64
@@ -104,7 +104,7 @@ class Glob:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         pattern = PathPattern(str(call.arguments.get("pattern") or ""))
         limit = whole_number(call, "limit", 200, least=1, most=MOST_FOUND)
-        return await asyncio.to_thread(self._find, pattern, optional_text(call, "path") or "", limit)
+        return await blocking(call, self, self._find, pattern, optional_text(call, "path") or "", limit)
 
     def _find(self, pattern: PathPattern, start: str, limit: int) -> dict[str, Any]:
         walk, found, more = Walk(), list[str](), False
@@ -156,7 +156,7 @@ class Grep:
         limit = whole_number(call, "limit", 100, least=1, most=MOST_FOUND)
         settings = {"pattern": pattern, "ignore_case": given(call, "ignore_case", False) is True, "most": limit}
         names = PathPattern(wanted) if wanted else None
-        return await asyncio.to_thread(self._find, settings, names, optional_text(call, "path") or "", limit)
+        return await blocking(call, self, self._find, settings, names, optional_text(call, "path") or "", limit)
 
     def _find(self, settings: dict[str, Any], names: PathPattern | None, start: str, limit: int) -> str:
         walk, lines, more = Walk(), list[str](), False

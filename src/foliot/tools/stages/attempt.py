@@ -7,7 +7,7 @@ from typing import Any
 
 from foliot.tools.base import Invocation, ToolDefinition, ToolTimeout
 from foliot.tools.bounded import GRACE, Bounded, Scope
-from foliot.tools.running import Handler, Running
+from foliot.tools.running import Handler, Running, leave
 
 
 class Attempt:
@@ -22,25 +22,25 @@ class Attempt:
 
     async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
         seconds, scope = self._bound(call)
-        if seconds is None and self._idle is None:
+        right = running.may_act
+        if seconds is None and self._idle is None and right is None:
             return await next(call, running)
         if seconds is not None and seconds <= 0:
             raise ToolTimeout(f"there is no time left to call {self._name!r}", timeout_scope=scope, forced=False)
+        running.left = []
         heard = running.on_output
-        if heard is None:
-            bounded = Bounded(next(call, running), seconds=seconds, scope=scope, idle=self._idle, grace=self._grace)
-            value = await bounded
-        else:
-            bounded = Bounded(
-                _late(next, call, running), seconds=seconds, scope=scope, idle=self._idle, grace=self._grace
-            )
+        work = next(call, running) if heard is None else _late(next, call, running)
+        bounded = Bounded(work, seconds=seconds, scope=scope, idle=self._idle, grace=self._grace, right=right)
+        if heard is not None:
             running.on_output = bounded.listen(heard)
-            try:
-                value = await bounded
-            finally:
-                running.on_output = heard
+        try:
+            value = await bounded
+        finally:
+            running.on_output = heard
+            if bounded.left is not None:
+                leave(call, bounded.left, self)
         if bounded.expired is not None:
-            raise self._took_too_long(bounded, seconds)
+            raise self._took_too_long(bounded, seconds, running.goes_on)
         return value
 
     def _bound(self, call: Invocation) -> tuple[float | None, Scope]:
@@ -51,13 +51,19 @@ class Attempt:
             return self._timeout, "attempt"
         return left, "total"
 
-    def _took_too_long(self, bounded: Bounded, seconds: float | None) -> ToolTimeout:
+    def _took_too_long(self, bounded: Bounded, seconds: float | None, goes_on: bool) -> ToolTimeout:
         if bounded.expired == "idle":
             said = f"the tool {self._name!r} was silent for more than {self._idle:g} s"
         else:
             said = f"the tool {self._name!r} took longer than {seconds:.3g} s"
-        end = "did not stop when told to and was ended by force" if bounded.forced else "was stopped"
-        return ToolTimeout(f"{said} and {end}", timeout_scope=bounded.expired, forced=bounded.forced)
+        if goes_on:
+            end = "goes on: it was told to stop and has not, so it may still act"
+        else:
+            end = "did not stop when told to and was ended by force" if bounded.forced else "was stopped"
+        error = ToolTimeout(f"{said} and {end}", timeout_scope=bounded.expired, forced=bounded.forced)
+        if goes_on:
+            error.still_running = error.details["still_running"] = True
+        return error
 
 
 async def _late(next: Handler, call: Invocation, running: Running) -> Any:

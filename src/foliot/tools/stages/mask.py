@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from foliot.kernel.messages import Text, ToolResult
+from foliot.threads import on_thread
 from foliot.tools.base import Invocation, OnOutput
 
 # So many characters are searched in about a millisecond. What is longer would keep everybody else waiting.
@@ -55,7 +55,7 @@ class Mask:
 
 async def unhurried(size: int, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     """What `work` makes of a text of this size: of a large one beside the event loop."""
-    return work(*given, **named) if size < LARGE else await asyncio.to_thread(work, *given, **named)
+    return work(*given, **named) if size < LARGE else await on_thread(work, *given, **named)
 
 
 def masked_output(masker: Masker, heard: OnOutput) -> tuple[OnOutput, Callable[[], None]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 from foliot.engine.records.sinks.base import SinkContext, as_data
 from foliot.errors import UsageError
 from foliot.store.audit import AuditRecord
+from foliot.threads import on_thread
 
 
 class FileSink:
@@ -22,7 +22,7 @@ class FileSink:
 
     async def write(self, records: Sequence[AuditRecord]) -> None:
         lines = b"".join(msgspec.json.encode(as_data(record)) + b"\n" for record in records)
-        await asyncio.to_thread(self._append, lines)
+        await on_thread(self._append, lines)
 
     async def close(self) -> None:
         pass  # nothing stays open
