@@ -246,7 +246,7 @@ async def test_an_unknown_query_and_a_wrong_value_are_told(database: PostgresDat
     ("change", "error", "words"),
     [
         (lambda url: url.replace("@", "wrong@", 1), Unavailable, "refused the login"),
-        (lambda url: url.rpartition("/")[0] + "/missing_database", InvalidInput, "there is no database"),
+        (lambda url: url.rpartition("/")[0] + "/missing_database", Unavailable, "has no such database"),
     ],
 )
 async def test_a_wrong_url_is_told_without_its_password(

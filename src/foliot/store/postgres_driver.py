@@ -25,6 +25,8 @@ Lost: tuple[type[Exception], ...] = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.IdleSessionTimeoutError,
     asyncpg.InternalClientError,
 )
 ServerError: type[Exception] = asyncpg.PostgresError

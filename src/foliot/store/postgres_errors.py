@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from foliot.causes import LOST, UNLISTED, Cause, of_sqlstate
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
 from foliot.store.postgres_driver import ServerError
 
@@ -22,50 +23,25 @@ def place(url: str) -> str:
 
 
 def explain(error: Exception, where: str) -> FoliotError:
-    """The error of the tree for what the driver raised."""
-    if isinstance(error, ServerError):
-        return _explain_server(error, where)
-    return Unavailable(
-        f"PostgreSQL at {where} does not answer ({type(error).__name__})",
-        hint="see that the server runs and can be reached; Foliot reconnects by itself",
-        place=where,
-    )
-
-
-def _explain_server(error: Exception, where: str) -> FoliotError:
+    """The error of the tree for what the driver raised, by the table of causes."""
+    if not isinstance(error, ServerError):
+        return _told(LOST, where, f" ({type(error).__name__})")
     state = str(getattr(error, "sqlstate", "") or "")
-    match state[:2], state:
-        case "23", _:
-            return Conflict("the change breaks a rule of the store", rule=str(getattr(error, "constraint_name", state)))
-        case "40", _:
-            return Unavailable(
-                f"PostgreSQL at {where} kept undoing the change for the sake of others", hint="try again", place=where
-            )
-        case "22", _:
-            # The driver's own text quotes the value, which may be nobody's business.
-            return InvalidInput("the store cannot keep this value", sqlstate=state)
-        case "28", _:
-            return Unavailable(
-                f"PostgreSQL at {where} refused the login", hint="check user and password", retryable=False, place=where
-            )
-        case _, "3D000":
-            return InvalidInput(f"there is no database at {where}", hint="make it first, with createdb")
-        case _, "42501" | "25006":
-            return Unavailable(
-                f"this user may not write to PostgreSQL at {where}",
-                hint="grant the user CREATE and all table rights on the schema",
-                retryable=False,
-                place=where,
-            )
-        case _, "53100":
-            return Unavailable(
-                f"the disk of PostgreSQL at {where} is full", hint="free some space and try again", place=where
-            )
-        case (("08" | "53" | "57" | "58"), _):
-            return Unavailable(
-                f"PostgreSQL at {where} does not answer ({type(error).__name__})",
-                hint="see that the server runs and can be reached; Foliot reconnects by itself",
-                place=where,
-            )
-        case _:
-            return FoliotError(f"PostgreSQL at {where} could not run a query: {error}", sqlstate=state)
+    cause = of_sqlstate(state)
+    if cause.error is Conflict:
+        return Conflict("the change breaks a rule of the store", rule=str(getattr(error, "constraint_name", state)))
+    if cause.error is InvalidInput:
+        # The driver's own text quotes the value, which may be nobody's business.
+        return InvalidInput(f"the store {cause.means}", sqlstate=state)
+    return _told(cause, where, f" ({state}: {error})" if cause is UNLISTED else f" ({type(error).__name__})", state)
+
+
+def _told(cause: Cause, where: str, more: str, state: str = "") -> Unavailable:
+    return Unavailable(
+        f"PostgreSQL at {where} {cause.means}{more}",
+        hint=cause.hint,
+        retryable=cause.retryable,
+        place=where,
+        away=cause.away,
+        **({"sqlstate": state} if state else {}),
+    )

@@ -8,25 +8,45 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import apsw
 
+from foliot.causes import SQLITE, UNLISTED
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
 from foliot.store import schema
+from foliot.waits import Waits
 
 # How long a writer waits for the other processes, and a reader for a recovery after a crash (readers never wait for
-# writers). A reader waits on the event loop, so it gives up sooner.
-WRITE_PATIENCE = 60.0
+# writers). A reader waits on the event loop, so it gives up sooner. Bringing a file up to date may take longer.
+WRITE_PATIENCE = Waits().answer
 READ_PATIENCE = 5.0
+PREPARE_PATIENCE = 60.0
 
 # SQLite's own back-off grows up to 100 ms a nap, so that whoever has waited longest asks least often: with several
 # writing processes it starves. Short random naps give every process the same chance at each release of the lock.
 _SHORTEST_NAP, _LONGEST_NAP = 0.000_3, 0.003
 
+_CODES: Final[Mapping[type[Exception], str]] = {
+    apsw.BusyError: "SQLITE_BUSY",
+    apsw.LockedError: "SQLITE_LOCKED",
+    apsw.ProtocolError: "SQLITE_PROTOCOL",
+    apsw.CantOpenError: "SQLITE_CANTOPEN",
+    apsw.ConstraintError: "SQLITE_CONSTRAINT",
+    apsw.CorruptError: "SQLITE_CORRUPT",
+    apsw.NotADBError: "SQLITE_NOTADB",
+    apsw.FullError: "SQLITE_FULL",
+    apsw.IOError: "SQLITE_IOERR",
+    apsw.NoMemError: "SQLITE_NOMEM",
+    apsw.PermissionsError: "SQLITE_PERM",
+    apsw.ReadOnlyError: "SQLITE_READONLY",
+    apsw.TooBigError: "SQLITE_TOOBIG",
+    PermissionError: "SQLITE_PERM",
+    OSError: "SQLITE_CANTOPEN",
+}
 _OPEN = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 
@@ -74,7 +94,7 @@ def prepare(path: Path, *, upto: int | None = None) -> Connection:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _alone(path.parent):
             _create_private(path)
-            connection = connect(path, patience=WRITE_PATIENCE)
+            connection = connect(path, patience=PREPARE_PATIENCE)
             try:
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
                 _migrate(connection, path, upto)
@@ -147,7 +167,7 @@ def _alone(folder: Path) -> Generator[None]:
     import fcntl
 
     descriptor = os.open(folder, os.O_RDONLY)
-    deadline = time.monotonic() + WRITE_PATIENCE
+    deadline = time.monotonic() + PREPARE_PATIENCE
     try:
         while True:
             try:
@@ -170,55 +190,39 @@ def told_in_words(path: Path) -> Generator[None]:
     """Turn what the driver or the file system raises inside the block into an error of the tree."""
     try:
         yield
+    except apsw.NotADBError as error:
+        # Of the file that somebody names. One that was a store, and is none any more, is the store's trouble.
+        raise InvalidInput(
+            f"{path} is not a store, or it is damaged", hint="name another file, or restore this one from a backup"
+        ) from error
     except (apsw.Error, OSError) as error:
         raise explain(error, path) from error
 
 
 def explain(error: Exception, path: Path) -> FoliotError:
-    """The error of the tree that says what `error` means for the store at `path`."""
-    match error:
-        case UnicodeEncodeError():
-            return InvalidInput(
-                f"{error.object[:80]!a} is not text that can be stored or looked up",
-                hint="it holds half of a character; see where it was cut",
-            )
-        case apsw.ConstraintError():
-            return Conflict("the change breaks a rule of the store", rule=str(error))
-        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
-            return Unavailable(
-                f"the store {path} stayed busy with other processes",
-                hint="try again; if it goes on, see which process holds the file open",
-                place=str(path),
-            )
-        case apsw.FullError():
-            return Unavailable(
-                f"the disk that holds the store {path} is full", hint="free some space and try again", place=str(path)
-            )
-        case apsw.CorruptError() | apsw.NotADBError():
-            return InvalidInput(
-                f"{path} is not a store, or it is damaged",
-                hint="name another file, or restore this one from a backup",
-            )
-        case apsw.ReadOnlyError() | apsw.PermissionsError() | PermissionError():
-            return Unavailable(
-                f"the store {path} may not be written by this user",
-                hint="give this user write permission on the file and its folder, or name another file",
-                retryable=False,
-            )
-        case apsw.CantOpenError() | apsw.IOError() | OSError():
-            return _explain_unopened(error, path)
-        case _:
-            return FoliotError(f"the store {path} could not run a query: {error}")
+    """The error of the tree that says what `error` means for the store at `path`, by the table of causes."""
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidInput(
+            f"{error.object[:80]!a} is not text that can be stored or looked up",
+            hint="it holds half of a character; see where it was cut",
+        )
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "")
+    cause = SQLITE.get(code, UNLISTED)
+    if code in ("SQLITE_CANTOPEN", "SQLITE_IOERR") and (wrong := _wrong_path(path)) is not None:
+        return wrong
+    if cause.error is Conflict:
+        return Conflict("the change breaks a rule of the store", rule=str(error))
+    if cause.error is InvalidInput:
+        return InvalidInput(f"the store {cause.means}")
+    more = f": {error}" if cause is UNLISTED or code in ("SQLITE_CANTOPEN", "SQLITE_IOERR") else ""
+    return Unavailable(
+        f"the store {path} {cause.means}{more}", hint=cause.hint, retryable=cause.retryable, place=str(path)
+    )
 
 
-def _explain_unopened(error: Exception, path: Path) -> FoliotError:
+def _wrong_path(path: Path) -> InvalidInput | None:
     if path.is_dir():
         return InvalidInput(f"{path} is a folder, not a store", hint=f"name a file in it, such as {path / 'foliot.db'}")
     if any(parent.exists() and not parent.is_dir() for parent in path.parents):
         return InvalidInput(f"the store {path} cannot be made: a part of its path is not a folder", hint="name another")
-    return Unavailable(
-        f"the store {path} cannot be opened: {error}",
-        hint="see that the disk is well and that this user may write in the folder",
-        retryable=isinstance(error, apsw.IOError),  # a quota, a network disk: it may pass
-        place=str(path),
-    )
+    return None
