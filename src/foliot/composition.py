@@ -35,12 +35,12 @@ from foliot.store.base import Database, Notices, ResourceStore
 from foliot.store.journal import SqlJournal
 from foliot.store.keyring import load_keyring
 from foliot.store.memory import MemoryJournal
-from foliot.store.open import open_database
+from foliot.store.open import open_when_there
 from foliot.store.resources import SqlResourceStore
 from foliot.store.runs import Journal, Lease
 from foliot.tools.base import Tool
 from foliot.tools.pipeline import Pipeline
-from foliot.waits import Waits
+from foliot.waits import LEASE_SECONDS, Waits
 
 if TYPE_CHECKING:
     from foliot.engine.relay import Relay
@@ -124,14 +124,18 @@ async def compose(
     watcher: Watcher,
     pause: Callable[[], Awaitable[None]],
     clock: Clock,
-    lease_seconds: float,
+    lease_seconds: float | None,
+    store_wait: float = 0.0,
 ) -> Parts:
     """Open the store that the settings name, and put everything else on top of it. Raises `FoliotError`."""
     if url == MEMORY:
         journal: Journal = MemoryJournal(takes_turns=True)
+        lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
         return _assembled(None, None, journal, settings, None, tools, workspace, watcher, pause, clock, lease_seconds)
     settings = settings or load_settings({"store": url})
-    database = await open_database(settings.store, Waits(lease_seconds))
+    lease_seconds = settings.lease if lease_seconds is None else lease_seconds
+    patience = store_wait if settings.store_wait is None else float(settings.store_wait)
+    database = await open_when_there(settings.store, Waits(lease_seconds), patience=patience)
     resources = SqlResourceStore(database, partial(load_keyring, settings))
     try:
         audit = open_audit(database, stored_secrets(resources, os.environ), settings)

@@ -77,14 +77,18 @@ class Runtime:
         settings: Settings | None = None,
         workspace: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] = time.time,
-        lease_seconds: float = 30.0,
+        lease_seconds: float | None = None,
+        store_wait: float = 0.0,
     ) -> None:
+        """`lease_seconds` is by default the setting `lease`; `store_wait` is how long to wait for a store that is away,
+        unless the setting of this name says."""
         self._url = os.fspath(store) if store is not None else None
         self._settings = settings
         self._workspace = Path(workspace) if workspace is not None else None
         self._tools = [as_tool(item) for item in tools]
         self._clock = clock
         self._lease_seconds = lease_seconds
+        self._store_wait = store_wait
         self._hub = Hub()
         self._parts: Parts | None = None
 
@@ -100,6 +104,7 @@ class Runtime:
             pause=self._pause,
             clock=self._clock,
             lease_seconds=self._lease_seconds,
+            store_wait=self._store_wait,
         )
         return self
 

@@ -67,6 +67,10 @@ class Settings:
 
     home: Path = field(metadata=rule(as_path, "~/.foliot", sources=("flag", "environment")))
     store: str = field(metadata=rule(as_store, "{home}/foliot.db"))
+    # How long a starting process waits for a store that is away; by default a service for ever, a command a moment.
+    store_wait: int | None = field(metadata=rule(as_seconds, None))
+    # How long a run stays with a process that is not heard of. Every wait for an answer is a part of it: see waits.py.
+    lease: int = field(metadata=rule(as_seconds, "30s"))
     namespace: str = field(metadata=rule(as_namespace, "default"))
     # A key does not belong in a file that people copy around, nor on a command line that others can list.
     secret_key: str | None = field(metadata=rule(as_text, None, sources=("environment",), secret=True))

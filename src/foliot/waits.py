@@ -15,8 +15,10 @@ A connection whose answer did not come in time is ended, never used again: the a
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 LEASE_SECONDS: Final = 30.0
 # Below this a busy machine would be taken for a silent one. Leases of less than six seconds are for tests.
@@ -48,3 +50,21 @@ class Waits:
     @property
     def goodbye(self) -> float:
         return max(self.lease / 6, SHORTEST)
+
+
+def keep_alive(connected: socket.socket, waits: Waits) -> None:
+    """Let the system find out that the other end of a TCP connection is gone, also while nothing is asked."""
+    if connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    seconds = max(1, int(waits.ping))
+    options: dict[str, Any] = {
+        "TCP_KEEPIDLE": seconds,
+        "TCP_KEEPINTVL": seconds,
+        "TCP_KEEPCNT": 2,
+        "TCP_USER_TIMEOUT": int(waits.answer * 1000),
+    }
+    with suppress(OSError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in options.items():
+            if hasattr(socket, name):  # not on every system
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -15,12 +15,15 @@ from foliot.bus.envelope import subject_token
 from foliot.bus.live import Numbers, Piece, Readers, Subscription
 from foliot.bus.nats_link import NatsLink
 from foliot.stopping import stop_tasks
+from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 PREFIX: Final = "foliot.live"
 MOST_WAITING: Final = 4096
+# A silent connection takes nothing any more when its buffers are full.
+_ANSWER_SECONDS: Final = Waits().attempt
 
 
 class _Wire(Struct, array_like=True):
@@ -78,11 +81,13 @@ class NatsLive:
                 self._outbox.clear()
                 continue
             with suppress(Error, OSError, TimeoutError):
-                await self._attend(client)
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await self._attend(client)
                 while self._outbox:
                     subject, wire = self._outbox.popleft()
                     if len(wire) <= client.max_payload:
-                        await client.publish(subject, wire)
+                        async with asyncio.timeout(_ANSWER_SECONDS):
+                            await client.publish(subject, wire)
 
     async def _attend(self, client: Any) -> None:
         """Subscribe for every reader, on this very client, and for no others."""

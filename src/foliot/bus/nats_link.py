@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foliot.errors import UsageError
 from foliot.stopping import stop_tasks
+from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 
 _RECONNECT_AFTER: Final = 0.2
 _RETRY_AFTER: Final = 1.0
-# Two pings without an answer end a connection: a server that is only frozen is found out after half a minute.
-_PING_EVERY: Final = 10
+# A ping without an answer until the next ends a connection: one that is silent looks like one that is quiet.
+_PING_EVERY: Final = Waits().ping
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -162,8 +163,8 @@ class NatsLink:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=_RECONNECT_AFTER,  # pyright: ignore[reportArgumentType] - it only sleeps for it
                     connect_timeout=2,
-                    ping_interval=_PING_EVERY,
-                    max_outstanding_pings=2,
+                    ping_interval=_PING_EVERY,  # pyright: ignore[reportArgumentType] - it only sleeps for it
+                    max_outstanding_pings=1,
                     error_cb=self._trouble,
                     disconnected_cb=self._disconnected,
                     reconnected_cb=self._connected,

@@ -78,7 +78,8 @@ class Puller:
 
     async def _ask(self, batch: int, *, wait: float) -> list[Msg]:
         """One request. With `wait` it lies at the server until a message comes, otherwise only what is ready comes."""
-        lane = self._free.pop() if self._free else await self._make_lane()
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            lane = self._free.pop() if self._free else await self._make_lane()
         arrived = lane.arrived = asyncio.Queue()
         got: list[Msg] = []
         over = False  # the server has said its last word on this request
@@ -141,8 +142,9 @@ class Puller:
 
         if lane in self._lanes:
             self._lanes.discard(lane)
-            with suppress(Error):
-                await lane.subscription.unsubscribe()
+            with suppress(Error, TimeoutError):
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await lane.subscription.unsubscribe()
 
     def _hand_back(self, messages: list[Msg]) -> None:
         for message in messages:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -35,8 +35,12 @@ def run_argument(*, required: bool = True) -> Callable[[F], F]:
     return click.argument("run_id", metavar="RUN" if required else "[RUN]", required=required)
 
 
+# How long a command waits for a store that is away, unless the setting `store_wait` says. A service waits for ever.
+STORE_WAIT: Final = 5.0
+
+
 @asynccontextmanager
-async def opened(*folders: str) -> AsyncGenerator[Runtime]:
+async def opened(*folders: str, store_wait: float = STORE_WAIT) -> AsyncGenerator[Runtime]:
     """The runtime on the store that the settings name. Tools are imported from the current folder too, and `folders`.
 
     As with `python -m`, a function tool may be a module that lies where one works. Raises `UsageError` when the
@@ -48,7 +52,7 @@ async def opened(*folders: str) -> AsyncGenerator[Runtime]:
     for folder in (*folders, os.getcwd()):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    async with Runtime(settings=settings) as runtime, _traced(runtime, settings):
+    async with Runtime(settings=settings, store_wait=store_wait) as runtime, _traced(runtime, settings):
         yield runtime
 
 

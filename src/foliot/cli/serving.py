@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from foliot.bus.open import nats_options
@@ -18,7 +19,7 @@ from foliot.cli.invocation import current
 from foliot.cli.manifests import load
 from foliot.cli.terminal import out
 from foliot.engine.story.amounts import counted
-from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.errors import FoliotError, NotFound, Unavailable, UsageError
 from foliot.runtime import Runtime
 from foliot.store.base import Document, Filter, ResourceStore
 from foliot.tools.serving.callers import Callers, load_callers
@@ -49,7 +50,7 @@ async def serve_tools(order: Serving) -> None:
     callers = _callers(order.callers or settings.nats_callers)
     _importable_from(order.files)
     config = ServerConfig(shared=order.shared, create_stream=order.create_stream, concurrency=order.concurrency)
-    async with Runtime(settings=settings) as runtime:
+    async with Runtime(settings=settings, store_wait=inf) as runtime:
         documents = await _documents(order, runtime.resources)
         tools = runtime.tools.served(documents, namespace(), None if order.files or order.names else _not_served)
         if not tools.definitions:
@@ -59,6 +60,7 @@ async def serve_tools(order: Serving) -> None:
         link = NatsLink(url, options=reached.arguments())
         server = ToolServer(tools, link, config, callers=callers, agents=runtime.tools.rights_of)
         try:
+            await _reached(link, reached.place)
             await server.start()
             listed = ", ".join(sorted(tools.definitions))
             known = ", ".join(sorted(each.name for each in callers))
@@ -72,6 +74,21 @@ async def serve_tools(order: Serving) -> None:
             await server.stop(within=order.drain)
             await link.close()
         out(f"Stopped after {counted(server.metrics.value('executions_total'), 'call')}.", err=True)
+
+
+async def _reached(link: NatsLink, place: str) -> None:
+    """Wait for a NATS server that is away, and say so."""
+    told = False
+    while True:
+        try:
+            await link.client()
+        except Unavailable as error:
+            if not told:
+                told = True
+                warn(f"NATS at {place} is not there yet ({error.message}); waiting for it. Ctrl-C stops.")
+            await asyncio.sleep(1.0)
+        else:
+            return
 
 
 def _callers(path: Path | None) -> Callers:

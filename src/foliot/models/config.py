@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from foliot.errors import InvalidInput
+from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientTimeout
@@ -25,7 +26,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 class Timeouts:
     """Seconds. `idle` is the longest silence inside a stream; `total` bounds the whole call, however slow the drip."""
 
-    connect: float = 10.0
+    connect: float = Waits().answer
     idle: float = 300.0
     total: float = 600.0
 

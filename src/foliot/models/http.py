@@ -8,6 +8,7 @@ and that whatever goes wrong is a `ModelError` without the key in it. Cancelling
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from base64 import b64encode
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelR
 from foliot.models.config import GatewayConfig, is_web_address
 from foliot.models.provider_errors import read_body, refusal, shorten
 from foliot.version import __version__
+from foliot.waits import Waits, keep_alive
 
 if TYPE_CHECKING:
     import aiohttp
@@ -52,12 +54,20 @@ class _Shared:
 _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
 
 
+def _new_socket(address: Any) -> socket.socket:
+    """A socket for an address as `getaddrinfo` gives it. The system notices when its other end is gone."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    keep_alive(made, Waits())
+    return made
+
+
 def _open_session() -> aiohttp.ClientSession:
     import aiohttp  # 0.2 s to import: only who really asks a model pays
 
     # No limit on connections: how many calls may run at once is the rate limiter's decision, not the socket pool's.
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=60),
+        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=60, socket_factory=_new_socket),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={
             "User-Agent": f"foliot/{__version__}",

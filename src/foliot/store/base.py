@@ -6,10 +6,13 @@ was stored by an older version must stay readable.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from foliot.errors import FoliotError
 from foliot.store.transaction import Row, Tx
 
 P = ParamSpec("P")
@@ -45,6 +48,21 @@ class Database(Protocol):
     async def close(self) -> None:
         """Finish the writes that were accepted, then let go of every thread, connection and file."""
         ...
+
+
+# A database that takes longer than this to answer a query of one row is not there.
+WITHIN: Final = 2.0
+
+
+async def round_trip(database: Database) -> float | None:
+    """How many seconds the database takes to answer; None when it does not."""
+    began = time.perf_counter()
+    try:
+        async with asyncio.timeout(WITHIN):
+            await database.read("feed_bounds")
+    except (FoliotError, TimeoutError):
+        return None
+    return time.perf_counter() - began
 
 
 @runtime_checkable

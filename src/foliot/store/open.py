@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from foliot.errors import UsageError
+import asyncio
+import logging
+from typing import Final
+
+from foliot.causes import is_away
+from foliot.errors import Unavailable, UsageError
 from foliot.store.base import Database
 from foliot.waits import Waits
+
+log = logging.getLogger(__name__)
 
 _EXAMPLES = "use a path, sqlite:///folder/foliot.db, or postgresql://user@host/database"
 
@@ -32,3 +39,34 @@ async def open_database(url: str, waits: Waits | None = None) -> Database:
             return await PostgresDatabase.open(url, waits)
         case _:
             raise UsageError(f"there is no store of the type {scheme!r}", hint=_EXAMPLES)
+
+
+_FIRST_PAUSE: Final = 0.2
+_LONGEST_PAUSE: Final = 5.0
+_TOLD_EVERY: Final = 30.0
+
+
+async def open_when_there(url: str, waits: Waits | None = None, *, patience: float) -> Database:
+    """As `open_database`, but a server that is away is waited for, `patience` seconds at most; `inf` is for ever.
+
+    The log says what is waited for. What waiting cannot mend (a wrong password, no such database) is raised at once.
+    """
+    now = asyncio.get_running_loop().time
+    began, told = now(), -_TOLD_EVERY
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            database = await open_database(url, waits)
+        except Unavailable as error:
+            left = began + patience - now()
+            if not is_away(error) or left <= 0:
+                raise
+            if now() - told >= _TOLD_EVERY:
+                told = now()
+                log.warning("%s; waiting for it since %.0f s", error.message, now() - began)
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        else:
+            if told >= began:
+                log.warning("the store answers, after %.0f s", now() - began)
+            return database

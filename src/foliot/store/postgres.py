@@ -22,7 +22,7 @@ from foliot.store import schema
 from foliot.store.postgres_driver import Connection, DriverErrors, Retryable, connect, is_lost
 from foliot.store.postgres_errors import explain, place
 from foliot.store.postgres_notices import SEND, Notice, Noticeboard
-from foliot.store.postgres_pool import Connections, keep_alive
+from foliot.store.postgres_pool import Connections, watch_over
 from foliot.store.postgres_sets import run_together
 from foliot.store.postgres_signal import ChangeSignal
 from foliot.store.queries import load_for_postgres
@@ -325,7 +325,7 @@ async def _migrate(url: str, where: str, waits: Waits) -> None:
                 version = await connection.fetchval(schema.READ_VERSION)
                 if not schema.pending(version, "postgres", where):
                     return
-        keep_alive(connection, waits)
+        watch_over(connection, waits)
         async with asyncio.timeout(MIGRATION_SECONDS):
             # A migration may take long, but must not stand in line before everybody else for the lock of a table.
             await connection.execute(f"SET lock_timeout = {int(waits.lease * 1000)}")

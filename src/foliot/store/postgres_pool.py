@@ -11,13 +11,12 @@ nor a running statement. What the operator has set lower stays.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from foliot.store.postgres_driver import Connection, Pool, connect, is_lost, make_pool
-from foliot.waits import Waits
+from foliot.waits import Waits, keep_alive
 
 _LIMIT: Final = """
 SELECT set_config(bound.name, bound.value::text, false)
@@ -79,7 +78,7 @@ class Connections:
 
 
 async def _bound(connection: Connection, waits: Waits) -> None:
-    keep_alive(connection, waits)
+    watch_over(connection, waits)
     bounds = {
         "statement_timeout": int(waits.attempt * 900),  # ms: before the client gives up, so that the session stays
         "lock_timeout": int(waits.lock * 1000),
@@ -93,19 +92,9 @@ async def _bound(connection: Connection, waits: Waits) -> None:
     await connection.execute(_LIMIT, list(bounds), list(bounds.values()))
 
 
-def keep_alive(connection: Connection, waits: Waits) -> None:
-    """Let the system find out that the other end is gone, also while nothing is asked."""
-    transport: Any = getattr(connection, "_transport", None)
+def watch_over(connection: Connection, waits: Waits) -> None:
+    """Have the system find out that the server is gone."""
+    transport: Any = getattr(connection, "_transport", None)  # the driver has no word for it
     found: Any = transport.get_extra_info("socket") if transport is not None else None
-    if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
-        seconds = max(1, int(waits.ping))
-        with suppress(OSError):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in (
-                ("TCP_KEEPIDLE", seconds),
-                ("TCP_KEEPINTVL", seconds),
-                ("TCP_KEEPCNT", 2),
-                ("TCP_USER_TIMEOUT", int(waits.answer * 1000)),
-            ):
-                if hasattr(socket, name):  # not on every system
-                    found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if found is not None:
+        keep_alive(found, waits)

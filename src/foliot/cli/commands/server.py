@@ -8,6 +8,7 @@ import json
 import signal
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import click
@@ -108,7 +109,7 @@ async def _opened() -> AsyncGenerator[Runtime]:
 
         settings = current().store_settings()
         configure(settings, service=True)
-        async with opened() as runtime:
+        async with opened(store_wait=inf) as runtime:
             yield runtime
     finally:
         settle()

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncGenerator, Generator
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -50,7 +51,7 @@ GRACE: Final = "30s"
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Serve /metrics and /healthz there, on loopback; 0 takes a free port.",
+    help="Serve /metrics, /healthz and /livez there, on loopback; 0 takes a free port.",
 )
 def worker(
     name: str | None,
@@ -93,7 +94,7 @@ async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | N
 
     settings = current().store_settings()
     configure(settings, service=True)
-    async with opened() as runtime, _mcp_kept_in_step(runtime, wanted=not once):
+    async with opened(store_wait=inf) as runtime, _mcp_kept_in_step(runtime, wanted=not once):
         worker = runtime.tasking.worker(offer, grace=grace, once=once)
         async with _measured(runtime, worker, metrics_port):
             places = "1 place" if offer.capacity == 1 else f"{offer.capacity} places"
@@ -138,7 +139,7 @@ async def _measured(runtime: Runtime, worker: Worker, port: int | None) -> Async
     from foliot.measuring import measured
 
     with measured(runtime) as metrics:
-        async with serving(metrics, port=port, state=lambda: worker.phase) as taken:
+        async with serving(metrics, port=port, state=lambda: worker.phase, database=runtime.tasking.database) as taken:
             out(f"Metrics are at http://{LOOPBACK}:{taken}/metrics", err=True)
             yield
 

@@ -15,6 +15,7 @@ from foliot.tools.oauth import TokenCache
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
 from foliot.tools.secrets import Secrets
+from foliot.waits import Waits
 
 MakeTool: TypeAlias = Callable[[ToolDefinition], Tool]
 
@@ -29,7 +30,7 @@ class Web:
         *,
         guard: Guard | None = None,
         callbacks: Callbacks | None = None,
-        connect_timeout: float = 10.0,
+        connect_timeout: float = Waits().answer,
     ) -> None:
         self.guard = guard or Guard(policy or Outbound())
         self.client = OutboundClient(self.guard, connect_timeout=connect_timeout)

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from foliot.tools.base import ToolError, ToolTimeout, ToolUnreachable
 from foliot.tools.outbound.guard import Guard, OutboundRefused, Target
+from foliot.waits import Waits
 
 if TYPE_CHECKING:
     import aiohttp
@@ -93,7 +94,7 @@ class Answer:
 class OutboundClient:
     """Asks servers on behalf of tools. One per runtime; `close` when done."""
 
-    def __init__(self, guard: Guard, *, connect_timeout: float = 10.0) -> None:
+    def __init__(self, guard: Guard, *, connect_timeout: float = Waits().answer) -> None:
         self.guard = guard
         self._connect_timeout = connect_timeout
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()

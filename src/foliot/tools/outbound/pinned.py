@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from foliot.tools.outbound.guard import Target
 from foliot.version import __version__
+from foliot.waits import Waits, keep_alive
 
 CHECKED: ContextVar[Target | None] = ContextVar("checked_target", default=None)
 
@@ -51,7 +52,9 @@ def pinned_socket(info: tuple[Any, ...]) -> socket.socket:
     target = CHECKED.get()
     if target is None or ipaddress.ip_address(where[0]) not in target.addresses:
         raise OSError(errno.EACCES, "an address that was not checked")
-    return socket.socket(family=family, type=kind, proto=protocol)
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    keep_alive(made, Waits())
+    return made
 
 
 def open_session(connect_timeout: float) -> aiohttp.ClientSession:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from foliot.errors import Unavailable
+from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
 
 log = logging.getLogger(__name__)
+
+_WAITS: Final = Waits()
 
 STREAM: Final = "AGENT"
 CAPTURED: Final = ("tool.execute.>", "tool.result.*")
@@ -31,7 +35,7 @@ class NatsLink:
         url: str,
         *,
         name: str = "foliot-tools",
-        connect_seconds: float = 10.0,
+        connect_seconds: float = _WAITS.attempt,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """`options` are those of the client's `connect`: credentials, TLS."""
@@ -64,7 +68,10 @@ class NatsLink:
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None and not client.is_closed:
-            await client.close()
+            # A connection that is silent never takes what waits to be sent.
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_WAITS.goodbye):
+                    await client.close()
 
     async def _connect(self) -> Client:
         try:
@@ -81,6 +88,9 @@ class NatsLink:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType] - it only sleeps for it
                     connect_timeout=2,
+                    # Ended after two pings without an answer, as every connection: a silent one looks like a quiet one.
+                    ping_interval=_WAITS.ping,  # pyright: ignore[reportArgumentType] - it only sleeps for it
+                    max_outstanding_pings=1,
                     error_cb=_quiet,
                     reconnected_cb=self._reconnected,
                 )
