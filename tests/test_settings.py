@@ -152,7 +152,7 @@ class TestWrongValues:
         ("text", "problem", "hint"),
         [
             ('stor = "x"', "key stor: there is no such setting", "did you mean store?"),
-            ('whatever = "x"', "key whatever: there is no such setting", "known are store, namespace"),
+            ('whatever = "x"', "key whatever: there is no such setting", "known are store, store_wait"),
             ('secret_key = "abc"', "key secret_key: cannot be set in a file", "FOLIOT_SECRET_KEY"),
             ('home = "/x"', "key home: cannot be set in a file", "FOLIOT_HOME"),
             ("namespace = 3", "key namespace: expected text in quotes, found int", None),
@@ -297,6 +297,8 @@ class TestShowing:
         assert settings.explain() == [
             ("home", str(tmp_path), "environment FOLIOT_HOME"),
             ("store", "postgresql://me:****@h/db?passfile=****", "environment FOLIOT_STORE"),
+            ("store_wait", "", "default"),
+            ("lease", "30", "default"),
             ("namespace", "default", "default"),
             ("secret_key", "********", "environment FOLIOT_SECRET_KEY"),
             ("secret_key_file", str(tmp_path / "secret.key"), "default"),
