@@ -416,3 +416,15 @@ def test_cancelling_the_run_of_a_queued_task_ends_it_here_and_the_task_hears_of_
     assert duo("cancel", run).code == 0
 
     assert names(duo, "--phase", "dead_lettered,cancelled,failed") == ["job"]
+
+
+def test_a_task_that_was_applied_is_run_by_its_name(duo, tmp_path):
+    """Both ask for the same thing; that one of them spells defaults out must not make a conflict of it."""
+    path = tmp_path / "work.yaml"
+    work = "{agent: first, input: {topic: clocks, tone: dry, age: '9'}}"
+    path.write_text(f"kind: Task\nmetadata: {{name: now}}\nspec: {work}\n")
+    assert duo("apply", "-f", path).code == 0
+
+    said = duo("task", "run", "now", "-q")
+
+    assert (said.code, said.out) == (0, "first on clocks\n\ntone: dry\nage: 9\n"), said.err

@@ -127,6 +127,13 @@ class ResourceStoreConformance:
         assert again == Written("unchanged", first.document)
         assert await store.revision() == 1
 
+    async def test_the_order_within_a_schema_is_a_change_and_is_kept(self, store: ResourceStore) -> None:
+        await put(store, agent(spec={"output_schema": {"properties": {"answer": {}, "reasoning": {}}}}))
+        (again,) = await put(store, agent(spec={"output_schema": {"properties": {"reasoning": {}, "answer": {}}}}))
+        assert again.action == "updated"
+        kept = (await store.get(key()))["spec"]["output_schema"]["properties"]
+        assert list(kept) == ["reasoning", "answer"]
+
     @pytest.mark.parametrize(("before", "after"), [(1, True), (1, 1.0), (0, False), (None, {})])
     async def test_values_that_python_takes_for_equal_are_still_changes(
         self, store: ResourceStore, before: Any, after: Any

@@ -24,7 +24,7 @@ RESULT = ToolResult(
     "c1",
     "search",
     (Text("nothing \u2013 \U0001f50e"), Media("image/png", data="aGk=", name="a.png")),
-    ToolFailure("timeout", "tool_execution_timeout", "too slow", True, "timeout", {"z": 1, "a": [None, 1.5]}),
+    ToolFailure("timeout", "tool_execution_timeout", "too slow", True, "timeout", {"a": [None, 1.5], "z": 1}),
 )
 ANSWER = Message(
     "assistant",
@@ -38,7 +38,7 @@ SAMPLES: tuple[e.Event, ...] = (
         "sha256:00",
         (INPUT,),
         "acme",
-        {"Tool/b": "sha256:2", "Agent/a": "sha256:1"},
+        {"Agent/a": "sha256:1", "Tool/b": "sha256:2"},
         "sha256:03",
         e.Fork("run-0", 7),
         "task-1",
@@ -49,7 +49,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.RunWaiting("approval", "person", ("c1", "c2"), 1234.5, "pay needs an approval"),
     e.RunResumed("approval"),
     e.RunRetried(2, "worker_lost", "gone", 99.25),
-    e.RunSucceeded("42", {"b": [1, 2.5, None, True], "a": "x"}, 3, 2, USAGE),
+    e.RunSucceeded("42", {"a": "x", "b": [1, 2.5, None, True]}, 3, 2, USAGE),
     e.RunFailed("budget_exceeded", "steps", "no more steps", 10, 4, USAGE),
     e.RunCancelled("ann", "enough", 1, 1, USAGE),
     e.RunDeadLettered("attempts_exhausted", "five workers died"),
@@ -58,7 +58,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.ModelResponded(3, ModelResponse(ANSWER, USAGE, "tool_calls", "m-1", "openai", "resp-1"), 0.75),
     e.ModelFailed(3, "rate_limit", "slow down", True, 2.5, 429, "openai", USAGE),
     e.OutputRejected("schema", "answer with JSON", ("$.a is missing",)),
-    e.OutputAccepted({"b": 1, "a": [1]}),
+    e.OutputAccepted({"a": [1], "b": 1}),
     e.ToolStarted("c1", "search", "r1/c1", 2),
     e.ToolFinished(RESULT, 1.5, "duplicate", True, USAGE),
     e.ApprovalRequested("c1", "ap-1", "pay", "sha256:04", "over 100", ("ann", "bob"), 999.0),
@@ -76,7 +76,7 @@ SAMPLES: tuple[e.Event, ...] = (
 GROWN: tuple[e.Event, ...] = (
     e.RunCreated("clerk", "sha256:00", trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     e.ModelResponded(1, ModelResponse(Message("assistant", (Text("hi"),)), endpoint="fast")),
-    e.ToolFinished(ToolResult("c1", "ask"), usage=USAGE, runs={"run-2": USAGE, "run-1": Usage(1)}),
+    e.ToolFinished(ToolResult("c1", "ask"), usage=USAGE, runs={"run-1": Usage(1), "run-2": USAGE}),
     e.InputReceived("i1", Message("user", (Media("image/png", url="https://example.com/a.png"),))),
     e.BudgetExceeded("cost_usd", 2, 1.5, "no room", "pause", budget="team", until=99.5, call_id="c1"),
     e.RunCreated(

@@ -22,12 +22,12 @@ MESSAGE = t.Envelope(
     (t.Source("acme/report/a001/h003/lead/editor", "lead", "ready", "b001.001", True),),
     2,
     True,
-    {"editor": 1, "boss": 2},
+    {"boss": 2, "editor": 1},
     "acme/report/a001/h003/join/editor",
     ("archive",),
 )
 TASK_SAMPLES: tuple[t.TaskEvent, ...] = (
-    t.TaskAccepted("write", {"topic": "write", "audience": "all"}, "ann"),
+    t.TaskAccepted("write", {"audience": "all", "topic": "write"}, "ann"),
     t.MessageSent(MESSAGE, False),
     t.MessageEnded(
         MESSAGE.id, "failed", "run-1", "half", {"route": "bug"}, (0, 2), "tool_failed", "timeout", "slow", 3, USAGE

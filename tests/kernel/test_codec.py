@@ -1,4 +1,4 @@
-"""Events as bytes: canonical, and decoded for ever."""
+"""Events as bytes: in the order of what they hold, and decoded for ever."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
+from msgspec.structs import replace
 
 from foliot.kernel import events as e
 from foliot.kernel.budget import Limits
@@ -16,8 +17,9 @@ from foliot.kernel.codec import EVENT_TYPES, Codec, Opaque, decode, encode, read
 from foliot.kernel.errors import Unencodable, UnknownEvent
 from foliot.kernel.folds import FOLDS
 from foliot.kernel.messages import ModelSettings
+from foliot.kernel.plan import Edge, Node, Plan, Retry, encode_plan
 from foliot.kernel.rules import LEGAL
-from foliot.kernel.spec import VERSION, Contract, RunSpec, decode_spec, digest, encode_spec
+from foliot.kernel.spec import VERSION, Contract, Repairs, RunSpec, decode_spec, digest, encode_spec
 from tests.kernel.play import spec
 from tests.kernel.samples import GROWN, SAMPLES
 
@@ -61,10 +63,12 @@ def test_encoding_and_decoding_are_each_others_inverse(event: e.Event):
     assert encode(decode(data)) == data
 
 
-def test_equal_events_give_equal_bytes_whatever_the_order_of_their_keys():
-    assert encode(e.OutputAccepted({"a": 1, "b": {"y": 1, "x": 2}})) == encode(
-        e.OutputAccepted({"b": {"x": 2, "y": 1}, "a": 1})
-    )
+def test_what_a_model_wrote_keeps_its_order():
+    """Asked for its reasoning before its answer, a model must find it there in every later request."""
+    value = {"reasoning": "…", "answer": {"y": 1, "x": 2}}
+    kept = decode(encode(e.OutputAccepted(value)))
+    assert isinstance(kept, e.OutputAccepted)
+    assert msgspec.json.encode(kept.value) == msgspec.json.encode(value)
 
 
 json_values = st.recursive(
@@ -146,12 +150,29 @@ def test_retired_versions_are_turned_into_the_newest():
 # --- the spec of a run
 
 
-def test_a_spec_survives_and_equal_specs_have_equal_digests():
-    one = spec(contract=Contract(("look",)), output_schema={"b": 1, "a": 2}, extra={"y": 1, "x": 2})
-    two = spec(contract=Contract(("look",)), output_schema={"a": 2, "b": 1}, extra={"x": 2, "y": 1})
-    assert decode_spec(encode_spec(one)) == one
-    assert digest(encode_spec(one)) == digest(encode_spec(two))
-    assert digest(encode_spec(one)) != digest(encode_spec(spec()))
+def test_a_spec_survives_with_the_order_of_its_schemas():
+    """The order is what a model sees: specs that differ in it are told apart, or one would be run as the other."""
+    one = spec(contract=Contract(("look",)), output_schema={"reasoning": 1, "answer": 2})
+    two = spec(contract=Contract(("look",)), output_schema={"answer": 2, "reasoning": 1})
+    kept = decode_spec(encode_spec(one))
+    assert kept == one
+    assert list(kept.output_schema or ()) == ["reasoning", "answer"]
+    assert digest(encode_spec(one)) != digest(encode_spec(two))
+
+
+def test_a_default_that_was_spelled_out_changes_no_digest():
+    """msgspec leaves out what is the default object; equal ones would make other bytes of the same definition."""
+    spelled = spec(
+        limits=Limits(max_steps=int("10"), parallel_tools=8),
+        repairs=Repairs(calls=3, model_delay=float("2"), model_delay_max=60),
+        settings=ModelSettings(stop=(), extra={}),
+        namespace="".join(("def", "ault")),
+    )
+    assert encode_spec(spelled) == encode_spec(spec())
+    assert encode_spec(spec(limits=Limits(max_steps=11))) != encode_spec(spec())
+    plan = Plan("default/t", {"a": Node((Edge("b", when=None),))}, ("a",))
+    spelled_out = replace(plan, retry=Retry(jitter="".join(("fu", "ll"))), max_messages=int("500"))
+    assert encode_plan(spelled_out) == encode_plan(plan)
 
 
 def test_a_spec_of_a_newer_version_is_refused():

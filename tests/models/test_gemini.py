@@ -216,6 +216,7 @@ def test_references_are_written_out_and_recursion_is_cut() -> None:
                 "type": "OBJECT",
                 "description": "the root",
                 "properties": {"name": {"type": "STRING"}, "next": {"type": "OBJECT"}},
+                "propertyOrdering": ["name", "next"],
             }
         },
         "required": ["root"],
@@ -233,6 +234,7 @@ def test_all_of_becomes_one() -> None:
     assert gemini_schema(schema) == {
         "type": "OBJECT",
         "properties": {"a": {"type": "INTEGER"}, "b": {"type": "STRING"}},
+        "propertyOrdering": ["a", "b"],
         "required": ["a", "b"],
     }
 

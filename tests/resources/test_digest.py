@@ -4,11 +4,17 @@ import copy
 import json
 from typing import Any
 
-from hypothesis import given
+import msgspec
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foliot.agent import Agent
 from foliot.resources.digest import canonical_json, definition_digest
+from foliot.resources.reader import parse_text
 from foliot.resources.validate import validate_document
+from foliot.resources.yaml_dump import dump_yaml
+from foliot.work.base import Command, RetryRule
+from foliot.work.commands import command_of, content_digest, encode_command
 
 
 def test_the_digest_is_of_the_wish_and_of_nothing_else(specimens: dict[str, dict[str, Any]]) -> None:
@@ -62,3 +68,93 @@ def test_a_round_trip_through_json_text_keeps_the_canonical_form(value: Any) -> 
         return
     assert canonical_json(json.loads(text)) == canonical
     assert canonical_json(json.loads(canonical)) == canonical
+
+
+texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
+names = st.text("abcdefz", min_size=1, max_size=3)
+leaves = st.fixed_dictionaries(
+    {"type": st.just("number")},
+    optional={
+        "minimum": st.integers(-5, 5) | st.just(0.5) | st.just(1e20),
+        "title": texts,
+        "default": st.integers(0, 9),
+    },
+)
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> dict[str, Any]:
+    """The spec of an Agent with something of each sort in it: texts, numbers, lists, and a schema."""
+    leaf = draw(leaves)
+    properties = dict.fromkeys(draw(st.lists(names, min_size=1, max_size=4, unique=True)), leaf)
+    return {
+        "model_ref": "m",
+        "prompt": draw(texts) + "é😀",
+        "tools": draw(st.lists(names, max_size=3, unique=True)),
+        "limits": {"max_steps": draw(st.integers(1, 20)), "max_cost_usd": draw(st.sampled_from([1, 2.5, 3]))},
+        "model_settings": {"temperature": draw(st.sampled_from([0, 1, 0.5])), "extra": {"k": draw(st.integers(0, 3))}},
+        "output_schema": {"type": "object", "properties": properties, "required": list(properties)},
+    }
+
+
+def rewritten(value: Any, draw: Any) -> Any:
+    """The same in other words: names in another order, whole numbers as fractions."""
+    if isinstance(value, dict):
+        return {name: rewritten(value[name], draw) for name in draw(st.permutations(list(value)))}
+    if isinstance(value, list):
+        return [rewritten(item, draw) for item in value]
+    # `max_steps` counts, and a count is no fraction.
+    return value
+
+
+def with_fractions(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: item if name == "max_steps" else with_fractions(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [with_fractions(item) for item in value]
+    return float(value) if type(value) is int else value
+
+
+@settings(max_examples=40, derandomize=True)
+@given(wishes(), st.data())
+def test_a_definition_has_one_digest_in_yaml_json_and_python(wish: dict[str, Any], data: st.DataObject) -> None:
+    def read(text: str, file: str = "m.yaml") -> dict[str, Any]:
+        bundle = parse_text(text, file)
+        bundle.raise_for_errors()
+        return bundle.documents[0]
+
+    head = {"apiVersion": "foliot.dev/v1", "kind": "Agent", "metadata": {"name": "a"}}
+    given = read(json.dumps({**head, "spec": wish}), "m.json")
+    other = rewritten(with_fractions(wish), data.draw)
+    anchored = json.dumps({**head, "spec": {**wish, "output_schema": {}}}, ensure_ascii=False).removesuffix("}}")
+    leaf, *rest = wish["output_schema"]["properties"]
+    first = json.dumps(wish["output_schema"]["properties"][leaf], ensure_ascii=False)
+    shared = "".join(f", {json.dumps(name)}: *leaf" for name in rest)
+    anchored = anchored.replace(
+        '"output_schema": {',
+        f'"output_schema": {{"required": {json.dumps([leaf, *rest])}, "type": "object", "properties": {{'
+        f"{json.dumps(leaf)}: &leaf {first}{shared}}}",
+    )
+    in_python = {key: value for key, value in other.items() if key not in ("model_ref", "output_schema")}
+    forms = {
+        "JSON, other order and numbers": definition_digest(read(json.dumps({"spec": other, **head}), "m.json")),
+        "YAML": definition_digest(read(dump_yaml({**head, "spec": other}))),
+        "YAML as it was stored": definition_digest(read(dump_yaml(given))),
+        "YAML with an anchor": definition_digest(read(anchored + "}}")),
+        "Python": Agent("a", model="m", output=other["output_schema"], **in_python).digest,
+    }
+    assert forms == dict.fromkeys(forms, definition_digest(given))
+
+
+def test_a_command_has_one_digest_however_it_was_put_together() -> None:
+    """`foliot apply` makes it from a resource, `foliot task run` from what was typed, a server from JSON."""
+    task = {"kind": "Task", "metadata": {"name": "t"}, "spec": {"agent": "a", "input": {"topic": "x", "b": "y"}}}
+    document, _ = validate_document(task)
+    assert document is not None
+    declared = command_of(document)
+    typed = Command("agent", "a", input={"b": "y", "topic": "x"})
+    spelled = Command("agent", "a", input=declared.input, retry=RetryRule(1, 0, 86_400), lane="".join(()))
+    sent = msgspec.json.decode(encode_command(spelled), type=Command)
+    assert {content_digest(each) for each in (declared, typed, spelled, sent)} == {content_digest(typed)}
+    assert content_digest(Command("agent", "a", timeout=60)) == content_digest(Command("agent", "a", timeout=60.0))
+    assert content_digest(Command("agent", "a", input={"topic": "y"})) != content_digest(typed)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from foliot.store.base import Document, Key
 from foliot.store.documents import same as same_json
+from foliot.store.documents import same_spec
 
 MANAGED_BY: Final = "foliot.dev/managed-by"
 """Annotation on what `apply` made. Only such resources may be pruned: nothing that was made otherwise disappears."""
@@ -57,4 +58,5 @@ def declared(document: Document) -> Document:
 
 def same(before: Document, after: Document) -> bool:
     """Whether storing `after` over `before` would change nothing that anyone declared (secret values aside)."""
-    return same_json(declared(before), declared(after)) and managed(before) == managed(after)
+    one, other = declared(before), declared(after)
+    return same_spec(one["spec"], other["spec"]) and same_json(one, other) and managed(before) == managed(after)

@@ -17,7 +17,7 @@ from foliot.kernel.identity import Identity
 from foliot.store.base import Database, Document
 from foliot.store.tasks import ENDED
 from foliot.work.base import Also, TaskInfo
-from foliot.work.commands import command_of, content_digest, normalise
+from foliot.work.commands import command_of, content_digest, is_known, normalise
 from foliot.work.listing import TaskList
 from foliot.work.story.document import outline, status_outline
 
@@ -73,7 +73,7 @@ class DeclaredWork:
             command = normalise(command_of(document))
             space, name = command.namespace, command.name
             rows = await self._database.read("task_identity", namespace=space, name=name)
-            if rows and rows[0]["digest"] != content_digest(command):
+            if rows and not is_known(rows[0], content_digest(command)):
                 found.append(Taken(space, name, await self._list.get(space, name), error=_done_once(space, name)))
         return found
 

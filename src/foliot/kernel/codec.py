@@ -1,13 +1,17 @@
 """Events as bytes, and back, for ever.
 
-The bytes are canonical JSON that names its own type, so a journal can be exported and read without its table. Version 1
-of a type is tagged `tool.finished`, version 2 `tool.finished@2`: the decoder picks the right shape by the tag alone.
+The bytes are JSON that names its own type, so a journal can be exported and read without its table. Version 1 of a type
+is tagged `tool.finished`, version 2 `tool.finished@2`: the decoder picks the right shape by the tag alone.
+
+Values keep the order of their names. A model that was asked for `reasoning` before `answer` reads its own answers, and
+what tools return, in that order; a journal that sorted them would send other bytes than the process that wrote it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, TypeVar, Union, get_args
+from operator import is_
+from typing import Any, Final, Generic, TypeVar, Union, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +21,8 @@ from foliot.kernel.errors import NewerEvent, Unencodable, UnknownEvent
 from foliot.kernel.events import Event, Fact
 
 F = TypeVar("F", bound=Struct)
+# 2 and 2.0 are the same default; True is another thing than 1.
+_NUMBERS: Final = {int, float}
 ENCODING_ERRORS: Final = (UnicodeEncodeError, TypeError, ValueError, OverflowError)
 
 
@@ -35,11 +41,11 @@ class Codec(Generic[F]):
         shapes: Any = Union[(*current, *retired)]
         self._names = frozenset(str(shape.__struct_config__.tag) for shape in (*current, *retired))
         # Without the translation of its errors, for whoever does that in the same breath.
-        self.dump: Final = msgspec.json.Encoder(order="deterministic").encode
+        self.dump: Final = msgspec.json.Encoder().encode
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(shapes).decode
 
     def encode(self, event: F) -> bytes:
-        """Canonical JSON. Raises `Unencodable`."""
+        """JSON, in the order of the fields and of what they hold. Raises `Unencodable`."""
         try:
             return self.dump(event)
         except ENCODING_ERRORS as error:
@@ -57,6 +63,42 @@ class Codec(Generic[F]):
         while (upcast := self._retired.get(event.__class__)) is not None:
             event = upcast(event)
         return event
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def settled(value: S) -> S:
+    """Returns an equal struct in which each field that equals its default holds that very object, at every depth.
+
+    msgspec leaves a field out when it *is* the default, not when it equals it. Without this two equal specs would give
+    other bytes, and other digests, depending on whether somebody had spelled a default out.
+    """
+    changed: dict[str, Any] = {}
+    for field in msgspec.structs.fields(value):
+        given = getattr(value, field.name)
+        kept = _settled(given)
+        kinds: set[type[Any]] = {type(kept), type(field.default)}
+        if kept == field.default and (len(kinds) == 1 or kinds == _NUMBERS):
+            kept = field.default
+        if kept is not given:
+            changed[field.name] = kept
+    return msgspec.structs.replace(value, **changed) if changed else value
+
+
+def _settled(value: Any) -> Any:
+    """The same of what a field holds; the very value when there is nothing to change in it."""
+    if isinstance(value, Struct):
+        return settled(value)
+    if type(value) is tuple:
+        items = cast("tuple[Any, ...]", value)
+        made = tuple(map(_settled, items))
+        return items if all(map(is_, made, items)) else made
+    if type(value) is dict:
+        named = cast("dict[Any, Any]", value)
+        held = any(isinstance(item, Struct) for item in named.values())
+        return {name: _settled(item) for name, item in named.items()} if held else named
+    return value
 
 
 def type_of(event: Struct) -> str:
@@ -80,7 +122,7 @@ _codec: Final[Codec[Fact]] = Codec(EVENT_TYPES, RETIRED)
 
 
 def encode(event: Event) -> bytes:
-    """Canonical JSON: equal events give equal bytes. Raises `Unencodable`."""
+    """What is decoded and encoded again gives the same bytes. Raises `Unencodable`."""
     try:
         return _codec.dump(event)
     except ENCODING_ERRORS as error:

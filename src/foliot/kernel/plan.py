@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.codec import settled
 from foliot.kernel.messages import Number
 
 VERSION = 1
@@ -88,7 +89,7 @@ _decoder = msgspec.json.Decoder(Plan)
 
 def encode_plan(plan: Plan) -> bytes:
     """Canonical: equal plans give equal bytes."""
-    return _encoder.encode(plan)
+    return _encoder.encode(settled(plan))
 
 
 def decode_plan(data: bytes) -> Plan:

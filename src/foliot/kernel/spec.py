@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.kernel.budget import Limits
+from foliot.kernel.codec import settled
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.messages import ModelSettings, Number, ToolSpec
 
@@ -93,13 +94,16 @@ class RunSpec(Struct, frozen=True, omit_defaults=True):
     v: int = VERSION
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
+_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RunSpec)
 
 
 def encode_spec(spec: RunSpec) -> bytes:
-    """Canonical: equal specs give equal bytes."""
-    return _encoder.encode(spec)
+    """Equal specs whose schemas are written in the same order give equal bytes.
+
+    The order within schemas is content: models follow it, and a prompt cache knows a request by its bytes.
+    """
+    return _encoder.encode(settled(spec))
 
 
 def decode_spec(data: bytes) -> RunSpec:

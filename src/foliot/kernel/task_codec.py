@@ -1,4 +1,4 @@
-"""Facts about tasks as bytes, and back, for ever: canonical JSON that names its own type, by the rules of codec.py."""
+"""Facts about tasks as bytes, and back, for ever: JSON that names its own type, by the rules of codec.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _codec: Final[Codec[TaskFact]] = Codec(FACT_TYPES, RETIRED)
 
 
 def encode_fact(fact: TaskEvent) -> bytes:
-    """Canonical JSON: equal facts give equal bytes. Raises `Unencodable`."""
+    """What is decoded and encoded again gives the same bytes. Raises `Unencodable`."""
     return _codec.encode(fact)
 
 

@@ -1,7 +1,8 @@
 """The digest of a definition: the same for the same wish, however it was written down.
 
 Computed over apiVersion, kind and the normalised spec. Names, labels and status are no part of it, so a run that was
-pinned to a digest can tell whether what it ran has changed.
+pinned to a digest can tell whether what it ran has changed. Neither is the order of names: that of a schema is kept
+wherever the definition itself is kept, and is part of the name of a run's frozen spec (kernel/spec.py).
 """
 
 from __future__ import annotations
@@ -9,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, cast
-
-_EXACT: Final = 2**53
+from typing import Any, cast
 
 
 def definition_digest(document: Mapping[str, Any]) -> str:
@@ -34,6 +33,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in cast("list[Any]", value)]
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+    if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

@@ -121,6 +121,15 @@ def same(one: Any, other: Any) -> bool:
     return one == other and _canonical.encode(one) == _canonical.encode(other)
 
 
+def same_spec(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two specs are the same, with the order of names in what their fields hold.
+
+    The order within a schema is what a model sees: whoever puts `reasoning` before `answer` has changed the agent. The
+    order of the fields themselves is nobody's wish.
+    """
+    return one == other and all(_encoder.encode(one[name]) == _encoder.encode(other[name]) for name in one)
+
+
 def stamp(seconds: float) -> str:
     """A time as RFC 3339 in UTC, to the millisecond."""
     whole = int(seconds)

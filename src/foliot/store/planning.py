@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.resources.reserved import check_answered, check_asked, keep_reserved
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, Written
-from foliot.store.documents import SYSTEM_METADATA, decode, encode, key_text, labels_of, same
+from foliot.store.documents import SYSTEM_METADATA, decode, encode, key_text, labels_of, same, same_spec
 from foliot.store.secrets import KIND as SECRET
 from foliot.store.secrets import Sealer, masked, seal_spec
 from foliot.store.transaction import Tx, many, rows, run, value
@@ -133,7 +133,7 @@ class _Batch:
         if stored is None:
             system = {"uid": uid, "generation": 1, "createdAt": self.now, "declaredBy": self._declarer()}
             return self._keep(each, "created", 0, document, system)
-        new_spec = not same(document["spec"], stored.document["spec"])
+        new_spec = not same_spec(document["spec"], stored.document["spec"])
         # What was stored before declarers were kept gets one when it is applied again, changed or not.
         unknown = "declaredBy" not in stored.document["metadata"]
         if not new_spec and not unknown and same(_declared(document), _declared(stored.document)):

@@ -11,6 +11,7 @@ from collections import OrderedDict
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.codec import settled
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.plan import VERSION as PLAN_VERSION
 from foliot.kernel.plan import Plan
@@ -50,7 +51,7 @@ _decoder = msgspec.json.Decoder(Bundle)
 def pack(plan: Plan, specs: dict[str, RunSpec]) -> tuple[Pinned, bytes]:
     """The bundle of a plan, and the bytes to be stored under its digest."""
     frozen = {agent: encode_spec(spec) for agent, spec in sorted(specs.items())}
-    data = _encoder.encode(Bundle(plan, {agent: msgspec.Raw(text) for agent, text in frozen.items()}))
+    data = _encoder.encode(Bundle(settled(plan), {agent: msgspec.Raw(text) for agent, text in frozen.items()}))
     read = {agent: (digest(text), text, specs[agent]) for agent, text in frozen.items()}
     return Pinned(digest(data), plan, read), data
 

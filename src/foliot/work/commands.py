@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from foliot.engine.ids import is_made
 from foliot.errors import InvalidInput
+from foliot.kernel.codec import settled
 from foliot.kernel.identity import NOBODY, Identity
+from foliot.resources.digest import canonical_json
 from foliot.resources.durations import seconds
 from foliot.resources.references import NAME_RULE, is_name
 from foliot.resources.reserved import check_labels
@@ -32,7 +34,8 @@ _NOT_CONTENT = {
 _TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "spawned_by", "parent", "user")
 # What a command after a template does not simply take from one of the two.
 _MERGED = frozenset({"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template"})
-_encoder = msgspec.json.Encoder(order="deterministic")
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Command)
 
 
 def owned_key(owner: str, key: str) -> str | None:
@@ -79,15 +82,24 @@ def _problems(command: Command) -> list[str]:
 
 
 def content_digest(command: Command) -> str:
-    """Of what is asked for: two commands with the same one ask for the same thing."""
+    """Of what is asked for: two commands with the same one ask for the same thing, however they were written."""
     asked = replace(command, **_NOT_CONTENT)
     if command.identity.by:
         # Whoever acts for others asks for something else when it is for somebody else.
         asked = replace(asked, identity=Identity(command.identity.user))
-    return sha256(_encoder.encode(asked)).hexdigest()
+    return sha256(canonical_json(msgspec.to_builtins(settled(asked)))).hexdigest()
+
+
+def is_known(row: Mapping[str, Any], content: str) -> bool:
+    """Whether the task of a row (its `digest` and its `command`) was asked for by what has the digest `content`.
+
+    Digests that older versions stored depended on how a command had been put together; the command itself tells.
+    """
+    return row["digest"] == content or content_digest(_decoder.decode(row["command"])) == content
 
 
 def encode_command(command: Command) -> str:
+    """As it is stored. The input keeps its order: agents are told it in that order."""
     return _encoder.encode(command).decode()
 
 

@@ -32,7 +32,15 @@ from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.advancing import TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
 from foliot.work.base import PRIORITIES, Accepted, Also, Command, Definitions, TargetKind, TaskInfo, TaskRecord
 from foliot.work.bundle import Bundles
-from foliot.work.commands import command_of, content_digest, encode_command, from_template, normalise, owned_key
+from foliot.work.commands import (
+    command_of,
+    content_digest,
+    encode_command,
+    from_template,
+    is_known,
+    normalise,
+    owned_key,
+)
 from foliot.work.inbox import first_words
 from foliot.work.listing import LIVE, TaskList
 from foliot.work.pinning import Pinner
@@ -168,14 +176,14 @@ class TaskService(TaskList):
                 target=command.target,
                 idempotency_key=stored_key,
             )
-            if found and found[0]["digest"] != content:
+            if found and not is_known(found[0], content):
                 raise Conflict(
                     "idempotency_key reused with different payload",
                     hint=f"task {found[0]['name']} was accepted for {command.idempotency_key!r}",
                 )
         elif command.name:
             found = await self._db.read("task_identity", namespace=command.namespace, name=command.name)
-            if found and found[0]["digest"] != content:
+            if found and not is_known(found[0], content):
                 raise Conflict(
                     f"there is already a task {command.name!r} that asks for something else",
                     hint="choose another name, or delete that task first",

@@ -131,5 +131,7 @@ def _put_properties(
     if not properties:
         return
     made["properties"] = {name: _node(child, definitions, inside) for name, child in properties.items()}
+    if len(properties) > 1:  # without it Gemini writes them by name, whatever the order in which they stand
+        made["propertyOrdering"] = list(properties)
     if required := [name for name in node.get("required", ()) if name in properties]:
         made["required"] = required

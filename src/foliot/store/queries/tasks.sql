@@ -11,7 +11,7 @@ ON CONFLICT DO NOTHING
 RETURNING key;
 
 -- name: task_by_command
-SELECT namespace, name, digest FROM task
+SELECT namespace, name, digest, command FROM task
  WHERE namespace = :namespace AND target_kind = :target_kind AND target = :target AND idempotency_key = :idempotency_key;
 
 -- name: task_named
@@ -141,7 +141,7 @@ SELECT COUNT(*) AS count, COALESCE(SUM(LENGTH(value)), 0) AS size FROM task_memo
 DELETE FROM task_memory WHERE task = :task AND name = :name;
 
 -- name: task_identity
-SELECT namespace, name, digest FROM task WHERE namespace = :namespace AND name = :name;
+SELECT namespace, name, digest, command FROM task WHERE namespace = :namespace AND name = :name;
 
 -- name: task_by_key
 SELECT namespace, name FROM task WHERE key = :key;

@@ -29,7 +29,7 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = msgspec.json.Encoder().encode
 
 
 class Order(Struct, frozen=True):

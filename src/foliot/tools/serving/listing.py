@@ -12,7 +12,7 @@ from foliot.tools.base import ToolDefinition
 from foliot.tools.registry import schema_digest
 
 _EFFECTS: Final = {"read": "read_only", "idempotent": "mutating", "once": "external_effect"}
-_canonical = msgspec.json.Encoder(order="deterministic", enc_hook=str).encode
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 WhyNot: TypeAlias = Callable[[ToolDefinition], str | None]
 
@@ -43,9 +43,9 @@ def read_filter(data: bytes) -> Filter:
 
 
 def listing(tools: Iterable[ToolDefinition], wanted: Filter, why_not: WhyNot) -> bytes:
-    """The answer to `tool.list`: tools by name, each with its schema and whether it may be called."""
+    """The answer to `tool.list`: tools by name, each with its schema as declared and whether it may be called."""
     found = [_entry(tool, why_not(tool)) for tool in sorted(tools, key=lambda tool: tool.name) if _fits(tool, wanted)]
-    return _canonical({"tools": found})
+    return _encode({"tools": found})
 
 
 def _fits(tool: ToolDefinition, wanted: Filter) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.kernel.arguments import repeated_name
+from foliot.kernel.codec import settled
 
 DOMAIN: Final = "agentic"
 VERSION: Final = "v1"
@@ -249,7 +250,7 @@ def call_dedupe_id(call: CallMessage) -> str:
 
 def fingerprint(call: CallMessage) -> str:
     """Names the content of a call: the same execution with other content is somebody's mistake, or worse."""
-    return f"sha256:{hashlib.sha256(_canonical(msgspec.to_builtins(call))).hexdigest()}"
+    return f"sha256:{hashlib.sha256(_canonical(msgspec.to_builtins(settled(call)))).hexdigest()}"
 
 
 def _owned(execution: str, owner: str) -> bytes:
