@@ -23,6 +23,7 @@ from foliot.engine.limiting.opening import Limiting, open_limiting
 from foliot.engine.live import Hub
 from foliot.engine.policies import ModelGate
 from foliot.engine.powers import Grants
+from foliot.engine.records.completion import Completion
 from foliot.engine.records.opening import open_audit
 from foliot.engine.records.trail import AuditTrail
 from foliot.engine.references import References
@@ -249,6 +250,8 @@ def _assembled(
     runs.taken_up = delegator.taken_up
     parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting)
     if database is not None:
+        if audit is not None:
+            runs.taken_over = Completion(database, masker=audit.masker, trail=audit).complete_run
         runs.settlements = parts.settlement
         backends.memory = TaskMemory(database, clock=clock)
     return parts

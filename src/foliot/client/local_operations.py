@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,6 +13,7 @@ from foliot.client.missing import not_found
 from foliot.client.operations import Budgets, Fate, PolicyAnswer, RuleDefaults
 from foliot.engine.budgets.report import standings
 from foliot.engine.budgets.waking import paused_runs
+from foliot.engine.records.completion import Completion
 from foliot.engine.records.metering import By, Total, totals
 from foliot.errors import NotFound
 from foliot.kernel.identity import NOBODY, Identity
@@ -69,7 +71,10 @@ class LocalOperations:
         return [AuditRecord(row["seq"], row["hash"], msgspec.json.decode(row["data"])) for row in rows]
 
     async def audit_verify(self, anchor: Head | None = None) -> Verified:
-        return await self._log.verify(anchor)
+        """See `Operations`."""
+        missing = await Completion(self._db).missing(now=time.time())
+        verified = await self._log.verify(anchor)
+        return replace(verified, missing=tuple(f"{each.run_id}/{each.call_id}" for each in missing))
 
     async def audit_totals(self, wanted: AuditFilter, *, by: By) -> list[Total]:
         return await totals(self._log, wanted, by=by)

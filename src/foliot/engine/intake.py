@@ -63,7 +63,7 @@ async def admit_calls(
         refused.extend(turns.failed)
     for intent in ready:
         arguments = parse_object(intent.arguments)[0] or {}  # the kernel hands over JSON objects only
-        call = _invocation(state, intent, arguments, caller)
+        call = invocation_of(state, intent, arguments, caller)
         try:
             outcome = await tools.admit(call)
         except Unavailable as error:
@@ -112,7 +112,8 @@ def mistaken_calls(
     return found
 
 
-def _invocation(state: State, intent: CallIntent, arguments: dict[str, Any], caller: Caller) -> Invocation:
+def invocation_of(state: State, intent: CallIntent, arguments: dict[str, Any], caller: Caller) -> Invocation:
+    """The call as the pipeline is given it."""
     locked = state.spec.extra.get(LOCK, {}).get(intent.name, ("", ""))
     trace = _trace(state, intent.call_id)
     return Invocation(

@@ -18,7 +18,7 @@ from foliot.engine.budgets.opening import RunBudgets
 from foliot.engine.driver import Driver
 from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.keeper import Keeper
-from foliot.engine.loading import Specs, Told, load_run, load_state, read_facts, read_history
+from foliot.engine.loading import Specs, Told, load_run, load_state, read_facts, read_history, told_by
 from foliot.engine.policies import ModelGate
 from foliot.engine.signals import storable
 from foliot.engine.telemetry.callers_trace import callers_trace
@@ -78,6 +78,8 @@ class Runs:
         self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
+        # Hears of a run that its last holder did not let go, with all that is recorded of it.
+        self.taken_over: Callable[[State, Sequence[tuple[float, Event]]], Awaitable[object]] | None = None
         # Whether runs that begin here are traced, unless who begins one says so.
         self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
@@ -223,10 +225,13 @@ class Runs:
         Whoever has read the run since the lease was taken gives its whole journal as `told`, and says whether there
         was no signal for it then, `quiet`: one that came later the keeper finds.
         """
+        told = told or told_by(lease.run_id, await self.journal.read(lease.run_id))
         state = await load_state(self.journal, self._specs, lease.run_id, told=told)
         if state.ended is not None:
             # This process slept past its new lease before it read on, and someone else has finished the run.
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
+        if state.held and state.waiting is None and self.taken_over is not None:
+            await self.taken_over(state, told.facts)
         toolbox = self.tools if tools is None else await tools(state.spec)
         driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=await self._settlement(lease))
         first = await self.taken_up(state) if self.taken_up is not None else ()

@@ -53,12 +53,16 @@ class AuditRecord(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a check found. `head` is the last record that was looked at, `first` the number of the first one kept."""
+    """What a check found. `head` is the last record that was looked at, `first` the number of the first one kept.
+
+    `missing` are finished calls, each as `RUN/CALL`, that the journals tell of and the log does not.
+    """
 
     records: int
     head: Head
     broken: Break | None
     first: int = 1
+    missing: tuple[str, ...] = ()
 
 
 class SqlAuditLog:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from foliot.store.audit_chain import Head
 
 F = TypeVar("F", bound=Callable[..., Any])
+MOST_NAMED = 20
 
 
 @click.group()
@@ -70,6 +71,9 @@ def _ago(context: click.Context, _: click.Parameter, age: str | None) -> float:
 def verify(head: str | None, output: str) -> int:
     """Walk the whole log and say where it was changed, if it was. Exits with 1 then.
 
+    The log is also held against the journals: finished calls without a record (of a process that was killed, and whose
+    runs nobody took over yet) are named, and exit with 1 too. `foliot audit complete` makes their records up.
+
     Someone who can write to the whole store can also make a new log. Note the head that this prints somewhere else, and
     give it the next time.
     """
@@ -95,7 +99,8 @@ async def _verify(anchor: Head | None, output: str) -> int:
     broken = verified.broken
     if output == "json":
         found = None if broken is None else {"seq": broken.seq, "fault": broken.fault, "message": broken.message}
-        out(as_json({"records": verified.records, "head": str(verified.head), "broken": found}))
+        told = {"records": verified.records, "head": str(verified.head), "broken": found}
+        out(as_json({**told, "missing": list(verified.missing)}))
     elif broken is not None:
         out(f"{paint('broken', fg='red')} at record {broken.seq} ({broken.fault}): {broken.message}")
         if broken.seq > verified.first:
@@ -106,7 +111,39 @@ async def _verify(anchor: Head | None, output: str) -> int:
             out(f"head: {verified.head}")
         if verified.first > 1:
             out(f"Records up to {verified.first - 1} were pruned.")
-    return 0 if broken is None else 1
+    if output != "json" and verified.missing:
+        count = len(verified.missing)
+        out(
+            f"{count} finished {'call has' if count == 1 else 'calls have'} no record; `foliot audit complete` adds it:"
+        )
+        for each in verified.missing[:MOST_NAMED]:
+            out(f"  {one_line(each)}")
+    return 0 if broken is None and not verified.missing else 1
+
+
+# --- complete ----------------------------------------------------------------------------------------------------
+
+
+@audit.command()
+def complete() -> int:
+    """Make up the records of finished calls that a killed process took with it, from the journals of its runs.
+
+    Workers and servers do so by themselves, when they take over a run and while they keep house.
+    """
+    return run(_complete())
+
+
+async def _complete() -> int:
+    from foliot.engine.records.completion import Completion
+    from foliot.store.open import open_database
+
+    database = await open_database(current().store_settings().store)
+    try:
+        count = await Completion(database).complete(since=0.0, now=time.time())
+    finally:
+        await database.close()
+    out(f"{count} {'record' if count == 1 else 'records'} made up")
+    return 0
 
 
 # --- prune -------------------------------------------------------------------------------------------------------

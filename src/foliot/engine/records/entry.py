@@ -37,7 +37,8 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class CallEntry(Struct, gc=False):
     """The record of one moment of one call. Its members stand in the order of their names: so it is canonical JSON.
 
-    `seq` and `previous` are set when the record finds its place in the log.
+    `seq` and `previous` are set when the record finds its place in the log. `recovered`: it was made up from the
+    journal of the run, because the process was killed that should have written it.
     """
 
     agent: str
@@ -55,6 +56,7 @@ class CallEntry(Struct, gc=False):
     namespace: str
     outcome: str
     previous: str
+    recovered: bool | UnsetType
     result: dict[str, Any] | UnsetType
     run_id: str
     schema_digest: str
@@ -134,6 +136,7 @@ def entry_of(
         namespace,
         outcome_of(record),
         "",
+        UNSET,
         _result(ended, masker) if ended is not None else UNSET,
         run_id,
         digest,

@@ -3,7 +3,8 @@
 Calls do not wait for the log: records gather while one batch is written and go out together with the next. Two things
 are different for a tool whose records are required (`record: required`): its calls wait until the record is durable,
 and one that cannot be written fails the call, before it runs or before its result is used. Other records may be lost
-when the process is killed at once, or when the log cannot keep up; the latter are counted in `dropped`.
+when the process is killed at once, or when the log cannot keep up; the latter are counted in `dropped`. What is lost of
+finished calls is made up from the journals: see completion.py.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class AuditTrail:
         self, log: AuditLog, *, masker: Masker | None = None, feeds: Sequence[Feed] = (), capacity: int = CAPACITY
     ) -> None:
         self._log = log
-        self._masker = masker
+        self.masker = masker
         self._feeds = tuple(feeds)
         self._capacity = capacity
         self._queue: deque[_Pending] = deque()
@@ -90,7 +91,7 @@ class AuditTrail:
         kept = asyncio.get_running_loop().create_future() if required else None
         usage = spent() if entry.moment == "finished" else None
         arguments = entry.arguments or snapshot(entry.call.arguments)
-        self._enqueue(_Pending(entry_of, (entry, arguments, self._masker, usage), kept))
+        self._enqueue(_Pending(entry_of, (entry, arguments, self.masker, usage), kept))
         return None if kept is None else _durable(kept)
 
     def budget(self, payer: Payer, act: Act, outcome: str, budget: str, message: str) -> None:

@@ -25,8 +25,9 @@ SHAPES: Final[dict[str, Schema]] = {
     "AuditRecords": shape({"records": listof(ref("AuditRecord"))}),
     "AuditVerified": shape(
         {"records": COUNT, "head": shape({"seq": COUNT, "hash": TEXT}), "broken": maybe(ANYTHING)},
-        optional={"first": COUNT},
-        about="`broken` says where the log was changed, if it was; `first` is the first record that is kept.",
+        optional={"first": COUNT, "missing": listof(TEXT)},
+        about="`broken` says where the log was changed, if it was; `first` is the first record that is kept; `missing` "
+        "are finished calls (`RUN/CALL`) that the journals tell of and the log does not.",
     ),
     "Limits": shape({"limits": listof(ref("Limit"))}),
     "Classes": shape({"classes": listof(ANYTHING)}),

@@ -63,3 +63,16 @@ SELECT seq FROM audit WHERE seq > :after AND seq <= :last AND moment <> :moment 
 
 -- name: audit_forget
 DELETE FROM audit WHERE seq <= :last;
+
+-- name: audit_finished
+SELECT data FROM audit WHERE run_id = :run_id AND moment = 'finished';
+
+-- name: audit_short
+-- Runs that nobody drives, with more results in their journals than records in the log. What the kernel answered in the
+-- place of a tool has no record, so such a run may still lack nothing.
+SELECT r.key AS key, r.id AS id FROM run AS r
+ WHERE r.key > :after AND r.updated_at >= :since AND r.updated_at < :until
+   AND (r.lease_until IS NULL OR r.lease_until < :now)
+   AND (SELECT COUNT(*) FROM event AS e WHERE e.run = r.key AND e.type = 'tool.finished')
+     > (SELECT COUNT(DISTINCT a.call_id) FROM audit AS a WHERE a.run_id = r.id AND a.moment = 'finished')
+ ORDER BY r.key LIMIT :count;
