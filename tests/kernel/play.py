@@ -150,7 +150,7 @@ class Play:
     def crash(self, *, attempt: int | None = None) -> None:
         """The worker dies; another one folds the journal and takes over."""
         self.state = fold(self.spec, "r1", self.facts, self.history)
-        self.record(RunClaimed(attempt or self.state.attempt + 1))
+        self.record(RunClaimed(attempt or self.state.next_attempt))
 
     # --- the shell
 

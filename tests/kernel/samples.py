@@ -85,4 +85,6 @@ GROWN: tuple[e.Event, ...] = (
     e.RunCreated("clerk", "sha256:00", task="a/t-1", template="a/t", root="uid-1"),
     e.ApprovalRequested("c1", "ap-1", "pay", "sha256:00", approvers=("ann", "bob"), required=2, four_eyes=True),
     e.ToolStarted("c1", "pay", "k1", standing="sg-1", granted_by="ann"),
+    e.BudgetExceeded("tokens", 2, 1, "no room", "pause", budget="team", basis="ab12"),
+    e.RunRetried(2, "rate_limit", "busy", 99.25, counted=False),
 )

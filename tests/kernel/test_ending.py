@@ -395,31 +395,40 @@ def test_nobody_waits_for_the_model_past_the_time_limit():
     assert len(play.asked) == 1
 
 
-def test_the_time_between_two_attempts_is_not_that_of_the_run():
+def test_each_attempt_has_its_own_time():
     play = Play(spec(limits=Limits(max_seconds=60.0)), [failing(kind="other", retryable=False), says("x")])
-    claimed = play.now
     play.ask(play.next())
     play.record(RunRetried(1, "other", due=play.now + 500.0))
-    left = play.now
     play.now += 500.0
     play.record(RunClaimed(2))
+    claimed = play.facts[-1][0]
     asking = play.next()
     assert isinstance(asking, AskModel)
-    assert asking.deadline == claimed + 60.0 + (play.facts[-2][0] - left)
+    assert asking.deadline == claimed + 60.0
     play.ask(asking)
     play.run()
     assert isinstance(play.state.ended, RunSucceeded)
 
 
-def test_a_wait_that_outlasts_an_attempt_is_counted_once():
+def test_a_wait_that_outlasts_an_attempt_does_not_use_up_the_time_of_the_next():
     play = Play(spec(limits=Limits(max_seconds=60.0)))
-    claimed = play.now
     play.record(RunWaiting("capacity", "capacity"))
-    waiting_since = play.now
     play.record(RunRetried(1, "worker_lost"))
     play.now += 500.0
     play.record(RunClaimed(2), RunResumed("capacity"))
-    assert play.state.deadline == claimed + 60.0 + (play.now - waiting_since)
+    assert play.state.deadline == play.facts[-1][0] + 60.0
+
+
+def test_a_claim_alone_is_no_attempt():
+    """A pause, an approval, a worker that died: whoever claims the run goes on with the same attempt."""
+    play = Play(spec(), [failing(kind="other", retryable=False)])
+    assert play.state.attempt == 1
+    play.record(RunClaimed(2), RunClaimed(3))  # as earlier versions numbered them
+    assert (play.state.attempt, play.state.next_attempt) == (1, 1)
+    play.record(RunRetried(1, "rate_limit", counted=False), RunClaimed(1))
+    assert play.state.attempt == 1
+    play.record(RunRetried(1, "other"), RunClaimed(2))
+    assert play.state.attempt == 2
 
 
 def test_a_crash_does_not_give_a_run_more_time():

@@ -159,7 +159,7 @@ def test_a_fact_about_a_call_must_fit_where_the_call_is(make, event: e.Event):
 @pytest.mark.parametrize(
     ("phase", "event"),
     [
-        ("ready", e.RunClaimed(1)),
+        ("ready", e.RunClaimed(0)),
         ("ready", e.RunResumed()),
         ("ready", e.RunSucceeded("x")),
         ("ready", e.StepStarted(2)),

@@ -105,7 +105,7 @@ class World:
         self.asking = None
         self.state = fold(self.spec, "r1", self.durable)
         if self.state.ended is None:
-            self.record(e.RunClaimed(self.state.attempt + 1))
+            self.record(e.RunClaimed(self.state.next_attempt))
 
     # --- the shell
 
@@ -249,7 +249,7 @@ class World:
 
     def answer_wait(self, waiting: e.RunWaiting) -> None:
         if waiting.owner == "capacity":
-            self.record(e.RunClaimed(self.state.attempt + 1))
+            self.record(e.RunClaimed(self.state.next_attempt))
         elif waiting.until is not None and self.maybe(50):
             self.now = max(self.now, waiting.until)
             self.record(e.RunResumed("timer"))

@@ -166,7 +166,7 @@ class Driver:
         self._tenure.watch(self._lapsed)
         try:
             if self._claim:
-                self._record(RunClaimed(self.state.attempt + 1, self.lease.worker, self.lease.epoch))
+                self._record(RunClaimed(self.state.next_attempt, self.lease.worker, self.lease.epoch))
             waiting = self.state.waiting
             if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
                 self._record(RunResumed("timer"))

@@ -97,12 +97,16 @@ class RunResumed(Fact, frozen=True, tag="run.resumed"):
 
 
 class RunRetried(Fact, frozen=True, tag="run.retried"):
-    """An attempt broke down for a reason outside the run; another will follow at `due`. The journal goes on."""
+    """An attempt broke down for a reason outside the run; it goes on at `due`. The journal goes on.
+
+    `counted`: as another attempt. Without it the same one goes on: the model was busy, which is nobody's failure.
+    """
 
     attempt: int
     reason: str
     message: str = ""
     due: Number | None = None
+    counted: bool = True
 
 
 class RunSucceeded(Fact, frozen=True, tag="run.succeeded"):

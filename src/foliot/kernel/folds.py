@@ -11,6 +11,7 @@ from foliot.kernel import feedback
 from foliot.kernel.calls import add_message, close_call, lose_running, open_calls, size_of
 from foliot.kernel.contract import fold_violation, release_twins
 from foliot.kernel.messages import Media, ToolResult
+from foliot.kernel.retry import is_busy
 from foliot.kernel.rules import TAKEN_AT_BOUNDARY
 from foliot.kernel.state import Answer, Call, Ending, State
 
@@ -32,16 +33,17 @@ def _created(state: State, event: e.RunCreated) -> None:
 
 
 def _claimed(state: State, event: e.RunClaimed) -> None:
-    state.attempt = event.attempt
+    # Counted here and not taken from the event: journals of earlier versions count every claim as an attempt.
+    state.attempt = state.next_attempt
     state.fruitless += 1
     state.held = True
     if state.retried is not None:
-        if state.waiting is None:  # what it waits for besides is counted when that is over
-            state.waited += state.now - state.left_at
         state.retried = None
+        # Each attempt has its own time. What it still waits for is counted when that is over, from here on.
+        state.began_at, state.waited, state.waiting_since = state.now, 0.0, state.now
     state.asking = False
     if state.started_at is None:
-        state.started_at = state.now
+        state.started_at = state.began_at = state.now
     if state.calls:
         lose_running(state)
 
@@ -69,7 +71,7 @@ def _retried(state: State, event: e.RunRetried) -> None:
     state.asking = False
     state.fruitless = 0
     state.retried = event
-    state.left_at = state.now
+    state.busy = 0 if event.counted else state.busy + 1
     if state.ending is not None and state.ending.cancelled is None:
         state.ending = None
     answer = state.answer
@@ -118,6 +120,7 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     state.asking = False
     state.asks = 0
     state.model_failures = 0
+    state.busy_since, state.busy = None, 0
     state.compacted = False
     state.spent.steps += 1
     state.spent.add(response.usage)
@@ -146,6 +149,10 @@ def _model_failed(state: State, event: e.ModelFailed) -> None:
         state.overflow = True
         return
     state.overflow = False
+    if not is_busy(event):
+        state.busy_since = None
+    elif state.busy_since is None:
+        state.busy_since = state.now
     if state.deadline is not None and state.now >= state.deadline:
         return  # cut off by the time limit, which `decide` will find passed
     if not event.retryable or state.model_failures >= repairs.model:

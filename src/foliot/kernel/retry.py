@@ -1,11 +1,119 @@
-"""Whether a run that failed is tried again, and when. Pure: the same failure of the same run gives the same answer."""
+"""Whether a run that failed is tried again, when, and what that counts as. Pure: the same failure, the same answer.
+
+`RETRIES` is the whole table, of every failure and of whoever tries again; docs/failures.md shows it, and a test holds
+the page, the table and the functions below against each other.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from foliot.kernel.events import RunFailed, Terminal
+from foliot.kernel.events import ModelFailed, RunFailed, Terminal
 from foliot.kernel.plan import Retry
+
+# What becomes of a run of a task that failed: the same attempt goes on later, another one follows, or that was the end.
+Verdict: TypeAlias = Literal["wait", "retry", "end"]
+
+
+class RetryRow(NamedTuple):
+    """`examples` are codes and reasons of failed runs that the row is about, and `then` what becomes of those."""
+
+    failure: str
+    retried_by: str
+    counted_as: str
+    examples: tuple[tuple[str, str], ...] = ()
+    then: Verdict | None = None
+
+
+RETRIES: Final = (
+    RetryRow(
+        "the model is busy: 429, 503, 529",
+        "`retry` of the ModelEndpoint; then the run, three times; then its task, with growing pauses, for up to a day",
+        "nothing; after a day without any other answer: an attempt",
+        (("model_failed", "rate_limit"), ("model_failed", "overloaded")),
+        "wait",
+    ),
+    RetryRow(
+        "the model fails otherwise: other 5xx, a lost connection, a time-out, an answer that cannot be understood",
+        "`retry` of the ModelEndpoint; then the run, three times; then `message_retry`, or `retry`, of the task",
+        "an attempt of the message",
+        (("model_failed", "overloaded"), ("model_failed", "timeout"), ("model_failed", "garbage")),
+        "retry",
+    ),
+    RetryRow(
+        "the model refuses: key, request, model not found, too long, its own rules",
+        "nobody",
+        "the end",
+        (
+            ("model_failed", "auth"),
+            ("model_failed", "request"),
+            ("model_failed", "not_found"),
+            ("model_failed", "context_overflow"),
+            ("refused", "model_refusal"),
+        ),
+        "end",
+    ),
+    RetryRow(
+        "the agent's time is over (`limits.timeout`)",
+        "`message_retry`, or `retry`, of the task; each attempt has the whole time",
+        "an attempt of the message",
+        (("budget_exceeded", "seconds"),),
+        "retry",
+    ),
+    RetryRow(
+        "another limit of the run is reached: steps, tokens, cost, tool calls; a Budget with `on_exceeded: fail`",
+        "nobody",
+        "the end",
+        tuple(("budget_exceeded", limit) for limit in ("steps", "tokens", "cost_usd", "tool_calls")),
+        "end",
+    ),
+    RetryRow(
+        "the answer is empty, cut off, or does not fit the output schema",
+        "the run sends it back, twice; then `message_retry`, or `retry`, of the task",
+        "an attempt of the message",
+        tuple((code, "repairs_exhausted") for code in ("empty_answer", "truncated", "schema_mismatch")),
+        "retry",
+    ),
+    RetryRow(
+        "the contract is violated; a rule denies; what was asked for is wrong, or is not there",
+        "nobody",
+        "the end",
+        tuple((code, "") for code in ("contract_violation", "denied", "invalid_input", "not_found")),
+        "end",
+    ),
+    RetryRow(
+        "somebody decided that a call whose effect nobody knows ends the run",
+        "nobody",
+        "the end",
+        (("unknown_effect", "decided"),),
+        "end",
+    ),
+    RetryRow(
+        "a tool fails and says that it may pass",
+        "`runtime.retry` of the tool, if repeating cannot harm",
+        "an attempt of the call; what is left is a result, and the model decides",
+    ),
+    RetryRow(
+        "a tool's rate limit is reached, or its circuit is open",
+        "the call waits its turn within its time-out; then the model decides",
+        "nothing; the call has not begun",
+    ),
+    RetryRow(
+        "a Budget has no room (`on_exceeded: pause`), a call needs an approval, a tool asks a question",
+        "whoever makes room, decides or answers; the end of the window",
+        "nothing",
+    ),
+    RetryRow(
+        "the worker dies, drains or loses its lease; the store does not answer",
+        "the next worker, from the journal",
+        "nothing; 25 claims in a row without a single fact are `crash_loop`, a dead letter",
+    ),
+    RetryRow(
+        "a worker cannot read what a newer version wrote",
+        "workers that can",
+        "nothing",
+    ),
+)
 
 # Failures that another attempt would only repeat: the run used up what it may use, broke its contract, was refused by
 # a rule, or asks its provider for something wrong.
@@ -21,7 +129,18 @@ FINAL_CODES: Final = frozenset(
     }
 )
 FINAL_REASONS: Final = frozenset({"auth", "request", "not_found", "model_refusal", "context_overflow"})
+# Time is the one limit that another attempt has anew.
+_TIME_IS_OVER: Final = ("budget_exceeded", "seconds")
+_BUSY: Final = frozenset({429, 503, 529})
+# A model that was nothing but busy for so long is not waited for without counting.
+BUSY_FOR: Final = 86_400.0
+_BUSY_DELAY, _BUSY_DELAY_MAX = 5.0, 300.0
 _MAX_EXPONENT = 20
+
+
+def is_busy(failed: ModelFailed) -> bool:
+    """Whether the provider only said that it has too much to do."""
+    return failed.retryable and (failed.kind == "rate_limit" or failed.status in _BUSY)
 
 
 def is_retryable(terminal: Terminal, rule: Retry) -> bool:
@@ -31,7 +150,29 @@ def is_retryable(terminal: Terminal, rule: Retry) -> bool:
     text = f"{terminal.code} {terminal.reason} {terminal.message}".lower()
     if any(part in text for part in rule.non_retryable):
         return False
+    if (terminal.code, terminal.reason) == _TIME_IS_OVER:
+        return True
     return terminal.code not in FINAL_CODES and terminal.reason not in FINAL_REASONS
+
+
+def verdict(terminal: Terminal, rule: Retry, *, attempt: int, busy: bool) -> Verdict:
+    """What follows when attempt number `attempt` of a run failed. `busy`: the model was nothing but busy, not for long.
+
+    Being busy is waited for even where nothing is retried: it is no failure of the run.
+    """
+    if not is_retryable(terminal, rule):
+        return "end"
+    if busy and isinstance(terminal, RunFailed) and terminal.code == "model_failed":
+        return "wait"
+    return "retry" if attempt < rule.max_attempts else "end"
+
+
+def busy_delay(rule: Retry, key: str, times: int) -> float:
+    """Seconds before a busy model is asked again, after it was given up `times` times in a row."""
+    patient = Retry(
+        backoff=max(rule.backoff, _BUSY_DELAY), max_backoff=max(rule.backoff, _BUSY_DELAY_MAX), jitter="equal"
+    )
+    return delay(patient, f"{key}|busy", times + 1)
 
 
 def delay(rule: Retry, key: str, attempt: int) -> float:

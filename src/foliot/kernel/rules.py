@@ -165,7 +165,7 @@ def _created(state: State, event: e.RunCreated) -> str | None:
 
 
 def _claimed(state: State, event: e.RunClaimed) -> str | None:
-    return None if event.attempt > state.attempt else f"attempt {event.attempt} after attempt {state.attempt}"
+    return None if event.attempt >= state.attempt else f"attempt {event.attempt} after attempt {state.attempt}"
 
 
 def _waiting(state: State, event: e.RunWaiting) -> str | None:

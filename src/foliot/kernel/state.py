@@ -125,6 +125,9 @@ class State:
         "asks",
         "attempt",
         "bad_steps",
+        "began_at",
+        "busy",
+        "busy_since",
         "cache",
         "call_ids",
         "calls",
@@ -139,7 +142,6 @@ class State:
         "inputs",
         "interrupted",
         "known_tokens",
-        "left_at",
         "link",
         "model_failures",
         "new_chars",
@@ -179,12 +181,14 @@ class State:
         self.link = b""  # of the newest event, in the chain of the journal; kept for whoever writes the next
         self.now = 0.0
         self.created: RunCreated | None = None
-        self.attempt = 0
+        self.attempt = 0  # a claim alone begins none: a pause, an approval or a moved lease is no attempt
         self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
         self.held = False
         self.retried: RunRetried | None = None
-        self.left_at = 0.0  # when the last attempt gave it back for another
+        self.busy = 0  # how often in a row it was given back because the model was busy
+        self.busy_since: float | None = None  # since when the model has been nothing but busy
         self.started_at: float | None = None
+        self.began_at = 0.0  # when this attempt began
         self.waited = 0.0
         self.waiting: RunWaiting | None = None
         self.waiting_since = 0.0
@@ -245,13 +249,19 @@ class State:
 
     @property
     def deadline(self) -> float | None:
-        """When the time limit ends.
+        """When the time limit of this attempt ends.
 
-        Waiting for a person, an input, capacity, a budget or the next attempt does not use it up.
+        Waiting for a person, an input, capacity or a budget does not use it up.
         """
         if self.started_at is None or (limit := self.spec.limits.max_seconds) is None:
             return None
-        return self.started_at + limit + self.waited
+        return self.began_at + limit + self.waited
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of the attempt that whoever claims the run now goes on with, or begins."""
+        begins = self.attempt == 0 or (self.retried is not None and self.retried.counted)
+        return self.attempt + 1 if begins else self.attempt
 
     def call(self, call_id: str) -> Call | None:
         for call in self.calls:

@@ -139,7 +139,7 @@ class TaskPerformer:
             if state.ended is not None:
                 return
             facts: tuple[Event, ...] = (
-                RunClaimed(state.attempt + 1, lease.worker, lease.epoch),
+                RunClaimed(state.next_attempt, lease.worker, lease.epoch),
                 RunDeadLettered(error.code, error.message),
             )
             entries = [recorded(state, fact, self._clock()) for fact in facts]

@@ -8,7 +8,7 @@ from foliot.bus.base import Ticket, Transport
 from foliot.engine.base import Clock
 from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
 from foliot.kernel.plan import Retry
-from foliot.kernel.retry import FINAL_CODES, delay, is_retryable
+from foliot.kernel.retry import BUSY_FOR, FINAL_CODES, busy_delay, delay, verdict
 from foliot.kernel.state import State
 from foliot.kernel.task_events import MessageEnded
 from foliot.store import tasks
@@ -41,14 +41,24 @@ class TaskSettlement:
         self._clock = clock
 
     def instead(self, state: State, terminal: Terminal) -> RunRetried | None:
-        """Another attempt, while the rule of the task allows one and the failure is of a kind that may pass."""
+        """Another attempt, while the rule of the task allows one and the failure is of a kind that may pass.
+
+        A model that is busy is waited for without counting an attempt: see `kernel.retry.RETRIES`.
+        """
         rule: Retry = self._task.pinned.plan.retry
         if not isinstance(terminal, RunFailed):
             return None
-        if state.attempt >= rule.max_attempts or not is_retryable(terminal, rule):
-            return None
-        due = self._clock() + delay(rule, self._message_id, state.attempt)
-        return RunRetried(state.attempt, terminal.reason or terminal.code, terminal.message, due)
+        now, key = self._clock(), self._message_id
+        busy = state.busy_since is not None and now - state.busy_since < BUSY_FOR
+        why = terminal.reason or terminal.code
+        match verdict(terminal, rule, attempt=state.attempt, busy=busy):
+            case "wait":
+                due = now + busy_delay(rule, key, state.busy)
+                return RunRetried(state.attempt, why, terminal.message, due, counted=False)
+            case "retry":
+                return RunRetried(state.attempt, why, terminal.message, now + delay(rule, key, state.attempt))
+            case "end":
+                return None
 
     def settle(self, state: State) -> Beside | None:
         """Tell the task of a run that has ended, and its execution class of how it went. A wait is news to neither."""

@@ -45,9 +45,10 @@ class _Building:
 
     def claimed(self, at: float, event: e.RunClaimed) -> None:
         trace = self.trace
+        first = not trace.attempts
         trace.worker = event.worker
         trace.attempts = event.attempt
-        if event.attempt == 1:
+        if first:
             return
         under_way = [call for call in self._calls.values() if call.running and not call.unknown]
         asking = self._asking()
@@ -63,7 +64,7 @@ class _Building:
         if asking is not None:
             doing.append("the model was being asked")
         what = f" while {' and '.join(doing)}" if doing else ""
-        self.mark("interrupted", at, f"the worker was gone{what}; attempt {event.attempt} took over", seconds=pause)
+        self.mark("interrupted", at, f"the worker was gone{what}; another took over", seconds=pause)
 
     def waiting(self, at: float, event: e.RunWaiting) -> None:
         self.trace.waiting, self.trace.waiting_since = event, at
