@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from foliot.kernel.task_events import TaskDeadLettered, TaskSucceeded
 from foliot.models.base import ModelError, ModelOverloaded, ModelRateLimited, ModelTimeout
 from foliot.store.base import Database
 from foliot.work.base import Command, RetryRule
-from tests.work.task_kit import Definitions, Kit
+from tests.work.task_kit import Answer, Definitions, Kit
 
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 
@@ -46,9 +46,16 @@ def test_the_functions_keep_to_the_table(row: Any, code: str, reason: str) -> No
     assert verdict(failed, Retry(max_attempts=2), attempt=1, busy=row.then == "wait") == row.then
 
 
-def playing(*answers: Any) -> Any:
+def playing(*answers: Any) -> Answer:
     left: Iterator[Any] = iter(answers)
-    return lambda agent, told: next(left)
+    return saying(lambda: next(left))
+
+
+def saying(answer: Callable[[], Any]) -> Answer:
+    def say(agent: str, told: str) -> Any:
+        return answer()
+
+    return say
 
 
 async def attempts_of(kit: Kit, name: str) -> list[RunRetried]:
@@ -90,7 +97,7 @@ async def test_a_busy_model_is_waited_for_and_counts_as_nothing(kit: Kit, busy: 
 
 
 async def test_a_model_that_is_busy_for_a_day_is_given_up(kit: Kit) -> None:
-    kit.answer = lambda agent, told: ModelRateLimited("slow down", status=429)
+    kit.answer = saying(lambda: ModelRateLimited("slow down", status=429))
     task = (await kit.tasks.accept(Command("agent", "a", message="x"))).task
 
     await later(kit, 1)
@@ -102,7 +109,7 @@ async def test_a_model_that_is_busy_for_a_day_is_given_up(kit: Kit) -> None:
 
 
 async def test_a_model_that_is_not_there_counts(kit: Kit) -> None:
-    kit.answer = lambda agent, told: ModelOverloaded("the connection was refused")
+    kit.answer = saying(lambda: ModelOverloaded("the connection was refused"))
     task = (await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryRule(2)))).task
 
     await later(kit, 3)
@@ -130,7 +137,7 @@ async def test_an_agent_whose_time_is_over_is_tried_again_with_the_whole_time(ki
         await asyncio.sleep(0)
         return "done"
 
-    kit.answer = lambda agent, told: answer()
+    kit.answer = saying(answer)
     task = (await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryRule(2)))).task
 
     await later(kit, 2)
