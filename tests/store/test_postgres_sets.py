@@ -11,10 +11,10 @@ from foliot.store.queries import load_for_postgres
 
 def test_rows_to_add_come_from_arrays() -> None:
     text, _ = load_for_postgres("event_add")
-    types = ["int8", "int8", "float8", "text", "bytea", "text"]
+    types = ["int8", "int8", "float8", "text", "bytea", "text", "bytea"]
     assert over_arrays(text, types) == (
-        "INSERT INTO event (run, seq, at, type, data, blob) SELECT * FROM unnest("
-        "$1::int8[], $2::int8[], $3::float8[], $4::text[], $5::bytea[], $6::text[])"
+        "INSERT INTO event (run, seq, at, type, data, blob, link) SELECT * FROM unnest("
+        "$1::int8[], $2::int8[], $3::float8[], $4::text[], $5::bytea[], $6::text[], $7::bytea[])"
     )
 
 
@@ -23,7 +23,8 @@ def test_a_guard_looks_at_each_row_that_it_is_given() -> None:
     assert names == ("last", "key", "epoch", "after")
     assert over_arrays(text, ["int8"] * 4) == (
         "UPDATE run SET last_seq = given.p1 "
-        "FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[]) AS given(p1, p2, p3, p4) "
+        "FROM (SELECT each.* FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[]) AS each(p1, p2, p3, p4) "
+        "JOIN run AS locked ON locked.key = each.p2 ORDER BY locked.key FOR UPDATE OF locked) AS given "
         "WHERE key = given.p2 AND epoch = given.p3 AND last_seq = given.p4"
     )
 

@@ -14,6 +14,7 @@ Invariant:   `reserved` of an account is the sum over the acts that are held and
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -106,6 +107,7 @@ class SqlBudgetLedger:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._reserving: dict[Act, asyncio.Future[list[Short]]] = {}
 
     async def reserve(
         self,
@@ -120,9 +122,13 @@ class SqlBudgetLedger:
         """Hold the estimate in all of these accounts; or in none, when any has no room: then those without room.
 
         An act that is held or settled already is not held again. What earlier holders of the run left behind is given
-        back first, and so is what outlived its process.
+        back first, and so is what outlived its process. Whoever is cancelled here does not know whether it is held:
+        `release` waits for that.
         """
-        return await self._db.write(_reserve, act, ceilings, estimate, holder, now, until)
+        reserving = asyncio.ensure_future(self._db.write(_reserve, act, ceilings, estimate, holder, now, until))
+        self._reserving[act] = reserving
+        reserving.add_done_callback(lambda _: self._reserving.pop(act, None))
+        return await asyncio.shield(reserving)
 
     async def settle(self, act: Act, actual: Amount, *, now: float) -> dict[str, tuple[Balance, Balance]]:
         """The act is over and cost this much. Each account by its key, before and after; none the second time.
@@ -133,6 +139,8 @@ class SqlBudgetLedger:
 
     async def release(self, act: Act, *, now: float) -> bool:
         """The act cost nothing. False when it was not held."""
+        if (reserving := self._reserving.get(act)) is not None:
+            await asyncio.wait([reserving])
         return await self._db.write(_release, act, now)
 
     async def renew(self, holder: str, *, until: float) -> int:
@@ -183,8 +191,7 @@ def _reserve(
     short = _short(ceilings, standing, estimate)
     if short:
         over = yield from rows("budget_hold_over", now=now, count=SWEPT_AT_ONCE)
-        if over:
-            yield from _undo(over, now)
+        if over and (yield from _undo_if_free(over, keys, now)):
             standing = yield from _turn(ceilings, now)
             short = _short(ceilings, standing, estimate)
     if short:
@@ -262,12 +269,11 @@ def _renew(holder: str, until: float) -> Tx[int]:
 
 
 def _give_back(holders: tuple[str, ...], now: float) -> Tx[int]:
-    count = 0
-    for holder in holders:
-        held = yield from rows("budget_hold_of_holder", holder=holder)
-        yield from _undo(held, now)
-        count += len(held)
-    return count
+    held: list[Row] = []
+    for holder in sorted(holders):
+        held += yield from rows("budget_hold_of_holder", holder=holder)
+    yield from _undo(held, now)
+    return len(held)
 
 
 def _sweep(now: float) -> Tx[int]:
@@ -283,7 +289,22 @@ def _undo(holds: Sequence[Row], now: float, also: Sequence[str] = ()) -> Tx[None
         return
     keys = sorted({key for hold in holds for key in _accounts(hold)}.union(also))
     yield from rows("budget_turn", keys=_keys(keys))
-    for hold in holds:
+    yield from _end(holds, now)
+
+
+def _undo_if_free(holds: Sequence[Row], mine: Sequence[str], now: float) -> Tx[int]:
+    """Give back those of these holds whose accounts nobody else has: `mine` are locked already. How many."""
+    others = {key for hold in holds for key in _accounts(hold)}.difference(mine)
+    had = set(mine)
+    if others:
+        had.update(row["key"] for row in (yield from rows("budget_turn_if_free", keys=_keys(sorted(others)))))
+    free = [hold for hold in holds if had.issuperset(_accounts(hold))]
+    yield from _end(free, now)
+    return len(free)
+
+
+def _end(holds: Sequence[Row], now: float) -> Tx[None]:
+    for hold in sorted(holds, key=lambda hold: (hold["run_id"], hold["act"])):
         ended = yield from one("budget_hold_end", run_id=hold["run_id"], act=hold["act"], state="released", now=now)
         if ended is not None:  # somebody else may have been faster
             back = Amount(-ended["amount"], -ended["tokens"])

@@ -333,7 +333,8 @@ def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
 
 def _signal(signal: Signal, also: Beside | None) -> Tx[None]:
     """Leave a signal. A run that is being let go right now is waited for: either it sees the signal, or it is woken."""
-    found = yield from lock_runs([signal.run_id])
+    there = yield from one("run_get", id=signal.run_id)
+    found = (yield from lock_runs([there["key"]])) if there is not None else []
     if not found:
         raise NotFound(f"there is no run {signal.run_id!r}", hint="`foliot runs` lists them")
     phase = found[0]["phase"]
@@ -346,9 +347,9 @@ def _signal(signal: Signal, also: Beside | None) -> Tx[None]:
         yield from also()
 
 
-def lock_runs(run_ids: Sequence[str]) -> Tx[list[Row]]:
+def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:
     """These runs as they are, in the order of their keys; nobody else moves them on before this transaction ends."""
-    return (yield from rows("run_lock", ids=msgspec.json.encode(list(run_ids)).decode()))
+    return (yield from rows("run_lock", keys=msgspec.json.encode(list(keys)).decode()))
 
 
 def _put_blobs(blobs: list[dict[str, Any]]) -> Tx[None]:

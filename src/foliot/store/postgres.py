@@ -1,9 +1,10 @@
 """The store on PostgreSQL: a pool of connections, and concurrent writes that share a commit.
 
 A body of a transaction is driven on one connection, statement by statement. When several wait, one connection runs them
-one after the other in a single transaction: each then costs only its own statements, not a BEGIN and a COMMIT (with a
-wait for the disk) of its own; those that decide nothing (`Guarded`) share even their statements. If one of them fails,
-the transaction is rolled back and each is run again alone, which bodies must allow anyway.
+in a single transaction, in the order of what they lock (postgres_batches.py): each then costs only its own statements,
+not a BEGIN and a COMMIT (with a wait for the disk) of its own; those that decide nothing (`Guarded`) share even their
+statements. If one of them fails, the transaction is rolled back and each is run again alone, which bodies must allow
+anyway.
 
 Belongs to the event loop that opened it.
 """
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from foliot.errors import Unavailable, UsageError
 from foliot.stopping import stop_tasks
 from foliot.store import schema
+from foliot.store.postgres_batches import Batch, LeftOut
 from foliot.store.postgres_driver import Connection, DriverErrors, Retryable, connect, is_lost
 from foliot.store.postgres_errors import explain, place
 from foliot.store.postgres_notices import SEND, Notice, Noticeboard
@@ -35,6 +37,7 @@ T = TypeVar("T")
 POOL = 10
 WRITERS = 4
 LARGEST_BATCH = 64
+ALONE = 2
 ATTEMPTS = 5
 # For what has to be brought up to date when a store is opened, the wait for others that do the same included.
 MIGRATION_SECONDS: Final = 3600.0
@@ -47,6 +50,12 @@ class _Job(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     expires: float
+    passed_by: int = 0  # how often it was left out of a transaction that others shared; alone from the second time on
+
+    @property
+    def is_fact(self) -> bool:
+        """Whether it decides nothing, and is done with others of its kind only."""
+        return isinstance(self.body, Guarded)
 
 
 class _CommitUnknown(Exception):
@@ -161,18 +170,32 @@ class PostgresDatabase:
 
     async def _drain_all(self) -> None:
         while self._pending:
-            batch: list[_Job] = []
-            while self._pending and len(batch) < LARGEST_BATCH:
-                job = self._pending.popleft()
-                if not job.future.done():
-                    batch.append(job)
+            batch = self._next_batch()
             self._under_way.append(batch)
             try:
-                if batch and not await self._run_together(batch):
-                    for job in batch:
-                        await self._run_alone(job)
+                if len(batch) > 1:
+                    self._pending.extendleft(reversed(await self._run_together(batch)))
+                elif batch:
+                    await self._run_alone(batch[0])
             finally:
                 self._under_way.remove(batch)
+
+    def _next_batch(self) -> list[_Job]:
+        """The jobs that wait longest and may share a transaction: facts with facts, bodies with bodies."""
+        batch: list[_Job] = []
+        others: list[_Job] = []
+        while self._pending and len(batch) < LARGEST_BATCH and len(others) < LARGEST_BATCH:
+            job = self._pending.popleft()
+            if job.future.done():
+                continue
+            if batch and (job.passed_by > 1 or job.is_fact is not batch[0].is_fact):
+                others.append(job)
+                continue
+            batch.append(job)
+            if job.passed_by > 1:
+                break
+        self._pending.extendleft(reversed(others))
+        return batch
 
     def _expire(self, *, all_of_them: bool = False) -> None:
         """Answer those that have waited for too long. What is under way may be stored all the same."""
@@ -194,21 +217,22 @@ class PostgresDatabase:
         waits = (self._pending or self._under_way) and not self._closed
         self._sweep = loop.call_later(self._waits.answer / 8, self._expire) if waits else None
 
-    async def _run_together(self, batch: list[_Job]) -> bool:
-        """Commit all of the batch at once; False when that did not work and nothing of it is stored."""
-        if len(batch) == 1:
-            return False
+    async def _run_together(self, batch: list[_Job]) -> list[_Job]:
+        """Commit the batch at once; the jobs of which nothing is stored, and that must be done again."""
         try:
             results = await self._transact(batch)
         except _CommitUnknown as error:
             self._fail(batch, error)
-            return True
+            return []
         except Exception:
-            return False  # each of them will meet its own error alone
+            return [job._replace(passed_by=ALONE) for job in batch]  # each of them will meet its own error alone
+        again: list[_Job] = []
         for job, result in zip(batch, results, strict=True):
-            if not job.future.done():
+            if isinstance(result, LeftOut):
+                again.append(job._replace(passed_by=ALONE if result.alone else job.passed_by + 1))
+            elif not job.future.done():
                 job.future.set_result(result)
-        return True
+        return again
 
     async def _run_alone(self, job: _Job) -> None:
         for attempt in range(1, ATTEMPTS + 1):
@@ -260,18 +284,22 @@ class PostgresDatabase:
         return results
 
     async def _run_all(self, connection: Connection, batch: list[_Job]) -> list[Any]:
-        """Each body one after the other; of guarded ones, all of a kind in two statements."""
+        """One body to its end; several in the order of what they lock; of facts, all of a kind in two statements."""
+        if len(batch) == 1:
+            return [await self._drive(connection, batch[0])]
+        if not batch[0].is_fact:
+            together = Batch(lambda part, statement: self._step(connection, part.body, statement))
+            return await together.run([job.body(*job.args, **job.kwargs) for job in batch])
         results: list[Any] = []
-        together: dict[Guarded, list[Planned]] = {}
+        kinds: dict[Guarded, list[Planned]] = {}
         for job in batch:
-            body: object = job.body
-            if len(batch) > 1 and isinstance(body, Guarded) and (planned := body.plan(*job.args)) is not None:
-                together.setdefault(body, []).append(planned)
-                results.append(None)
-            else:
-                results.append(await self._drive(connection, job))
-        for body, planned in together.items():
-            await run_together(connection, body, planned)
+            body: Any = job.body
+            planned = body.plan(*job.args)
+            results.append(None if planned is not None else LeftOut(alone=True))
+            if planned is not None:
+                kinds.setdefault(body, []).append(planned)
+        for kind, plans in kinds.items():
+            await run_together(connection, kind, plans)
         return results
 
     async def _drive(self, connection: Connection, job: _Job) -> Any:
@@ -280,20 +308,22 @@ class PostgresDatabase:
         try:
             statement = next(body)
             while True:
-                try:
-                    result = await _execute(connection, statement)
-                except DriverErrors as error:
-                    if is_lost(error) or isinstance(error, Retryable):
-                        body.close()
-                        raise
-                    told = explain(error, self._place)
-                    told.__cause__ = error
-                    body.throw(told)
-                    body.close()
-                    raise told from error
-                statement = body.send(result)
+                statement = body.send(await self._step(connection, body, statement))
         except StopIteration as end:
             return end.value
+
+    async def _step(self, connection: Connection, body: Tx[Any], statement: Statement) -> Any:
+        try:
+            return await _execute(connection, statement)
+        except DriverErrors as error:
+            if is_lost(error) or isinstance(error, Retryable):
+                body.close()
+                raise
+            told = explain(error, self._place)
+            told.__cause__ = error
+            body.throw(told)
+            body.close()
+            raise told from error
 
     async def _send(self, notices: Sequence[Notice]) -> None:
         async with self._connections.hold() as connection:

@@ -9,6 +9,14 @@ PostgreSQL three things are rewritten:
 
 What the two databases do not share (jsonb, arrays, casts with `::`, SELECT *) stays out of the texts; a parameter whose
 type PostgreSQL cannot guess is written `CAST(:x AS TEXT)`. A test prepares every query on both.
+
+Under its name a query that writes or locks says what it waits for, so that it may share a transaction with others:
+
+    -- locks: task key            the row of that level (see LOCK_ORDER in transaction.py), by these parameters
+    -- locks: account keys[]      all rows that a JSON array names
+    -- locks: limit/class key     of a level with several tables, the one that is meant
+    -- locks: run *               rows that cannot be told from the parameters
+    -- locks: -                   nothing that the body has not locked already, or has just made
 """
 
 from __future__ import annotations
@@ -16,11 +24,14 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from foliot.errors import FoliotError
+from foliot.store.transaction import LOCK_ORDER
 
 FOLDER = Path(__file__).with_name("queries")
 _HEADER = "-- name:"
+_SAID = "-- locks:"
 # Quoted text and comments are skipped whole, so that a colon inside them is never taken for a parameter.
 _TOKENS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|::)|:([a-z_][a-z0-9_]*)", re.DOTALL)
 _EACH = re.compile(r"json_each\((:[a-z_]+)\) AS ([a-z_]+)")
@@ -75,6 +86,52 @@ def for_postgres(text: str) -> tuple[str, tuple[str, ...]]:
         return f"${names.index(found[2]) + 1}"
 
     return _TOKENS.sub(number, text), tuple(names)
+
+
+class Locks(NamedTuple):
+    """The rows that a query locks: a level of `LOCK_ORDER` (-1 for none), a table of it, and the naming parameters."""
+
+    level: int
+    table: str = ""
+    params: tuple[str, ...] = ()
+    array: bool = False
+    untold: bool = False
+
+
+FREE = Locks(-1)
+_LOCKING = re.compile(r"FOR UPDATE|FOR SHARE|FOR KEY SHARE")
+
+
+@cache
+def locks_of(name: str) -> Locks | None:
+    """What a query locks on PostgreSQL; None when it does not say, and so must not share a transaction."""
+    if name in _declared():
+        return _declared()[name]
+    text, _ = load_for_postgres(name)
+    is_read = text.startswith(("SELECT", "WITH")) and not _LOCKING.search(text)
+    return FREE if is_read else None
+
+
+@cache
+def _declared() -> dict[str, Locks]:
+    found: dict[str, Locks] = {}
+    for file in sorted(FOLDER.glob("*.sql")):
+        for part in file.read_text(encoding="utf-8").split(_HEADER)[1:]:
+            name, said, *_ = part.splitlines()
+            if said.startswith(_SAID):
+                found[name.strip()] = _locks(said.removeprefix(_SAID))
+    return found
+
+
+def _locks(said: str) -> Locks:
+    level, *params = said.split()
+    if level == "-":
+        return FREE
+    level, _, table = level.partition("/")
+    if params == ["*"]:
+        return Locks(LOCK_ORDER.index(level), table, untold=True)
+    names = tuple(param.removesuffix("[]") for param in params)
+    return Locks(LOCK_ORDER.index(level), table, names, array=any(param.endswith("[]") for param in params))
 
 
 @cache

@@ -15,16 +15,27 @@ group commit needs no help from the code that uses it.
 
 A body may be run again from its start (after a deadlock, for example), so it must not change anything outside itself.
 An exception that leaves the body undoes everything the body did, and nothing of anyone else's.
+
+Rows are locked in one order, `LOCK_ORDER`, and rows of one level in the order of their keys: then no two transactions
+wait for each other. A body keeps to it by itself. The statement that locks says what it locks (`-- locks:` in
+queries/*.sql), so PostgreSQL can put bodies into one transaction without breaking the order between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Row: TypeAlias = Mapping[str, Any]
 Params: TypeAlias = Mapping[str, Any]
+
+
+# What is locked first comes first. Rows that are only ever touched under one of these locks have no level of their own:
+# the queue's under that of their run, events, signals and uses of content under their run's or task's, resources under
+# the revision, and records under the head of the audit log. `limit` are bounds of the queue, execution classes and the
+# buckets of tools; `revision` and `audit` are heads that all share, and therefore taken last.
+LOCK_ORDER: Final = ("request", "account", "limit", "task", "run", "setting", "revision", "audit")
 
 
 class Statement(NamedTuple):

@@ -178,7 +178,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
 def lock_live_runs(task: TaskRef) -> Tx[None]:
     """Every run of a locked task that has not ended, ahead of the one that ends: each may have to be stopped."""
     live = yield from rows("queue_of_task", task=task.key)
-    yield from lock_runs([row["run_id"] for row in live])
+    yield from lock_runs([row["run"] for row in live])
 
 
 def _stop(task: TaskRef, moves: Moves, revision: int, now: float) -> Tx[None]:
@@ -188,11 +188,11 @@ def _stop(task: TaskRef, moves: Moves, revision: int, now: float) -> Tx[None]:
     """
     asked = next((fact for fact in moves.facts if isinstance(fact, TaskCancelRequested)), None)
     why = CancelRequested(asked.by, asked.reason) if asked else CancelRequested("task", "the task has failed")
-    run_ids: list[str] = []
+    keys: list[int] = []
     for message_id in moves.stop:
         if (found := (yield from one("task_run_find", task=task.key, message=message_id))) is not None:
-            run_ids.append(found["run_id"])
-    live = [row["id"] for row in (yield from lock_runs(run_ids)) if row["phase"] not in TERMINAL]
+            keys.append(found["key"])
+    live = [row["id"] for row in (yield from lock_runs(keys)) if row["phase"] not in TERMINAL]
     told = [signal(run_id, why, now, signal_id=f"{run_id}/stop/{revision}") for run_id in live]
     yield from many("signal_add", [msgspec.structs.asdict(each) for each in told])
     for run_id in live:

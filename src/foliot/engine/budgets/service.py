@@ -179,10 +179,13 @@ class BudgetService:
     async def settle(self, hold: Hold, actual: Amount | None) -> None:
         """The act is over. `actual` is None when its cost is not known: then it cost what was reserved.
 
-        Never raises: what cannot be written now is tried again while the process lives.
+        Never raises: what cannot be written now is tried again while the process lives, and whoever is stopped here
+        leaves it to be written.
         """
         self._held -= 1
-        amount = hold.estimate.amount if actual is None else actual
+        await asyncio.shield(self._later(self._settle(hold, hold.estimate.amount if actual is None else actual)))
+
+    async def _settle(self, hold: Hold, amount: Amount) -> None:
         try:
             moved = await self._ledger.settle(hold.act, amount, now=self.clock())
         except FoliotError as error:
@@ -284,10 +287,11 @@ class BudgetService:
         except FoliotError as error:
             log.warning("old reservations could not be swept up: %s", error)
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._loose.add(task)
         task.add_done_callback(self._loose.discard)
+        return task
 
     async def _settle_again(self, hold: Hold, amount: Amount) -> None:
         pause = 0.5

@@ -4,14 +4,17 @@
 SELECT seq, hash FROM audit_head WHERE name = 'head';
 
 -- name: audit_turn
+-- locks: audit
 -- Two writers must not put their records behind the same one.
 SELECT seq, hash FROM audit_head WHERE name = 'head' /*for_update*/;
 
 -- name: audit_add
+-- locks: -
 INSERT INTO audit (seq, at, moment, namespace, agent, tool, run_id, call_id, outcome, data, hash)
 VALUES (:seq, :at, :moment, :namespace, :agent, :tool, :run_id, :call_id, :outcome, :data, :hash);
 
 -- name: audit_advance
+-- locks: -
 UPDATE audit_head SET seq = :seq, hash = :hash WHERE name = 'head';
 
 -- name: audit_read

@@ -1,17 +1,25 @@
 -- The ledger of budgets. See migrations/0006_budgets.sql for the columns.
 
 -- name: budget_open
+-- locks: account key
 INSERT INTO budget_account (key, namespace, budget, payer, period,
                             spent, reserved, spent_tokens, reserved_tokens, updated_at)
 VALUES (:key, :namespace, :budget, :payer, :period, 0, 0, 0, 0, :now)
 ON CONFLICT (key) DO NOTHING;
 
 -- name: budget_turn
+-- locks: account keys[]
 -- In the order of their keys, so that two who want the same accounts cannot wait for each other.
 SELECT key, spent, reserved, spent_tokens, reserved_tokens
   FROM budget_account
  WHERE key IN (SELECT value FROM json_each(:keys) AS wanted)
  ORDER BY key /*for_update*/;
+
+-- name: budget_turn_if_free
+-- Those of these accounts that nobody else has: whoever has others already must not wait for more.
+SELECT key FROM budget_account
+ WHERE key IN (SELECT value FROM json_each(:keys) AS wanted)
+ ORDER BY key /*skip_locked*/;
 
 -- name: budget_read
 SELECT key, spent, reserved, spent_tokens, reserved_tokens
@@ -19,6 +27,7 @@ SELECT key, spent, reserved, spent_tokens, reserved_tokens
  WHERE key IN (SELECT value FROM json_each(:keys) AS wanted);
 
 -- name: budget_move
+-- locks: account key
 UPDATE budget_account
    SET spent = spent + :spent, reserved = reserved + :reserved,
        spent_tokens = spent_tokens + :spent_tokens, reserved_tokens = reserved_tokens + :reserved_tokens,
@@ -37,6 +46,7 @@ SELECT run_id, act, holder, state, until, amount, tokens, accounts
   FROM budget_hold WHERE run_id = :run_id AND act = :act;
 
 -- name: budget_hold_add
+-- locks: -
 -- An act whose hold was given back is begun again with a new one.
 INSERT INTO budget_hold (run_id, act, holder, state, until, amount, tokens, accounts)
 VALUES (:run_id, :act, :holder, 'held', :until, :amount, :tokens, :accounts)
@@ -46,11 +56,13 @@ ON CONFLICT (run_id, act) DO UPDATE
  WHERE budget_hold.state = 'released';
 
 -- name: budget_hold_end
+-- locks: -
 UPDATE budget_hold SET state = :state, until = :now
  WHERE run_id = :run_id AND act = :act AND state = 'held'
 RETURNING amount, tokens, accounts;
 
 -- name: budget_hold_late
+-- locks: -
 -- An act that went on although its hold had been given back.
 UPDATE budget_hold SET state = 'settled', until = :now
  WHERE run_id = :run_id AND act = :act AND state = 'released'
@@ -73,7 +85,11 @@ SELECT run_id, act, amount, tokens, accounts
 SELECT DISTINCT holder FROM budget_hold WHERE state = 'held';
 
 -- name: budget_hold_renew
-UPDATE budget_hold SET until = :until WHERE holder = :holder AND state = 'held' AND until < :until;
+-- In the order in which holds are given back.
+UPDATE budget_hold SET until = :until
+ WHERE state = 'held' AND until < :until
+   AND (run_id, act) IN (SELECT h.run_id, h.act FROM budget_hold AS h
+                          WHERE h.holder = :holder AND h.state = 'held' ORDER BY h.run_id, h.act /*for_update*/);
 
 -- name: budget_hold_forget
 DELETE FROM budget_hold WHERE state IN ('settled', 'released') AND until < :before;

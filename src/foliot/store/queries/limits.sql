@@ -1,13 +1,16 @@
 -- Limits on tools that several processes share. See migrations/0007_limits.sql for the columns.
 
 -- name: tool_bucket_turn
+-- locks: limit/tool key
 -- Whoever wants tokens or a place of a tool comes one after another.
 SELECT tokens, at FROM tool_bucket WHERE key = :key /*for_update*/;
 
 -- name: tool_bucket_open
+-- locks: limit/tool key
 INSERT INTO tool_bucket (key, tokens, at) VALUES (:key, :tokens, :at) ON CONFLICT (key) DO NOTHING;
 
 -- name: tool_bucket_set
+-- locks: limit/tool key
 UPDATE tool_bucket SET tokens = :tokens, at = :at WHERE key = :key;
 
 -- name: tool_lease_others
@@ -17,19 +20,23 @@ SELECT COALESCE(SUM(tokens), 0) AS tokens FROM tool_lease WHERE key = :key AND h
 SELECT tokens FROM tool_lease WHERE key = :key AND holder = :holder;
 
 -- name: tool_lease_set
+-- locks: -
 INSERT INTO tool_lease (key, holder, tokens, until) VALUES (:key, :holder, :tokens, :until)
 ON CONFLICT (key, holder) DO UPDATE SET tokens = excluded.tokens, until = excluded.until;
 
 -- name: tool_lease_sweep
+-- locks: -
 DELETE FROM tool_lease WHERE key = :key AND until <= :now;
 
 -- name: tool_place_sweep
+-- locks: -
 DELETE FROM tool_place WHERE key = :key AND until < :now;
 
 -- name: tool_place_count
 SELECT COUNT(*) AS taken FROM tool_place WHERE key = :key;
 
 -- name: tool_place_add
+-- locks: -
 INSERT INTO tool_place (key, holder, number, until) VALUES (:key, :holder, :number, :until)
 ON CONFLICT (key, holder, number) DO NOTHING;
 

@@ -1,15 +1,18 @@
 -- The queue of runs that belong to tasks. See migrations/0008_queue.sql for the columns.
 
 -- name: queue_add
+-- locks: -
 INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, line, due_at, held, max_running,
                    requirements)
 VALUES (:run, :run_id, :task, :namespace, :agent, :lane, :class, :priority, :line, :due_at, 0, :max_running,
         :requirements);
 
 -- name: queue_hold
+-- locks: -
 UPDATE queue SET held = 1, due_at = :until WHERE run = :run;
 
 -- name: queue_let_go
+-- locks: -
 UPDATE queue SET held = 0, due_at = :due_at WHERE run = :run;
 
 -- name: queue_place
@@ -19,9 +22,11 @@ SELECT priority, namespace, agent, lane, class, requirements FROM queue WHERE ru
 UPDATE queue SET requirements = :requirements, line = :line WHERE run = :run;
 
 -- name: queue_remove
+-- locks: -
 DELETE FROM queue WHERE run = :run;
 
 -- name: queue_wake
+-- locks: -
 UPDATE queue SET due_at = :now WHERE run_id = :run_id AND held = 0 AND (due_at IS NULL OR due_at > :now);
 
 -- name: queue_unheard
@@ -32,9 +37,10 @@ SELECT DISTINCT q.run_id AS run_id
  ORDER BY q.run_id LIMIT :count;
 
 -- name: queue_of_task
-SELECT run_id FROM queue WHERE task = :task;
+SELECT run FROM queue WHERE task = :task;
 
 -- name: queue_prolong
+-- locks: -
 UPDATE queue SET due_at = :until WHERE run = :run AND held = 1 AND due_at < :until;
 
 -- name: queue_lines
@@ -156,6 +162,7 @@ UNION ALL
 SELECT 'class', key, failures, opened_at FROM work_class WHERE opened_at IS NOT NULL;
 
 -- name: class_failed
+-- locks: limit/class key
 -- One more in a row. At :threshold the class opens; a failure while it is open begins the wait anew.
 INSERT INTO work_class (key, namespace, agent, lane, failures, failed_at, opened_at, probe)
 VALUES (:key, :namespace, :agent, :lane, 1, :now, NULL, NULL)
@@ -165,6 +172,7 @@ ON CONFLICT (key) DO UPDATE
 RETURNING failures, opened_at;
 
 -- name: class_well
+-- locks: limit/class key
 DELETE FROM work_class WHERE key = :key;
 
 -- name: class_lock

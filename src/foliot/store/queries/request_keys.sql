@@ -1,23 +1,29 @@
 -- Requests that are done once by their key. See migrations/0013_request_keys.sql.
 
 -- name: request_key_add
+-- locks: request id
 INSERT INTO request_key (id, request, claim, held_until, forget_at)
 VALUES (:id, :request, :claim, :held_until, :forget_at) ON CONFLICT (id) DO NOTHING;
 
 -- name: request_key_get
+-- locks: request id
 SELECT request, held_until, status, headers, body FROM request_key WHERE id = :id /*for_update*/;
 
 -- name: request_key_take
+-- locks: request id
 UPDATE request_key SET claim = :claim, held_until = :held_until WHERE id = :id;
 
 -- name: request_key_hold
+-- locks: request id
 UPDATE request_key SET held_until = :held_until WHERE id = :id AND claim = :claim AND status IS NULL;
 
 -- name: request_key_answer
+-- locks: request id
 UPDATE request_key SET status = :status, headers = :headers, body = :body
  WHERE id = :id AND claim = :claim AND status IS NULL;
 
 -- name: request_key_drop
+-- locks: request id
 DELETE FROM request_key WHERE id = :id AND claim = :claim AND status IS NULL;
 
 -- name: request_key_prune

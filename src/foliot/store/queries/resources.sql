@@ -1,10 +1,12 @@
 -- Resources, their labels and the feed of changes. See migrations/0001_resources.sql for the columns.
 
 -- name: revision_lock
+-- locks: revision
 -- Whoever wants to change resources holds this row until the commit: revisions become visible in their own order.
 SELECT value AS revision FROM counter WHERE name = 'revision' /*for_update*/;
 
 -- name: revision_set
+-- locks: -
 UPDATE counter SET value = :revision WHERE name = 'revision';
 
 -- name: feed_bounds
@@ -13,6 +15,7 @@ SELECT r.value AS revision, c.value AS compacted
  WHERE r.name = 'revision' AND c.name = 'compacted';
 
 -- name: feed_bounds_lock
+-- locks: revision
 SELECT r.value AS revision, c.value AS compacted
   FROM counter AS r, counter AS c
  WHERE r.name = 'revision' AND c.name = 'compacted' /*for_update*/;
@@ -43,22 +46,28 @@ SELECT r.key AS key, r.document AS document
  ORDER BY l.key LIMIT :count;
 
 -- name: resource_insert
+-- locks: -
 INSERT INTO resource (key, kind, namespace, name, version, document)
 VALUES (:key, :kind, :namespace, :name, :version, :document);
 
 -- name: resource_update
+-- locks: -
 UPDATE resource SET version = :version, document = :document WHERE key = :key;
 
 -- name: resource_delete
+-- locks: -
 DELETE FROM resource WHERE key = :key;
 
 -- name: label_add
+-- locks: -
 INSERT INTO resource_label (label, value, key) VALUES (:label, :value, :key);
 
 -- name: label_remove
+-- locks: -
 DELETE FROM resource_label WHERE label = :label AND value = :value AND key = :key;
 
 -- name: change_add
+-- locks: -
 INSERT INTO change (revision, previous, action, kind, namespace, document)
 VALUES (:revision, :previous, :action, :kind, :namespace, :document);
 

@@ -1,6 +1,7 @@
 -- Runs, their journals, signals to them, and stored content. See migrations/0003_runs.sql for the columns.
 
 -- name: run_create
+-- locks: -
 INSERT INTO run (id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until,
                  created_at, updated_at, parent, parent_seq, labels, summary)
 VALUES (:id, :namespace, :agent, :phase, :spec, :epoch, :last, :worker, :lease_until,
@@ -9,6 +10,7 @@ ON CONFLICT (id) DO NOTHING
 RETURNING key;
 
 -- name: run_claim
+-- locks: run *
 -- Under a new epoch, if nobody's lease lives: whoever held the run before is fenced out.
 UPDATE run
    SET phase = 'running', epoch = epoch + 1, worker = :worker, lease_until = :until, updated_at = :now
@@ -17,19 +19,23 @@ UPDATE run
 RETURNING key, epoch;
 
 -- name: run_renew
+-- locks: run key
 -- Never shorter: of two renewals under way the older one may come last.
 UPDATE run SET lease_until = CASE WHEN lease_until > :until THEN lease_until ELSE :until END
  WHERE key = :key AND epoch = :epoch;
 
 -- name: run_advance
+-- locks: run key
 -- The fence of every append: no row is changed when the epoch or the last event is not what the writer believes.
 UPDATE run SET last_seq = :last WHERE key = :key AND epoch = :epoch AND last_seq = :after;
 
 -- name: run_hold
+-- locks: run key
 UPDATE run SET last_seq = :last, phase = 'running', updated_at = :at, summary = COALESCE(:summary, summary)
  WHERE key = :key AND epoch = :epoch AND last_seq = :after;
 
 -- name: run_release
+-- locks: run key
 -- The epoch grows, so that not even the one who lets go can write any more.
 UPDATE run
    SET last_seq = :last, phase = :phase, epoch = epoch + 1, worker = NULL, lease_until = NULL, updated_at = :at,
@@ -42,11 +48,12 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
   FROM run WHERE id = :id;
 
 -- name: run_lock
+-- locks: run keys[]
 -- Whoever looks at the phase of a run, or at what it was told, and acts on it, comes one after another: in the order of
--- keys, for runs given as a JSON array of ids.
-SELECT r.key AS key, r.id AS id, r.phase AS phase
-  FROM json_each(:ids) AS wanted JOIN run AS r ON r.id = wanted.value
- ORDER BY r.key /*for_update*/;
+-- keys, for runs given as a JSON array of them.
+SELECT key, id, phase FROM run
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
+ ORDER BY key /*for_update*/;
 
 -- name: run_fence
 SELECT epoch, last_seq, updated_at FROM run WHERE key = :key;
@@ -67,6 +74,7 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
  ORDER BY key DESC LIMIT :count;
 
 -- name: event_add
+-- locks: -
 INSERT INTO event (run, seq, at, type, data, blob, link) VALUES (:run, :seq, :at, :type, :data, :blob, :link);
 
 -- name: event_read
@@ -76,6 +84,7 @@ SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob,
  ORDER BY e.seq LIMIT :count;
 
 -- name: signal_add
+-- locks: -
 INSERT INTO signal (id, run_id, at, type, data) VALUES (:id, :run_id, :at, :type, :data) ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: signal_list
@@ -87,12 +96,15 @@ SELECT s.id AS id, s.run_id AS run_id, s.at AS at, s.type AS type, s.data AS dat
 SELECT id FROM signal WHERE run_id = :run_id LIMIT 1;
 
 -- name: signal_remove
+-- locks: -
 DELETE FROM signal WHERE run_id = :run_id AND id = :id;
 
 -- name: blob_put
+-- locks: -
 INSERT INTO blob (digest, data, created_at) VALUES (:digest, :data, :at) ON CONFLICT (digest) DO NOTHING;
 
 -- name: blob_use
+-- locks: -
 INSERT INTO blob_use (digest, run) VALUES (:digest, :run) ON CONFLICT (digest, run) DO NOTHING;
 
 -- name: blob_get
@@ -116,6 +128,7 @@ SELECT key, id, phase,
 DELETE FROM event WHERE run = :key;
 
 -- name: purge_signals
+-- locks: -
 DELETE FROM signal WHERE run_id = :id;
 
 -- name: purge_uses

@@ -4,6 +4,7 @@
 SELECT value FROM setting WHERE name = :name;
 
 -- name: setting_put
+-- locks: setting name
 INSERT INTO setting (name, value) VALUES (:name, :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 

@@ -1,6 +1,7 @@
 -- Tasks, what happened to them, and the runs that do their work. See migrations/0005_work.sql for the columns.
 
 -- name: task_add
+-- locks: -
 INSERT INTO task (uid, namespace, name, target_kind, target, idempotency_key, digest, phase, revision, attempt, priority,
                   lane, spawned_by, parent, labels, command, plan, graph, summary, timer_at,
                   created_at, updated_at, started_at, ended_at, archived_at)
@@ -44,18 +45,21 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.t
  ORDER BY t.key DESC LIMIT :count;
 
 -- name: task_lock
+-- locks: task key
 -- Everything that changes a task begins here: PostgreSQL lets one transaction at a time pass.
 SELECT key, uid, namespace, name, phase, revision, attempt, priority, lane, labels, command, plan, graph, summary,
        timer_at, created_at, started_at, archived_at
   FROM task WHERE key = :key /*for_update*/;
 
 -- name: task_change
+-- locks: task key
 UPDATE task
    SET phase = :phase, revision = :revision, attempt = :attempt, graph = :graph, summary = :summary,
        timer_at = :timer_at, updated_at = :now, ended_at = :ended_at, started_at = COALESCE(started_at, :started_at)
  WHERE key = :key AND revision = :expected;
 
 -- name: task_archive
+-- locks: task key
 UPDATE task SET archived_at = :now WHERE key = :key AND archived_at IS NULL;
 
 -- name: task_timers
@@ -68,6 +72,7 @@ SELECT key, timer_at FROM task
 SELECT MIN(timer_at) AS at FROM task WHERE timer_at > :now;
 
 -- name: task_event_add
+-- locks: -
 INSERT INTO task_event (task, seq, at, type, data) VALUES (:task, :seq, :at, :type, :data);
 
 -- name: task_event_read
@@ -77,10 +82,11 @@ SELECT e.seq AS seq, e.at AS at, e.data AS data
  ORDER BY e.seq LIMIT :count;
 
 -- name: task_run_add
+-- locks: -
 INSERT INTO task_run (task, message, run_id) VALUES (:task, :message, :run_id);
 
 -- name: task_run_find
-SELECT run_id FROM task_run WHERE task = :task AND message = :message;
+SELECT r.key AS key FROM task_run AS m JOIN run AS r ON r.id = m.run_id WHERE m.task = :task AND m.message = :message;
 
 -- name: task_runs
 SELECT m.message AS message, m.run_id AS run_id, r.agent AS agent, r.phase AS phase, r.worker AS worker,

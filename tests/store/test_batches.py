@@ -1,0 +1,175 @@
+"""Bodies that share a transaction: the order in which they lock, whatever the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foliot.store.audit import append_records
+from foliot.store.base import Put
+from foliot.store.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.postgres import PostgresDatabase
+from foliot.store.postgres_batches import Batch, LeftOut, OutOfOrder, Part, keys_of
+from foliot.store.queries import load, locks_of
+from foliot.store.resources import SqlResourceStore
+from foliot.store.transaction import LOCK_ORDER, Statement, Tx, many, one, rows, run
+
+
+def locking(*keys: int) -> Tx[None]:
+    """Tasks, then runs, then both heads."""
+    for key in keys:
+        yield from one("task_lock", key=key)
+    yield from rows("run_lock", keys=json.dumps(list(keys)))
+    yield from one("revision_lock")
+    yield from one("audit_turn")
+
+
+def recording() -> Tx[None]:
+    yield from one("audit_turn")
+    yield from run("audit_advance", seq=1, hash="")
+
+
+async def play(*bodies: Tx[Any]) -> tuple[list[Any], list[Statement]]:
+    done: list[Statement] = []
+
+    async def execute(_: Part, statement: Statement) -> list[Any]:
+        done.append(statement)
+        return []
+
+    return await Batch(execute).run(bodies), done
+
+
+def order(done: list[Statement]) -> list[tuple[int, Any]]:
+    """The locks in the order in which they were taken, each once."""
+    taken: dict[tuple[int, Any], None] = {}
+    for statement in done:
+        locks = locks_of(statement.name)
+        assert locks is not None
+        if locks.level >= 0:
+            taken.update(dict.fromkeys((locks.level, key) for key in keys_of(statement, locks)))
+    return list(taken)
+
+
+@given(st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True).map(sorted), min_size=1, max_size=8))
+def test_locks_are_taken_in_one_order(wanted: list[list[int]]) -> None:
+    async def main() -> None:
+        try:
+            outcomes, done = await play(*(locking(*keys) for keys in wanted), recording())
+        except OutOfOrder:
+            return  # nothing of it is kept
+        assert order(done) == sorted(order(done))
+        assert not all(isinstance(outcome, LeftOut) for outcome in outcomes)
+
+    asyncio.run(main())
+
+
+async def test_heads_come_last_and_each_body_is_done_with_one_before_the_next_has_it() -> None:
+    outcomes, done = await play(recording(), locking(2), recording(), locking(1))
+    names = [statement.name for statement in done]
+    assert outcomes == [None] * 4
+    assert names == ["task_lock"] * 2 + ["run_lock"] * 2 + ["revision_lock"] * 2 + [
+        *("audit_turn", "audit_advance"),
+        "audit_turn",
+        *("audit_turn", "audit_advance"),
+        "audit_turn",
+    ]
+    assert done[0].params == {"key": 1}
+
+
+async def test_a_body_whose_row_another_has_not_done_with_comes_again() -> None:
+    outcomes, done = await play(locking(1), locking(1))
+    assert outcomes[0] is None
+    assert isinstance(outcomes[1], LeftOut)
+    assert not outcomes[1].alone
+    assert [statement.name for statement in done].count("task_lock") == 1
+
+
+async def test_a_body_that_does_not_say_what_it_locks_is_done_alone() -> None:
+    outcomes, _ = await play(recording(), many("tool_place_forget", [{"holder": "x"}]))
+    assert outcomes[0] is None
+    assert outcomes[1].alone
+
+
+async def test_nothing_is_kept_when_a_body_goes_back_after_it_has_changed_something() -> None:
+    def backwards() -> Tx[None]:
+        yield from one("revision_lock")
+        yield from one("task_lock", key=1)
+
+    with pytest.raises(OutOfOrder):
+        await play(backwards(), recording())
+
+
+def test_every_level_is_used_and_every_parameter_is_there() -> None:
+    said = {name: locks for name in load() if (locks := locks_of(name)) is not None and locks.level >= 0}
+    assert {locks.level for locks in said.values()} == set(range(len(LOCK_ORDER)))
+    for name, locks in said.items():
+        assert all(f":{param}" in load()[name] for param in locks.params), name
+
+
+# --- on a real PostgreSQL ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def databases(postgres_url: str) -> AsyncIterator[list[PostgresDatabase]]:
+    opened = [await PostgresDatabase.open(postgres_url) for _ in range(2)]
+    yield opened
+    for database in opened:
+        await database.close()
+
+
+def entry(moment: str) -> dict[str, Any]:
+    names = ("namespace", "agent", "tool", "run_id", "call_id", "outcome")
+    return {"at": 1.0, "moment": moment, **dict.fromkeys(names, "x")}
+
+
+def record(*_: Any) -> Tx[None]:
+    yield from append_records([entry("x")])
+
+
+async def test_two_processes_lock_the_same_rows_and_every_write_counts(databases: list[PostgresDatabase]) -> None:
+    accounts = [Account("default", f"b{number}", "all") for number in range(4)]
+
+    async def work(number: int) -> None:
+        database = databases[number % 2]
+        act = Act("r", str(number))
+        chosen = [accounts[number % 4], accounts[(number * 7 + 1) % 4]]
+        ledger = SqlBudgetLedger(database)
+        await ledger.reserve(act, [Ceiling(each) for each in set(chosen)], Amount(1), holder="h", now=1.0, until=9e9)
+        document = {"kind": "Agent", "metadata": {"name": f"a{number}", "namespace": "default"}, "spec": {}}
+        await asyncio.gather(
+            ledger.settle(act, Amount(1), now=1.0),
+            SqlResourceStore(database, pytest.fail).write([Put(document)], also=record),
+            database.write(record),
+        )
+
+    await asyncio.gather(*(work(number) for number in range(40)))
+    balances = await SqlBudgetLedger(databases[0]).balances(accounts)
+    wanted = [[number % 4, (number * 7 + 1) % 4] for number in range(40)]
+    assert [balances[account].spent.micros for account in accounts] == [
+        sum(index in each for each in wanted) for index in range(4)
+    ]
+    assert all(balance.reserved.micros == 0 for balance in balances.values())
+    assert (await databases[0].read("audit_head"))[0]["seq"] == 80
+    assert (await databases[0].read("feed_bounds"))[0]["revision"] == 40
+
+
+async def test_what_was_reserved_while_its_caller_was_stopped_is_given_back(databases: list[PostgresDatabase]) -> None:
+    ledger, other = SqlBudgetLedger(databases[0]), databases[1]
+    account = Account("default", "b", "all")
+    for number in range(20):
+        act = Act("r", str(number))
+        wanted = ledger.reserve(act, [Ceiling(account)], Amount(1), holder="h", now=1.0, until=9e9)
+        reserving = asyncio.create_task(wanted)
+        for _ in range(number):  # into the transaction, each time a little further
+            await other.read("budget_holders")
+        reserving.cancel()
+        await asyncio.gather(reserving, return_exceptions=True)
+        await ledger.release(act, now=1.0)
+    assert (await ledger.balances([account]))[account].reserved.micros == 0
+    assert await ledger.holders() == []
