@@ -390,7 +390,7 @@ class Runtime:
         by: str = "",
         reason: str = "",
     ) -> RunInfo:
-        """Say what became of a call that a crash cut off: it `happened` (with its `result`), `run` it, or `fail`."""
+        """Say what became of a call that may have acted: it `happened` (with its `result`), `run` it, or `fail`."""
         _, state = await self.runs.load(run_id)
         waiting = state.waiting.calls if state.waiting and state.waiting.reason == "unknown_effect" else ()
         call = state.call(call_id)

@@ -61,6 +61,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.OutputAccepted({"a": [1], "b": 1}),
     e.ToolStarted("c1", "search", "r1/c1", 2),
     e.ToolFinished(RESULT, 1.5, "duplicate", True, USAGE),
+    e.ToolUnknown("c1", "timeout", "pay took longer than 1 s", 999.5, 1.5, USAGE, {"run-2": USAGE}),
     e.ApprovalRequested("c1", "ap-1", "pay", "sha256:04", "over 100", ("ann", "bob"), 999.0),
     e.ApprovalDecided("c1", "edit", "ann", "less", '{"amount": 1}', "ap-1"),
     e.QuestionAsked("c1", "ask_user", "which one?", ("a", "b"), "a", 999.5),
@@ -87,4 +88,6 @@ GROWN: tuple[e.Event, ...] = (
     e.ToolStarted("c1", "pay", "k1", standing="sg-1", granted_by="ann"),
     e.BudgetExceeded("tokens", 2, 1, "no room", "pause", budget="team", basis="ab12"),
     e.RunRetried(2, "rate_limit", "busy", 99.25, counted=False),
+    e.RunCreated("clerk", "sha256:00", unsettled=(e.Unsettled("pay", '{"amount":5}', "r1/c1", "timeout"),)),
+    e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", unknown="timeout", key="r1/c1"))),
 )

@@ -41,7 +41,7 @@ RUN: Final = {
     "why": Verb(f"{_AT}.why:why", "Why a run or a task waits or failed", ("debug", "explain-run")),
     "resume": Verb(f"{_AT}.resume:resume", "Go on with interrupted runs", ("continue", "retry", "restart")),
     "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),
-    "decide": Verb(f"{_AT}.resume:decide", "Say what became of a call that a crash cut off", ("approve", "resolve")),
+    "decide": Verb(f"{_AT}.resume:decide", "Say what became of a call that may have acted", ("approve", "resolve")),
     "approvals": Verb(
         f"{_AT}.approvals:approvals",
         "Calls that wait for consent: give it, or not",

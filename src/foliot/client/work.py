@@ -135,7 +135,7 @@ class Work(Protocol):
         by: str = "",
         reason: str = "",
     ) -> RunInfo:
-        """Say what became of a call that a crash cut off, by its id or the name of its tool.
+        """Say what became of a call that may have acted, by its id or the name of its tool.
 
         Raises `NotFound`, `Conflict` when there is none such, or several.
         """

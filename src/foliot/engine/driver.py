@@ -29,7 +29,7 @@ from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.recording import SYSTEM, DecisionLog, DecisionRecord, call_document
 from foliot.engine.base import Clock, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Asked, Purse
-from foliot.engine.effects import ask_model, call_tool, in_place_of, stopped_call
+from foliot.engine.effects import ask_model, call_tool, given_up, in_place_of
 from foliot.engine.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
 from foliot.engine.policies import ModelGate, token_limits
 from foliot.engine.summary import phase_of, summary_of
@@ -47,6 +47,9 @@ from foliot.kernel.events import (
     RunClaimed,
     RunDeadLettered,
     RunResumed,
+    ToolFinished,
+    ToolUnknown,
+    UnknownReason,
 )
 from foliot.kernel.loop import decide
 from foliot.kernel.state import State
@@ -120,9 +123,13 @@ class Driver:
         settlement: Settlement | None = None,
         stream: bool = False,
         claim: bool = True,
+        left_by: UnknownReason = "process_died",
         lease_seconds: float = 30.0,
     ) -> None:
-        """`claim`: this attempt is not in the journal yet. What an earlier one had under way is over."""
+        """`claim`: this attempt is not in the journal yet. What an earlier one had under way is over.
+
+        `left_by` says how that one came to leave it.
+        """
         self.lease = lease
         self.state = state
         self._journal = journal
@@ -137,6 +144,7 @@ class Driver:
         self._settlement = settlement
         self._stream = stream
         self._claim = claim
+        self._left_by: UnknownReason = left_by
         self._lease_seconds = lease_seconds
         self._tenure = Tenure(lease.until, clock=clock, seconds=lease_seconds)
         self._caller = None if state.created is None else caller_of(state)
@@ -167,6 +175,9 @@ class Driver:
         try:
             if self._claim:
                 self._record(RunClaimed(self.state.next_attempt, self.lease.worker, self.lease.epoch))
+                for call in self.state.calls:
+                    if call.phase == "unknown" and call.unknown is None and call.attempts:
+                        self._record(ToolUnknown(call.id, self._left_by))
             waiting = self.state.waiting
             if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
                 self._record(RunResumed("timer"))
@@ -314,7 +325,8 @@ class Driver:
         try:
             self._record(event)
         except Unencodable as error:
-            self._record(in_place_of(event, error))
+            call_id = event.result.call_id if isinstance(event, ToolFinished) else ""
+            self._record(in_place_of(event, error, self.state.call(call_id)))
         except IllegalEvent as error:
             log.info("run %s: %s came too late: %s", self.lease.run_id, type_of(event), error)
         if signal_id is not None:
@@ -519,7 +531,7 @@ class Driver:
                 self._stopping.append(task)
             call = self.state.call(call_id)
             if call is not None:
-                self._post(stopped_call(call))
+                self._post(given_up(call))
 
     def _effects(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._asking, *self._calling.values()) if task is not None]

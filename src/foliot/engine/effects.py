@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
@@ -11,12 +12,13 @@ from foliot.engine.base import Clock, Models
 from foliot.engine.definition import DEFERRED
 from foliot.kernel.actions import AskModel, CallIntent
 from foliot.kernel.errors import Unencodable
-from foliot.kernel.events import Event, ModelFailed, ModelResponded, ToolFinished
+from foliot.kernel.events import Event, ModelFailed, ModelResponded, ToolFinished, ToolUnknown, UnknownReason
 from foliot.kernel.messages import Text, ToolFailure, ToolResult
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call
 from foliot.models.base import ModelError, OnDelta
 from foliot.tools.base import Admitted, MayAct, OnOutput
+from foliot.tools.result import MAY_HAVE_ACTED
 from foliot.tools.search import offered
 from foliot.tools.spending import count
 
@@ -72,8 +74,11 @@ async def call_tool(
     clock: Clock,
     ends_run: bool = False,
     may_act: MayAct | None = None,
-) -> ToolFinished:
-    """`ends_run`: the tool was declared to give the answer of the run; a failure of it never does."""
+) -> ToolFinished | ToolUnknown:
+    """What came of a call: its result, or that a call which must not happen twice may have acted.
+
+    `ends_run`: the tool was declared to give the answer of the run; a failure of it never does.
+    """
     started = clock()
     spending = count()
     limit = None if deadline is None else asyncio.timeout(max(0.0, deadline - started))
@@ -85,7 +90,7 @@ async def call_tool(
                 result = await call.run(on_output=on_output, may_act=may_act)
     except (Exception, asyncio.CancelledError) as error:
         if limit is not None and limit.expired():
-            result = failed(intent.call_id, intent.name, _OUT_OF_TIME)
+            result = _lost(intent, _OUT_OF_TIME, "timeout")
         elif _was_told_to_stop(error):
             raise
         else:
@@ -93,11 +98,20 @@ async def call_tool(
             log.warning("the call %s of %s broke: %r", intent.call_id, intent.name, error)
             broken = f"the call broke: {type(error).__name__}: {error}"
             failure = ToolFailure("execution_failed", "tool_backend_failure", broken)
-            result = failed(intent.call_id, intent.name, failure)
-    ends_run = ends_run and result.error is None
-    if not spending.runs:
-        return ToolFinished(result, clock() - started, ends_run=ends_run)
-    return ToolFinished(result, clock() - started, ends_run=ends_run, usage=spending.usage, runs=dict(spending.runs))
+            result = _lost(intent, failure, "broken")
+    spent = {"usage": spending.usage, "runs": dict(spending.runs)} if spending.runs else _NOTHING_SPENT
+    error = result.error
+    if error is not None and error.unknown and intent.rule.effect == "once":
+        reason = cast("UnknownReason", error.unknown)
+        return ToolUnknown(intent.call_id, reason, error.message, seconds=clock() - started, **spent)
+    return ToolFinished(result, clock() - started, ends_run=ends_run and error is None, **spent)
+
+
+def _lost(intent: CallIntent, failure: ToolFailure, reason: UnknownReason) -> ToolResult:
+    """The result of a call that was under way when it was given up."""
+    if intent.rule.effect != "read":
+        failure = replace(failure, message=f"{failure.message}; {MAY_HAVE_ACTED}", unknown=reason, key=intent.key)
+    return failed(intent.call_id, intent.name, failure)
 
 
 def _was_told_to_stop(error: BaseException) -> bool:
@@ -106,14 +120,21 @@ def _was_told_to_stop(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-def stopped_call(call: Call) -> ToolFinished:
-    """The result of a call that was asked to stop because its run is ending."""
-    return ToolFinished(failed(call.id, call.name, _STOPPED), synthetic="cancelled")
+def given_up(call: Call) -> ToolUnknown:
+    """What is known of a call that is under way when its run ends."""
+    return ToolUnknown(call.id, "cancelled", f"{call.name} was under way when the run ended; {MAY_HAVE_ACTED}")
 
 
-def in_place_of(event: Event, error: Unencodable) -> Event:
-    """What is recorded instead of a fact that JSON cannot carry (half of a surrogate pair, for example)."""
+def in_place_of(event: Event, error: Unencodable, call: Call | None = None) -> Event:
+    """What is recorded instead of a fact that JSON cannot carry (half of a surrogate pair, for example).
+
+    `call` is the one that the fact is about: one that must not happen twice has happened, whatever it returned.
+    """
     match event:
+        case ToolFinished(result=result) if call is not None and call.effect == "once" and call.phase == "running":
+            return ToolUnknown(call.id, "broken", f"{call.name} has ended, and its result cannot be stored: {error}")
+        case ToolUnknown():
+            return replace(event, message=event.message.encode("utf-8", "replace").decode())
         case ToolFinished(result=result):
             failure = ToolFailure("execution_failed", "tool_backend_failure", f"the result cannot be stored: {error}")
             return ToolFinished(failed(result.call_id, result.name, failure), event.seconds)
@@ -132,6 +153,4 @@ def failed(call_id: str, name: str, failure: ToolFailure) -> ToolResult:
 _OUT_OF_TIME = ToolFailure(
     "timeout", "tool_execution_timeout", "the time limit of the run passed before the tool had finished", kind="timeout"
 )
-_STOPPED = ToolFailure(
-    "canceled", "tool_execution_canceled", "stopped with its run; it may or may not have taken effect", kind="cancelled"
-)
+_NOTHING_SPENT: Final[dict[str, Any]] = {}

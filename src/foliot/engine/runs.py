@@ -26,7 +26,7 @@ from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, in_words, is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.errors import NewerEvent, UnknownEvent
-from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated
+from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated, UnknownReason
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, digest, encode_spec
@@ -355,8 +355,15 @@ class Runs:
             clock=self._clock,
             stream=stream,
             claim=claim,
+            left_by=self._left_by(state),
             lease_seconds=self.lease_seconds,
         )
+
+    def _left_by(self, state: State) -> UnknownReason:
+        """How the attempt before came to leave a run that it had calls under way in."""
+        if not state.calls or state.worker == self.worker:
+            return "cancelled"
+        return "process_died" if self._is_gone(state.worker) else "lease_lost"
 
 
 def user_message(text: str) -> Message:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from foliot.kernel import feedback
 from foliot.kernel.actions import CallIntent
-from foliot.kernel.arguments import parse_object
+from foliot.kernel.arguments import canonical, parse_object
 from foliot.kernel.contract import examine, settle_twins
-from foliot.kernel.events import ToolFinished
+from foliot.kernel.events import ToolFinished, ToolUnknown, Unsettled
 from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolResult, Usage
 from foliot.kernel.state import Answer, Call, State
 
 # A model that makes one of these mistakes is told, a bounded number of times.
+# A call that may be repeated is started again by itself this often when nobody knows how it ended. After a crash it is
+# started again whatever the number: there the attempts of the run are counted.
+MOST_REPEATS: Final = 2
+
 MISTAKES: Final = frozenset({"invalid_arguments", "unknown_tool"})
 
 
@@ -58,7 +62,37 @@ def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
         call.verdict = feedback.bad_arguments(call.id, call.name, problem)
     else:
         examine(state, call, arguments)
+        if state.unsettled:
+            hold_repeat(state, call, arguments)
     return call
+
+
+def hold_repeat(state: State, call: Call, arguments: dict[str, Any]) -> None:
+    """Keep a call from being made beside one with the same arguments that may have acted.
+
+    It stands for that one: it goes by its key, and when it must not happen twice, a person is asked first.
+    """
+    earlier = state.unsettled.get((call.name, canonical(arguments)))
+    if earlier is None or call.effect == "read" or call.verdict is not None:
+        return
+    call.earlier = earlier
+    if _is_repeatable(call):
+        return
+    call.phase = "unknown"
+    assert call.rule is not None, "a call without a rule only reads"
+    if call.rule.on_unknown == "fail":
+        message = f"{call.name} was called again, and nobody knows whether the same call took effect before"
+        state.end("unknown_effect", "tool_effect_unknown", message)
+
+
+def blocked_calls(state: State) -> frozenset[str]:
+    """The ids of calls that must wait, because the same call of this step may have acted."""
+    unknown = {_signature(call) for call in state.calls if call.phase == "unknown"}
+    return frozenset(call.id for call in state.calls if call.phase == "requested" and _signature(call) in unknown)
+
+
+def _signature(call: Call) -> tuple[str, bytes]:
+    return call.name, canonical(parse_object(call.arguments)[0] or {})
 
 
 def _unique(taken: set[str], wanted: str, otherwise: str) -> str:
@@ -73,8 +107,16 @@ def _unique(taken: set[str], wanted: str, otherwise: str) -> str:
 
 def intent(state: State, call: Call) -> CallIntent:
     assert call.rule is not None, "a call without a rule has a verdict"
-    key = f"{state.run_id}/{call.id}"
-    return CallIntent(call.id, call.name, call.arguments, key, call.rule, call.attempts + 1, call.grant)
+    return CallIntent(call.id, call.name, call.arguments, key_of(state, call), call.rule, call.attempts + 1, call.grant)
+
+
+def key_of(state: State, call: Call) -> str:
+    """The idempotency key of a call: its own, or that of the earlier call which it stands for."""
+    return f"{state.run_id}/{call.id}" if call.earlier is None else call.earlier.key
+
+
+def _is_repeatable(call: Call) -> bool:
+    return call.rule is None or call.rule.effect != "once" or call.rule.on_unknown == "retry"
 
 
 def lose_running(state: State) -> None:
@@ -82,14 +124,71 @@ def lose_running(state: State) -> None:
     for call in state.calls:
         if call.phase != "running":
             continue
-        assert call.rule is not None, "only a known tool can have been started"
-        if call.rule.effect != "once" or call.rule.on_unknown == "retry":
+        if _is_repeatable(call):
             call.phase = "requested"
-            continue
-        call.phase = "unknown"
-        if call.rule.on_unknown == "fail":
-            message = f"the worker died while {call.name} was under way, and nobody knows whether it took effect"
-            state.end("unknown_effect", "tool_effect_unknown", message)
+        else:
+            _is_unknown(state, call)
+
+
+def lose_call(state: State, event: ToolUnknown) -> None:
+    """A call came to no result. What follows is its tool's rule, unless the run ends anyway."""
+    call = state.call(event.call_id)
+    assert call is not None, "checked by rules.refusal"
+    if event.usage is not None:
+        _pay(state, event.usage, event.runs)
+    call.unknown = event
+    if call.phase == "unknown":  # the claim said so already, and this says why
+        return
+    state.fruitless = 0
+    state.effects += 1
+    if state.ending is not None or not _is_repeatable(call):
+        _is_unknown(state, call)
+        return
+    call.phase = "requested"
+    call.repeats += 1
+    if call.repeats > MOST_REPEATS:
+        call.verdict = feedback.never_known(call.id, call.name, event, call.repeats, key_of(state, call))
+
+
+def _is_unknown(state: State, call: Call) -> None:
+    call.phase = "unknown"
+    if call.rule is not None and call.rule.effect == "once" and call.rule.on_unknown == "fail":
+        message = f"{feedback.lost(call.name, call.unknown)}, and nobody knows whether it took effect"
+        state.end("unknown_effect", "tool_effect_unknown", message)
+
+
+def unsettled_of(state: State) -> tuple[Unsettled, ...]:
+    """Every call of a run that may have acted and was not settled: what another run of the same work must know."""
+    found = dict(state.unsettled)
+    for call in state.calls:
+        if call.effect != "read" and call.phase in ("running", "unknown") and call.attempts:
+            reason = "process_died" if call.unknown is None else call.unknown.reason
+            _remember(found, call.name, call.arguments, key_of(state, call), reason)
+    return tuple(found.values())
+
+
+def remember_history(state: State) -> None:
+    """Take over what the messages that a run begins with say of calls that may have acted."""
+    written: dict[str, ToolCall] = {}
+    for message in state.transcript:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                written[part.id] = part
+            elif isinstance(part, ToolResult) and (call := written.get(part.call_id)) is not None:
+                error = part.error
+                if error is not None and error.unknown:
+                    _remember(state.unsettled, call.name, call.arguments, error.key, error.unknown)
+                elif error is None and state.unsettled:
+                    _forget(state, call.name, call.arguments)
+
+
+def _remember(unsettled: dict[tuple[str, bytes], Unsettled], name: str, arguments: str, key: str, reason: str) -> None:
+    text = canonical(parse_object(arguments)[0] or {})
+    unsettled[name, text] = Unsettled(name, text.decode(), key, reason)
+
+
+def _forget(state: State, name: str, arguments: str) -> None:
+    state.unsettled.pop((name, canonical(parse_object(arguments)[0] or {})), None)
 
 
 def close_call(state: State, call: Call, event: ToolFinished) -> None:
@@ -109,11 +208,22 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
             state.end("denied", result.error.reason, f"{call.name}: {result.error.message}")
     if call.attempts and call.effect != "read":  # whoever says how it ended: once started, it may have acted
         state.effects += 1
+        if result.error is not None and result.error.unknown:
+            _remember(state.unsettled, call.name, call.arguments, key_of(state, call), result.error.unknown)
+    if state.unsettled and _is_settled(call, event):
+        _forget(state, call.name, call.arguments)
     if call.signature is not None:
         settle_twins(state, call, event)
     state.open_calls -= 1
     if state.open_calls == 0:
         _close_step(state)
+
+
+def _is_settled(call: Call, event: ToolFinished) -> bool:
+    """Whether a result tells how the call ended: the tool's own word, or a person's."""
+    if event.result.error is not None and event.result.error.unknown:
+        return False
+    return event.synthetic == "decided" or (event.synthetic is None and call.attempts > 0)
 
 
 def _ends_run(state: State, code: str) -> bool:

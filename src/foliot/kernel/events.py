@@ -26,8 +26,22 @@ InputMode: TypeAlias = Literal["followup", "collect", "steer", "steer-backlog", 
 Rejection: TypeAlias = Literal["empty", "truncated", "required_tools", "markers", "schema"]
 ContractRule: TypeAlias = Literal["undeclared_tool", "duplicate_call", "required_tools", "markers"]
 Synthetic: TypeAlias = Literal[
-    "invalid", "duplicate", "denied", "interrupted", "cancelled", "budget", "contract", "decided", "ended", "answered"
+    "invalid",
+    "duplicate",
+    "denied",
+    "interrupted",
+    "cancelled",
+    "budget",
+    "contract",
+    "decided",
+    "ended",
+    "answered",
+    "unknown",
 ]
+
+
+# Why nobody knows how a call ended. "broken": it came to an end, and what stands around it lost the result.
+UnknownReason: TypeAlias = Literal["timeout", "cancelled", "lease_lost", "connection_lost", "process_died", "broken"]
 
 
 class Fact(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -35,6 +49,18 @@ class Fact(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 # --- the run -----------------------------------------------------------------------------------------------------
+
+
+class Unsettled(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A call that may have acted, and of which nobody has said whether it did. `arguments` are canonical JSON.
+
+    `key` is the idempotency key under which it was made: whoever makes it again does so under the same.
+    """
+
+    tool: str
+    arguments: str
+    key: str
+    reason: str = ""
 
 
 class Fork(Struct, frozen=True, omit_defaults=True):
@@ -52,6 +78,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     behalf it acts. A delegate has that of the run above it, and the `task`, `system` and `template` (the Task that its
     task was made after); `ancestors` are the agents above it, the outermost first. `root` is what its tokens are
     counted under together with others: the uid of its task, or the run that began it all; blank for one of its own.
+    `unsettled` are calls of the run that it follows (a fork, another try of a task) which may have acted.
     """
 
     agent: str
@@ -70,6 +97,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     ancestors: tuple[str, ...] = ()
     template: str = ""
     root: str = ""
+    unsettled: tuple[Unsettled, ...] = ()
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):
@@ -228,6 +256,21 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     runs: dict[str, Usage] = {}
 
 
+class ToolUnknown(Fact, frozen=True, tag="tool.unknown"):
+    """The call was started, and no result came of it: it may have acted. What follows is its tool's `on_unknown`.
+
+    `until` is when it has certainly come to an end, if anybody knows. `usage` and `runs` are those of `ToolFinished`.
+    """
+
+    call_id: str
+    reason: UnknownReason
+    message: str = ""
+    until: Number | None = None
+    seconds: Number | None = None
+    usage: Usage | None = None
+    runs: dict[str, Usage] = {}
+
+
 class ApprovalRequested(Fact, frozen=True, tag="approval.requested"):
     """The call is parked until someone decides. `digest` names the arguments the grant will be bound to.
 
@@ -280,7 +323,7 @@ class QuestionAnswered(Fact, frozen=True, tag="question.answered"):
 
 
 class UnknownDecided(Fact, frozen=True, tag="unknown.decided"):
-    """What a person says of a `once` call cut off by a crash: it `happened` (with its result), `run` it, or `fail`."""
+    """What a person says of a call that may have acted: it `happened` (with its result), `run` it, or `fail`."""
 
     call_id: str
     decision: Literal["happened", "run", "fail"]
@@ -365,6 +408,7 @@ Event: TypeAlias = (
     | OutputAccepted
     | ToolStarted
     | ToolFinished
+    | ToolUnknown
     | ApprovalRequested
     | ApprovalDecided
     | QuestionAsked

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from foliot.kernel.events import Synthetic, ToolFinished
+from foliot.kernel.events import Synthetic, ToolFinished, ToolUnknown
 from foliot.kernel.messages import Message, Text, ToolFailure, ToolResult
 
 EMPTY = "Your answer was empty. Answer the request with text, or call a tool."
 TRUNCATED = "Your answer was cut off at the output limit. Answer again, more briefly."
+NOT_AGAIN = "nobody knows whether it did, so do not call it again with the same arguments."
 LAST_ANSWER = "No tool can be used any more. Give your final answer now, with what you know."
 
 
@@ -20,10 +21,18 @@ def user_message(text: str) -> Message:
 
 
 def failed(
-    call_id: str, name: str, why: Synthetic, code: str, reason: str, message: str, kind: str = "execution"
+    call_id: str,
+    name: str,
+    why: Synthetic,
+    code: str,
+    reason: str,
+    message: str,
+    kind: str = "execution",
+    unknown: str = "",
+    key: str = "",
 ) -> ToolFinished:
     """A failure as the one result of a call, in the tool's place."""
-    failure = ToolFailure(code, reason, message, kind=kind)
+    failure = ToolFailure(code, reason, message, kind=kind, unknown=unknown, key=key if unknown else "")
     return ToolFinished(ToolResult(call_id, name, (Text(f"Error ({code}): {message}"),), failure), synthetic=why)
 
 
@@ -56,8 +65,10 @@ def answered(call_id: str, name: str, answer: str | None, *, late: bool) -> Tool
     return ToolFinished(ToolResult(call_id, name, (*note, Text(answer))), synthetic="answered")
 
 
-def not_run(call_id: str, name: str, why: Synthetic, *, started: bool) -> ToolFinished:
-    """A call that the run no longer waits for. `started`: nobody knows whether it took effect."""
+def not_run(
+    call_id: str, name: str, why: Synthetic, *, started: bool, unknown: str = "", key: str = ""
+) -> ToolFinished:
+    """A call that the run no longer waits for. `started`: nobody knows whether it took effect, and `unknown` why."""
     what = {
         "cancelled": "the run was cancelled",
         "interrupted": "someone interrupted the run with a new message",
@@ -65,8 +76,24 @@ def not_run(call_id: str, name: str, why: Synthetic, *, started: bool) -> ToolFi
         "contract": "the contract of this run does not allow the call",
     }.get(why, "the run ended")
     message = f"{what}; the call had been started and may have taken effect" if started else f"{what}; it was not run"
+    kind = "cancelled"
+    if unknown:
+        message = f"{message}: {NOT_AGAIN}"
     code = {"cancelled": "cancelled", "budget": "budget_exceeded", "contract": "runtime_policy_invalid"}.get(why, why)
-    return failed(call_id, name, why, code, f"run_{why}", message, "cancelled")
+    if unknown == "timeout":
+        code = kind = "timeout"
+    return failed(call_id, name, why, code, f"run_{why}", message, kind, unknown, key)
+
+
+def lost(name: str, unknown: ToolUnknown | None) -> str:
+    """What is known of a call that may have acted. Who says nothing of it has died with it."""
+    return _LOST["process_died" if unknown is None else unknown.reason].format(name=name)
+
+
+def never_known(call_id: str, name: str, unknown: ToolUnknown, tries: int, key: str) -> ToolFinished:
+    """The result of a call that was repeated as its tool allows, and of which nothing was heard any time."""
+    message = f"{lost(name, unknown)}, {tries} times in a row; it may have taken effect. {NOT_AGAIN}"
+    return failed(call_id, name, "unknown", "timeout", "unknown_effect", message, "timeout", unknown.reason, key)
 
 
 def repeated(call_id: str, earlier: ToolResult) -> ToolFinished:
@@ -76,9 +103,9 @@ def repeated(call_id: str, earlier: ToolResult) -> ToolFinished:
 
 
 def happened(call_id: str, name: str, by: str, result: ToolResult | None) -> ToolFinished:
-    """What a person said of a call whose outcome was lost in a crash."""
+    """What a person said of a call whose outcome was lost."""
     if result is None:
-        text = f"The call took effect, as {by or 'a person'} confirmed; what it returned was lost in a crash."
+        text = f"The call took effect, as {by or 'a person'} confirmed; what it returned is lost."
         return ToolFinished(ToolResult(call_id, name, (Text(text),)), synthetic="decided")
     return ToolFinished(ToolResult(call_id, name, result.content, result.error), synthetic="decided")
 
@@ -96,3 +123,13 @@ def missing_tools(names: Iterable[str]) -> str:
 def missing_markers(markers: Iterable[str]) -> str:
     listed = ", ".join(repr(marker) for marker in markers)
     return f"Your final answer must contain, exactly as written: {listed}. Give the complete answer again."
+
+
+_LOST = {
+    "timeout": "{name} did not end in time",
+    "cancelled": "{name} was under way when it was cancelled",
+    "lease_lost": "the worker lost the run while {name} was under way",
+    "connection_lost": "the connection was lost while {name} was under way",
+    "process_died": "the worker died while {name} was under way",
+    "broken": "the result of {name} was lost",
+}

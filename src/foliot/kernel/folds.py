@@ -8,7 +8,17 @@ from typing import Any, Final
 
 from foliot.kernel import events as e
 from foliot.kernel import feedback
-from foliot.kernel.calls import add_message, close_call, lose_running, open_calls, size_of
+from foliot.kernel.arguments import parse_object
+from foliot.kernel.calls import (
+    add_message,
+    close_call,
+    hold_repeat,
+    lose_call,
+    lose_running,
+    open_calls,
+    remember_history,
+    size_of,
+)
 from foliot.kernel.contract import fold_violation, release_twins
 from foliot.kernel.messages import Media, ToolResult
 from foliot.kernel.retry import is_busy
@@ -28,6 +38,10 @@ def _created(state: State, event: e.RunCreated) -> None:
     if state.spec.limits.max_tokens is not None:
         state.new_chars += sum(size_of(message) for message in state.transcript)
     state.created = event
+    if state.transcript:
+        remember_history(state)
+    for each in event.unsettled:
+        state.unsettled[each.tool, each.arguments.encode()] = each
     for message in event.input:
         add_message(state, message)
 
@@ -37,6 +51,7 @@ def _claimed(state: State, event: e.RunClaimed) -> None:
     state.attempt = state.next_attempt
     state.fruitless += 1
     state.held = True
+    state.worker = event.worker
     if state.retried is not None:
         state.retried = None
         # Each attempt has its own time. What it still waits for is counted when that is over, from here on.
@@ -205,6 +220,10 @@ def _tool_finished(state: State, event: e.ToolFinished) -> None:
     close_call(state, _call(state, event.result.call_id), event)
 
 
+def _tool_unknown(state: State, event: e.ToolUnknown) -> None:
+    lose_call(state, event)
+
+
 def _approval_requested(state: State, event: e.ApprovalRequested) -> None:
     call = _call(state, event.call_id)
     call.approval = event
@@ -224,6 +243,8 @@ def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
         call.edited = True
         state.told_by.update(event.by.split(", "))
         release_twins(state, call)
+        if state.unsettled:
+            hold_repeat(state, call, parse_object(event.arguments)[0] or {})
 
 
 def _question_asked(state: State, event: e.QuestionAsked) -> None:
@@ -307,6 +328,7 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.OutputAccepted: _output_accepted,
     e.ToolStarted: _tool_started,
     e.ToolFinished: _tool_finished,
+    e.ToolUnknown: _tool_unknown,
     e.ApprovalRequested: _approval_requested,
     e.ApprovalDecided: _approval_decided,
     e.QuestionAsked: _question_asked,

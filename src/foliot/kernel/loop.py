@@ -12,7 +12,7 @@ folds.py, and how a shell performs an action is in actions.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
@@ -29,7 +29,7 @@ from foliot.kernel.actions import (
     Stop,
     Wait,
 )
-from foliot.kernel.calls import intent
+from foliot.kernel.calls import blocked_calls, intent, key_of
 from foliot.kernel.contract import judge, violations
 from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.events import (
@@ -46,6 +46,7 @@ from foliot.kernel.events import (
     RunWaiting,
     StepStarted,
     Terminal,
+    ToolFinished,
     WaitReason,
 )
 from foliot.kernel.folds import FOLDS, inputs_due
@@ -127,12 +128,20 @@ def _settle(state: State) -> Action:
         if call.phase == "running" and held and call.effect != "read":
             running.append(call.id)
         else:
-            started = call.attempts > 0
-            given.append(call.verdict or feedback.not_run(call.id, call.name, why, started=started))
+            given.append(call.verdict or _dropped(state, call, why))
     if running:
         return Await(calls=tuple(running), stop=True, events=tuple(given))
     terminal = _terminal(state)
     return End(terminal, (*given, terminal))
+
+
+def _dropped(state: State, call: Call, why: Literal["cancelled", "ended"]) -> ToolFinished:
+    """The result of a call that the run does not wait for. One that was started and changes something may have."""
+    started = call.attempts > 0
+    unknown = ""
+    if call.phase in ("running", "unknown") and started and call.effect != "read":
+        unknown = "process_died" if call.unknown is None else call.unknown.reason
+    return feedback.not_run(call.id, call.name, why, started=started, unknown=unknown, key=key_of(state, call))
 
 
 def _terminal(state: State) -> Terminal:
@@ -168,8 +177,14 @@ def _act(state: State) -> Action:
             held.append(call)
         elif call.twin is None:
             ready.append(call)
-    if held and (expired := _expired(state, held)):
-        return Note(expired)
+    if held:
+        if expired := _expired(state, held):
+            return Note(expired)
+        if ready and (blocked := blocked_calls(state)):
+            ready = [call for call in ready if call.id not in blocked]
+        # A run whose time is up does not wait for a person: that a call of it may have acted is in its record.
+        if state.waiting is None and (late := _too_late(state, held)) is not None:
+            return Note((_exceeded(late),))
     if given:  # before anything starts: what the kernel answers may end the run
         return Note(tuple(given))
     if ready and state.paused is None and (room := max(1, state.spec.limits.parallel_tools) - len(running)) > 0:
@@ -181,6 +196,12 @@ def _act(state: State) -> Action:
         return Await(calls=tuple(running), deadline=state.deadline)
     waiting = _wait_for_person(held) if state.paused is None else _wait_for_room(state.paused)
     return Wait(waiting, (waiting,))
+
+
+def _too_late(state: State, held: list[Call]) -> budget.Breach | None:
+    if all(call.phase != "unknown" for call in held):
+        return None
+    return budget.check_time(state.spec.limits, now=state.now, deadline=state.deadline)
 
 
 def _expired(state: State, held: list[Call]) -> tuple[Event, ...]:
@@ -238,7 +259,9 @@ def _what_is_asked(held: list[Call]) -> tuple[WaitReason, str]:
     """The gravest of it: what nobody knows, then consent, then an answer."""
     for call in held:
         if call.phase == "unknown":
-            return "unknown_effect", f"the worker died while {call.name} was under way: did it take effect?"
+            if call.earlier is not None and not call.attempts:
+                return "unknown_effect", f"{call.name} was called before with these arguments: did that take effect?"
+            return "unknown_effect", f"{feedback.lost(call.name, call.unknown)}: did it take effect?"
     for call in held:
         if call.question is None:
             return "approval", f"{call.name} needs an approval"

@@ -68,7 +68,11 @@ class ToolResult(Struct, frozen=True, gc=False, tag="tool_result", omit_defaults
 
 
 class ToolFailure(Struct, frozen=True, omit_defaults=True):
-    """A failure is data: `code` and `reason` for programs and policy, `message` for the model and for people."""
+    """A failure is data: `code` and `reason` for programs and policy, `message` for the model and for people.
+
+    `unknown` says why nobody knows whether the call took effect (see `events.UnknownReason`), and `key` is the
+    idempotency key that it was made under; both are blank when the tool certainly did not act, or said how it ended.
+    """
 
     code: str
     reason: str
@@ -76,6 +80,8 @@ class ToolFailure(Struct, frozen=True, omit_defaults=True):
     retryable: bool = False
     kind: str = "execution"
     details: dict[str, Any] = {}
+    unknown: str = ""
+    key: str = ""
 
 
 Part: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult

@@ -48,6 +48,7 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     e.ToolStarted: frozenset({"acting"}),
     # Without a holder only the kernel's own results: the run is being ended from outside.
     e.ToolFinished: frozenset({"acting", "queued"}),
+    e.ToolUnknown: frozenset({"acting"}),
     e.ApprovalRequested: frozenset({"acting"}),
     e.ApprovalDecided: _LIVE,
     e.QuestionAsked: frozenset({"acting"}),
@@ -64,6 +65,7 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
 CALL_LEGAL: Final[Mapping[type[e.Fact], frozenset[CallPhase]]] = {
     e.ToolStarted: frozenset({"requested"}),
     e.ToolFinished: frozenset({"requested", "running"}),
+    e.ToolUnknown: frozenset({"running", "unknown"}),
     e.ApprovalRequested: frozenset({"requested"}),
     e.ApprovalDecided: frozenset({"parked"}),
     e.QuestionAsked: frozenset({"requested"}),
@@ -115,6 +117,13 @@ def _tool_finished(state: State, event: e.ToolFinished) -> str | None:
     if not state.held:
         return "a tool's result while nobody holds the run"
     return _misplaced(call, call_id, e.ToolFinished)
+
+
+def _tool_unknown(state: State, event: e.ToolUnknown) -> str | None:
+    call = state.call(event.call_id)
+    if call is not None and call.effect == "read":
+        return f"the call {call.id!r} only reads, so there is nothing to be known of it"
+    return _misplaced(call, event.call_id, e.ToolUnknown)
 
 
 def _approval_requested(state: State, event: e.ApprovalRequested) -> str | None:
@@ -242,6 +251,7 @@ GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.OutputAccepted: _examined,
     e.ToolStarted: _tool_started,
     e.ToolFinished: _tool_finished,
+    e.ToolUnknown: _tool_unknown,
     e.ApprovalRequested: _approval_requested,
     e.ApprovalDecided: _approval_decided,
     e.QuestionAsked: _question_asked,

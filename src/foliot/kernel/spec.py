@@ -26,7 +26,7 @@ Duplicates: TypeAlias = Literal["allow", "short_circuit", "deny"]
 
 
 class ToolRule(Struct, frozen=True, omit_defaults=True):
-    """One tool as this run may use it. `on_unknown` says what follows a crash in the middle of a `once` call."""
+    """One tool as this run may use it. `on_unknown` says what follows when a `once` call may have acted."""
 
     spec: ToolSpec
     effect: Effect = "once"

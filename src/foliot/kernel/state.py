@@ -26,6 +26,8 @@ from foliot.kernel.events import (
     RunWaiting,
     Terminal,
     ToolFinished,
+    ToolUnknown,
+    Unsettled,
 )
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Message, ToolCall, ToolResult
@@ -49,7 +51,7 @@ CallPhase: TypeAlias = Literal[
     "requested",  # to be started, or answered by the kernel
     "parked",  # waits for a person: for an approval, or for the answer to its question
     "running",  # started by the attempt that holds the run
-    "unknown",  # a `once` call that a dead attempt had started: a person must say
+    "unknown",  # it may have acted, here or as an earlier call: a person must say
     "done",
 ]
 
@@ -58,7 +60,8 @@ class Call:
     """One call of the current step.
 
     `verdict` is an answer the kernel itself gives, until it is recorded. `twin` is an earlier call of the same step
-    with the same arguments, whose outcome decides about this one.
+    with the same arguments, whose outcome decides about this one. `unknown` is what was last recorded of an outcome
+    that nobody knows; `earlier` is the same call made before, which may have acted and is what this one stands for.
     """
 
     phase: CallPhase = "requested"
@@ -75,6 +78,9 @@ class Call:
     violation: ContractRule | None = None
     signature: tuple[str, bytes] | None = None
     twin: Call | None = None
+    unknown: ToolUnknown | None = None
+    repeats = 0  # how often it was started again because nobody knew how it had ended
+    earlier: Unsettled | None = None
 
     def __init__(self, call: ToolCall, rule: ToolRule | None) -> None:
         self.id = call.id
@@ -164,10 +170,12 @@ class State:
         "tools",
         "tools_done",
         "transcript",
+        "unsettled",
         "waited",
         "waiting",
         "waiting_since",
         "waived",
+        "worker",
     )
 
     def __init__(self, spec: RunSpec, run_id: str, history: Iterable[Message] = ()) -> None:
@@ -184,6 +192,7 @@ class State:
         self.attempt = 0  # a claim alone begins none: a pause, an approval or a moved lease is no attempt
         self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
         self.held = False
+        self.worker = ""  # who took it up last
         self.retried: RunRetried | None = None
         self.busy = 0  # how often in a row it was given back because the model was busy
         self.busy_since: float | None = None  # since when the model has been nothing but busy
@@ -220,6 +229,8 @@ class State:
         self.told_by: set[str] = set()  # who has answered, steered it, or put other arguments into a call
         self.waived: set[ContractRule] = set()
         self.cache: dict[tuple[str, bytes], tuple[ToolResult, int]] = {}
+        # Calls that may have acted, by tool and arguments: the same call is not made a second time beside them.
+        self.unsettled: dict[tuple[str, bytes], Unsettled] = {}
         # size of the next request, counted only when tokens are limited
         self.known_tokens = 0
         self.new_chars = len(spec.system)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 from msgspec import Struct
 
 from foliot.errors import FoliotError
+from foliot.kernel.events import UnknownReason
 from foliot.kernel.messages import ToolResult
 
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
@@ -301,8 +302,9 @@ class ToolError(FoliotError):
         └── ToolCircuitOpen    kind circuit_open: it failed so often that it is left alone for `retry_after` seconds
 
     `before_effect` is set when the failure certainly came before the tool could act (a refused connection, a full
-    rate limit): only then may a `once` call be tried again. `still_running` is set when the tool was told to end and
-    has not been seen to: it may act even now.
+    rate limit): only then may a `once` call be tried again. `lost` says that the tool itself has not told how the call
+    ended: it ran out of time, was cancelled, or its answer did not arrive. What is lost and not `before_effect` may
+    have acted. `still_running` is set when the tool was told to end and has not been seen to: it may act even now.
     """
 
     code: ClassVar[str] = "execution_failed"
@@ -314,6 +316,17 @@ class ToolError(FoliotError):
     retry_after: float | None = None
     before_effect: bool = False
     still_running: bool = False
+    lost: bool = False
+
+    @property
+    def unknown(self) -> UnknownReason | None:
+        """Why nobody knows whether the tool has acted; None when it has said so, or certainly has not."""
+        if self.before_effect or not self.lost:
+            return None
+        return _UNKNOWN.get(self.kind, "connection_lost")
+
+
+_UNKNOWN: Mapping[str, UnknownReason] = {"timeout": "timeout", "cancelled": "cancelled"}
 
 
 class ToolArgumentsInvalid(ToolError):
@@ -376,11 +389,13 @@ class ToolVersionMismatch(ToolError):
 class ToolTimeout(ToolError):
     code, reason, kind = "timeout", "tool_execution_timeout", "timeout"
     retryable = True
+    lost = True
 
 
 class ToolCancelled(ToolError):
     code, reason, kind = "canceled", "tool_execution_canceled", "cancelled"
     retryable = False
+    lost = True
 
 
 class ToolRateLimited(ToolError):
@@ -392,6 +407,7 @@ class ToolRateLimited(ToolError):
 class ToolUnreachable(ToolError):
     kind = "network"
     retryable = True
+    lost = True
 
 
 class ToolCircuitOpen(ToolUnreachable):

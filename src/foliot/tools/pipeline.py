@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from msgspec.structs import replace
 
 from foliot.errors import Conflict, Unavailable
+from foliot.kernel.events import UnknownReason
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import (
     Admitted,
@@ -52,7 +53,7 @@ from foliot.tools.stages.attempt import Attempt
 from foliot.tools.stages.breaker import Breaker
 from foliot.tools.stages.budget import BudgetGate, BudgetHold, Pay
 from foliot.tools.stages.callees import Callees, Delegates
-from foliot.tools.stages.classify import Classify
+from foliot.tools.stages.classify import Classify, classified
 from foliot.tools.stages.conditions import Conditions
 from foliot.tools.stages.deadline import Deadline
 from foliot.tools.stages.isolation import Isolation
@@ -178,6 +179,7 @@ class Entry:
         invoke = tool.invoke
 
         def backend(call: Invocation, running: Running) -> Awaitable[Any]:
+            running.began, running.returned = True, False
             return invoke(call, on_output=running.on_output)
 
         self.tool = tool
@@ -344,18 +346,19 @@ class Pipeline:
                     await kept
         except Exception as error:
             # What a finisher could not make fit to be seen is not seen.
-            return failure_result(call, error)
+            unknown = result.error.unknown if result.error is not None else "broken"
+            return failure_result(call, error, cast("UnknownReason", unknown) or None, admitted.entry.definition.effect)
         return result
 
     async def cut_off(self, admitted: AdmittedCall, running: Running, began: float) -> None:
-        """Recorded too: a call that was stopped may have acted. Never raises."""
+        """Recorded too: a call that was cancelled may have acted. Never raises."""
         if self._record is not None:
-            call = admitted.call
-            end = "was told to stop and goes on: it may still act" if running.goes_on else "was stopped before it ended"
-            error = ToolCancelled(f"the call of {call.tool!r} {end}")
+            call, effect = admitted.call, admitted.entry.definition.effect
+            end = "told to stop, and goes on" if running.goes_on else f"cancelled before it {_progress(running)}"
+            error = ToolCancelled(f"the call of {call.tool!r} was {end}")
             if running.goes_on:
                 error.still_running = error.details["still_running"] = True
-            stopped = failure_result(call, error)
+            stopped = failure_result(call, error, "cancelled" if running.began else None, effect)
             with contextlib.suppress(Exception):  # whoever stops it does not wait for a reason
                 kept = self._record(self._finished(admitted, stopped, running, began))
                 if kept is not None:
@@ -374,6 +377,10 @@ class Pipeline:
             kept = self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
             if kept is not None:
                 await kept
+
+
+def _progress(running: Running) -> str:
+    return "ended" if running.began else "began"
 
 
 def ungoverned(error: Unavailable) -> ToolError:
@@ -419,7 +426,8 @@ class AdmittedCall:
             raise
         except Exception as error:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
-            result = failure_result(call, error)
+            failure = classified(error, call.tool)
+            result = failure_result(call, failure, running.unknown(failure), self.entry.definition.effect)
         finally:
             with contextlib.suppress(ValueError):  # thrown away by whoever tidies up, in a context of its own
                 current.reset(outer)

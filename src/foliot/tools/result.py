@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
+from foliot.kernel.events import UnknownReason
+from foliot.kernel.feedback import NOT_AGAIN
 from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
-from foliot.tools.base import Invocation, ToolError
+from foliot.tools.base import Effect, Invocation, ToolError
 from foliot.tools.stages.classify import classified
 
 # A tool chooses the text of its errors; a model needs the beginning of it.
 LONGEST_MESSAGE = 8_000
+MAY_HAVE_ACTED = "it may have taken effect"
+ACTED = "it has taken effect all the same"
+SAME_REQUEST = "The same call again is the same request to the tool: it goes by the same idempotency key."
 
 _encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
 
@@ -34,12 +39,24 @@ def success_result(call: Invocation, value: object) -> ToolResult:
     return ToolResult(call.call_id, call.tool, content)
 
 
-def failure_result(call: Invocation, error: Exception) -> ToolResult:
-    """The error as data. The text names the cause, so that the model can do better the next time."""
+def failure_result(
+    call: Invocation, error: Exception, unknown: UnknownReason | None = None, effect: Effect = "once"
+) -> ToolResult:
+    """The error as data. The text names the cause, so that the model can do better the next time.
+
+    `unknown` says why nobody knows whether the call has acted; it is of no matter for a tool that only reads.
+    """
     known = classified(error, call.tool)
     message = known.message if len(known.message) <= LONGEST_MESSAGE else f"{known.message[:LONGEST_MESSAGE]} […]"
-    failure = ToolFailure(known.code, known.reason, message, known.retryable, known.kind, known.details)
-    return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {failure.message}"),), failure)
+    if unknown is None or effect == "read":
+        failure = ToolFailure(known.code, known.reason, message, known.retryable, known.kind, known.details)
+        return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {failure.message}"),), failure)
+    message = f"{message}; {ACTED if unknown == 'broken' else MAY_HAVE_ACTED}"
+    failure = ToolFailure(
+        known.code, known.reason, message, False, known.kind, known.details, unknown, call.idempotency_key
+    )
+    advice = SAME_REQUEST if effect == "idempotent" else NOT_AGAIN[0].upper() + NOT_AGAIN[1:]
+    return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {message}. {advice}"),), failure)
 
 
 def _plain(value: object) -> object:

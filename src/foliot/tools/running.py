@@ -12,6 +12,7 @@ from typing import Any, Final, ParamSpec, TypeAlias
 
 from msgspec import Struct
 
+from foliot.kernel.events import UnknownReason
 from foliot.threads import Job, begin
 from foliot.tools.base import Invocation, MayAct, OnOutput, ToolCancelled, ToolError, ToolRateLimited
 
@@ -29,16 +30,19 @@ _NOT_CALLED: Final = object()
 class Running:
     """`failures` are those of the attempts before the last: one entry for each time the call was tried again.
 
+    `began`: the backend was called; before that nothing can have acted. `returned`: the last attempt gave a value.
     `left` is what the last attempt was told to end and has not: threads, and tasks that it waited for.
     """
 
-    __slots__ = ("failures", "left", "may_act", "on_output")
+    __slots__ = ("began", "failures", "left", "may_act", "on_output", "returned")
 
     def __init__(self, on_output: OnOutput | None = None, may_act: MayAct | None = None) -> None:
         self.on_output = on_output
         self.may_act = may_act
         self.failures: list[ToolError] = []
         self.left: list[Left] = []
+        self.began = False
+        self.returned = False
 
     @property
     def attempts(self) -> int:
@@ -55,7 +59,22 @@ class Running:
         A machine that was suspended meanwhile wakes up with its work in other hands.
         """
         if self.may_act is not None and not await self.may_act():
-            raise ToolCancelled("the run is in other hands by now; the tool was not called (again)")
+            gone = ToolCancelled("the run is in other hands by now; the tool was not called (again)")
+            gone.before_effect = True
+            raise gone
+
+    def unknown(self, error: ToolError) -> UnknownReason | None:
+        """Why nobody knows whether the call, which ended with this error, has acted in one of its attempts.
+
+        A tool that has told how an attempt ended has told it of those before, which were made under the same key.
+        """
+        if not self.began:
+            return None
+        if self.returned:
+            return "broken"  # the tool was done, and what stands around it has lost the value
+        if error.before_effect:
+            return next((why for failure in self.failures if (why := failure.unknown) is not None), None)
+        return error.unknown
 
     def may_go_on(self) -> bool:
         """Whether the right to act is certain, without asking anybody. From any thread."""

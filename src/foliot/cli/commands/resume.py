@@ -138,7 +138,7 @@ async def _cancel(word: str, reason: str) -> int:
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with the run.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
 def decide(run_id: str, call: str, decision: str, result: str | None, reason: str, quiet: bool) -> int:
-    """Say what became of a call that a crash cut off, and go on with the run.
+    """Say what became of a call that may have acted, and go on with the run.
 
     \b
     happened   it took effect (--result: what it returned)

@@ -89,6 +89,8 @@ class Story:
                 return []
             case e.ToolFinished() as finished:
                 return self._finished(finished)
+            case e.ToolUnknown() as unknown:
+                return self._unknown(unknown)
             case event:
                 self._asks |= isinstance(event, e.ApprovalRequested | e.QuestionAsked | e.BudgetExceeded)
                 return _others(event)
@@ -120,9 +122,20 @@ class Story:
         took = [duration(finished.seconds)] if finished.seconds is not None else []
         why = [SYNTHETIC.get(finished.synthetic, finished.synthetic)] if finished.synthetic else []
         good = result.error is None
+        if result.error is not None and result.error.unknown:
+            why = ["may have taken effect"]
         lines = [Line("ok" if good else "bad", label, " · ".join((*took, *why)))]
         shown = _result(result)
         return [*lines, Line("quiet", shown, indent=4)] if shown else lines
+
+    def _unknown(self, unknown: e.ToolUnknown) -> list[Line]:
+        running = self.running.pop(unknown.call_id, None)
+        label = running.label if running is not None else self._label(unknown.call_id, unknown.call_id)
+        took = [duration(unknown.seconds)] if unknown.seconds is not None else []
+        lines = [Line("bad", label, " · ".join((*took, "nobody knows whether it took effect")))]
+        return (
+            [*lines, Line("quiet", one_line(unknown.message, LONGEST_RESULT), indent=4)] if unknown.message else lines
+        )
 
     def _label(self, call_id: str, name: str) -> str:
         return self._asked.get(call_id, one_line(name, 64))
@@ -195,7 +208,8 @@ SYNTHETIC = {
     "duplicate": "not run again: same call as before",
     "denied": "not run: denied",
     "interrupted": "not run: interrupted",
-    "cancelled": "stopped",
+    "cancelled": "not waited for: the run ends",
+    "unknown": "may have taken effect",
     "budget": "not run: over the limit",
     "contract": "not run: against the contract",
     "decided": "by decision",

@@ -118,11 +118,11 @@ def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> Node:
     if call.synthetic in ("decided", "answered"):  # somebody's word is the result
         facts.append(SYNTHETIC[call.synthetic])
     elif call.synthetic:
-        facts.append(f"{'stopped' if call.starts else 'not run'}: {call.synthetic}")
+        facts.append(f"{'given up' if call.starts else 'not run'}: {call.synthetic}")
     if len(call.starts) > 1:
         facts.append(f"started {len(call.starts)} times")
-    if call.unknown:
-        facts.append("cut off by a crash: nobody knows whether it took effect")
+    if call.may_have_acted:
+        facts.append("nobody knows whether it took effect")
     elif call.parked and call.finished_at is None:
         facts.append("waits for an answer" if call.question is not None else "waits for an approval")
     elif call.running:

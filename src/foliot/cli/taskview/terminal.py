@@ -85,6 +85,8 @@ class TerminalTaskView:
                 self._doing[agent], self._writing[agent] = f"calls {name}", ""
             case e.ToolFinished(result=result):
                 self._doing[agent] = f"{result.name} → {one_line(result.text, 60)}"
+            case e.ToolUnknown(message=message):
+                self.note(f"{agent}: {one_line(message or 'nobody knows whether a call took effect', 120)}")
             case e.RunRetried(message=message):
                 self.note(f"{agent} broke down and is tried again: {one_line(message, 120)}")
             case e.RunWaiting(message=message, reason=reason):

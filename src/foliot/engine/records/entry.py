@@ -202,7 +202,10 @@ def budget_entry(
 
 
 def outcome_of(record: CallRecord) -> str:
-    """One word: allowed, asked, denied (by a rule), refused (for another reason), ok, failed."""
+    """One word: allowed, asked, denied (by a rule), refused (for another reason), ok, failed, or unknown.
+
+    Unknown: the call may have acted, and nobody has been told how it ended.
+    """
     failure = record.result.error if record.result else None
     match record.moment:
         case "admitted":
@@ -212,7 +215,9 @@ def outcome_of(record: CallRecord) -> str:
         case "refused":
             return "denied" if failure is not None and failure.code == DENIED else "refused"
         case "finished":
-            return "ok" if failure is None else "failed"
+            if failure is None:
+                return "ok"
+            return "unknown" if failure.unknown else "failed"
 
 
 def size_of(result: ToolResult) -> int:

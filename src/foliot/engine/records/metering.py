@@ -41,7 +41,7 @@ class Total:
             case "finished":
                 metering = body["metering"]
                 self.calls += 1
-                self.failed += body["outcome"] == "failed"
+                self.failed += body["outcome"] in ("failed", "unknown")
                 self.attempts += metering["attempts"]
                 self.seconds += metering["seconds"]
                 self.bytes_in += metering["bytes_in"]

@@ -185,14 +185,22 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
     hints: list[Hint] = []
     for call in calls:
         chain.append(f"nobody knows whether {call.name} took effect: {arguments(call.arguments, WIDTH)}")
+        chain.append(_what_is_known(call))
         hints += [
             Hint(f"foliot decide {run} {call.id} happened", "it did take effect (--result: what it returned)"),
             Hint(f"foliot decide {run} {call.id} run", "it did not: run it now"),
             Hint(f"foliot decide {run} {call.id} fail", "end the run here"),
         ]
-    chain.append("the worker died after the call had been started and before its result was recorded")
     chain.append("a tool with the effect `once` is never repeated silently")
     return chain, hints
+
+
+def _what_is_known(call: CallTrace) -> str:
+    if call.lost:
+        return one_line(call.lost, 2 * WIDTH)
+    if not call.starts:
+        return "the same call was made before and may have taken effect; this one was not made"
+    return "the worker died after the call had been started and before its result was recorded"
 
 
 def _interrupted(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Explanation:
@@ -223,7 +231,7 @@ def _doing(trace: Trace, now: float) -> str:
 
 def _cut_off(trace: Trace) -> list[str]:
     cut = [call for call in trace.calls if call.synthetic == "cancelled"]
-    return [f"{call.name} was stopped: {one_line(call.error.message, WIDTH)}" for call in cut if call.error]
+    return [f"{call.name}: {one_line(call.error.message, 2 * WIDTH)}" for call in cut if call.error]
 
 
 # --- what it cost ------------------------------------------------------------------------------------------------
@@ -317,11 +325,11 @@ def _failures(step: StepTrace) -> str:
 def _call(call: CallTrace) -> list[str]:
     lines: list[str] = []
     if len(call.starts) > 1:
-        lines.append(f"{call.name} was started {times(len(call.starts))}: a crash had cut it off")
+        lines.append(f"{call.name} was started {times(len(call.starts))}: nobody knew how it had ended")
     if call.synthetic == "duplicate":
         lines.append(f"{call.name} was asked for again with the same arguments; the earlier result was given")
     elif call.error is not None and call.synthetic:
-        went = "was stopped" if call.starts else "was not run"
+        went = "was given up" if call.starts else "was not run"
         lines.append(f"{call.name} {went} ({call.synthetic}): {one_line(call.error.message, WIDTH)}")
     elif call.error is not None:
         lines.append(f"{call.name} failed ({call.error.code}): {one_line(call.error.message, WIDTH)}")

@@ -16,6 +16,7 @@ from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import ToolFailure, Usage
 
 MarkKind: TypeAlias = Literal[
+    "unknown",  # nobody knows whether a call took effect
     "interrupted",  # a worker died or let go in the middle of something
     "waiting",
     "resumed",
@@ -57,10 +58,11 @@ class Ask(Struct):
 
 
 class CallTrace(Struct):
-    """One tool call. `starts` are the times it was started; more than one means that a crash cut it off.
+    """One tool call. `starts` are the times it was started; more than one means that nobody knew how it ended.
 
     `synthetic` is why the kernel answered in the tool's place, so that the tool itself did not (or not again) run.
-    `approval` is the id of the approval that was asked for, `question` what a person was asked.
+    `approval` is the id of the approval that was asked for, `question` what a person was asked. `unknown`: nobody
+    knows whether it took effect, and `lost` is what is known of it instead.
     """
 
     id: str
@@ -77,6 +79,7 @@ class CallTrace(Struct):
     approval: str = ""
     question: e.QuestionAsked | None = None
     unknown: bool = False
+    lost: str = ""
 
     @property
     def ok(self) -> bool:
@@ -84,7 +87,12 @@ class CallTrace(Struct):
 
     @property
     def running(self) -> bool:
-        return self.finished_at is None and bool(self.starts)
+        return self.finished_at is None and bool(self.starts) and not self.lost
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether it may have taken effect, and nobody has said whether it did."""
+        return self.unknown or (self.error is not None and bool(self.error.unknown))
 
 
 class StepTrace(Struct):

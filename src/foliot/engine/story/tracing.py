@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from foliot.engine.story.amounts import duration
 from foliot.engine.story.trace import Ask, CallTrace, Mark, MarkKind, StepTrace, Trace, total
 from foliot.kernel import events as e
+from foliot.kernel import feedback
 from foliot.kernel.messages import Reasoning, Usage
 
 
@@ -131,7 +133,7 @@ class _Building:
             text = f"{event.name} is covered by the standing grant {event.standing}"
             self.mark("approval", at, text, by=event.granted_by, call_id=event.call_id)
         call.starts.append(at)
-        call.unknown = False
+        call.unknown, call.lost = False, ""
 
     def tool_finished(self, at: float, event: e.ToolFinished) -> None:
         result = event.result
@@ -144,6 +146,15 @@ class _Building:
         call.result = result.text or ("(not text)" if result.content else "")
         call.error = result.error
         call.synthetic = event.synthetic or ""
+        if event.usage is not None:
+            self._pay(event.usage, event.runs)
+
+    def tool_unknown(self, at: float, event: e.ToolUnknown) -> None:
+        call = self.call(event.call_id)
+        call.unknown, call.seconds = True, event.seconds
+        call.lost = event.message or feedback.lost(call.name, event)
+        left = "" if event.until is None else f"; it might act for {duration(max(0.0, event.until - at))} more"
+        self.mark("unknown", at, f"{call.lost}: nobody knows whether it took effect{left}", call_id=call.id)
         if event.usage is not None:
             self._pay(event.usage, event.runs)
 
@@ -288,6 +299,7 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.OutputRejected: _rejected,
     e.ToolStarted: _Building.tool_started,
     e.ToolFinished: _Building.tool_finished,
+    e.ToolUnknown: _Building.tool_unknown,
     e.ApprovalRequested: _approval_asked,
     e.ApprovalDecided: _approval_given,
     e.QuestionAsked: _question_asked,

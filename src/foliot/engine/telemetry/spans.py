@@ -33,6 +33,7 @@ from foliot.kernel.events import (
     Terminal,
     ToolFinished,
     ToolStarted,
+    ToolUnknown,
 )
 from foliot.kernel.task_events import (
     MessageEnded,
@@ -145,6 +146,9 @@ class _RunFold:
                 self._started(at, call_id, name, event.attempt)
             case ToolFinished():
                 self._finished(at, event)
+            case ToolUnknown(call_id=call_id, reason=reason):
+                if (call := self._calls.get(call_id)) is not None:
+                    call.moments.append((at, "foliot.tool.unknown", {otel.REASON: reason}))
             case ApprovalRequested(call_id=call_id, tool=tool):
                 self._asked[call_id] = seq, at, tool
             case ApprovalDecided():
@@ -195,7 +199,8 @@ class _RunFold:
             attributes = self._call_attributes(result.call_id, result.name)
             call = _Open(call_span(self._run_id, result.call_id), at, attributes, [])
         error = result.error
-        said: dict[str, Any] = {otel.OUTCOME: event.synthetic or ("ok" if error is None else "error")}
+        outcome = event.synthetic or ("ok" if error is None else "error")
+        said: dict[str, Any] = {otel.OUTCOME: "unknown" if error is not None and error.unknown else outcome}
         if error is not None:
             said[otel.ERROR_TYPE] = error.code
         self._add(call, at, self._call_name(call), {**call.attributes, **said}, error=error.message if error else "")

@@ -186,6 +186,8 @@ class Tally:
         error = event.result.error
         tool = UNKNOWN_TOOL if error is not None and error.kind == "unknown_tool" else self._tools(event.result.name)
         outcome = event.synthetic or ("ok" if error is None else "error")
+        if error is not None and error.unknown:
+            outcome = "unknown"
         self.tool_calls[tool, outcome] += 1
         if event.seconds is not None:
             self.tool_seconds[tool,].add(event.seconds)

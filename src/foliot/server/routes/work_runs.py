@@ -69,7 +69,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What became of a call that a crash cut off. `result` goes with `happened`."""
+    """What became of a call that may have acted. `result` goes with `happened`."""
 
     call: str
     decision: Literal["happened", "run", "fail"]
@@ -171,7 +171,7 @@ async def resume(name: Name, request: Request, services: ServicesDep, caller: Ca
 
 @router.post("/v1/work/runs/{name}/settle")
 async def settle(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """Say what became of a call that a crash cut off; the run goes on here, or where the runs of its task are done."""
+    """Say what became of a call that may have acted; the run goes on here, or where the runs of its task are done."""
     info = await _run(services, caller, request, name)
     said = await form(request, Settled)
     if said.result is not None and said.decision != "happened":

@@ -197,7 +197,7 @@ class Teller:
                 if reason == "unknown_effect":
                     for call_id in calls:
                         name = self._known[call_id].name if call_id in self._known else ""
-                        self._ask("decision", call_id, call_id, name, "a crash cut this call off: did it happen?")
+                        self._ask("decision", call_id, call_id, name, event.message or "did this call happen?")
             case e.RunResumed() | e.RunClaimed():
                 self.waiting = None
             case e.RunSucceeded() | e.RunFailed() | e.RunCancelled() | e.RunDeadLettered():

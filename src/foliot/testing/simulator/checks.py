@@ -111,14 +111,18 @@ def once_effects_happen_once(history: History) -> Iterator[str]:
 
 
 def repeats_keep_their_key(history: History) -> Iterator[str]:
-    """All attempts of a call carry the key of its durable starts, and no other call has it."""
+    """All attempts of a call carry the key of its durable starts, and no other call has it.
+
+    But for one: the same call made again, after nobody could tell how it had ended.
+    """
     keys: dict[tuple[str, str], str] = {}
     owners: dict[str, tuple[str, str]] = {}
+    unsettled: set[str] = set()
 
     def seen(call: tuple[str, str], key: str) -> Iterator[str]:
         if keys.setdefault(call, key) != key:
             yield f"{call[0]}: {call[1]} ran under the keys {keys[call]} and {key}"
-        if owners.setdefault(key, call) != call:
+        if owners.setdefault(key, call) != call and key not in unsettled:
             yield f"{call[0]}: {call[1]} and {owners[key]} share the key {key}"
 
     for item in history.items:
@@ -128,6 +132,8 @@ def repeats_keep_their_key(history: History) -> Iterator[str]:
             for event in item.events:
                 if isinstance(event, ToolStarted):
                     yield from seen((item.run_id, event.call_id), event.key)
+                elif isinstance(event, ToolFinished) and event.result.error is not None and event.result.error.unknown:
+                    unsettled.add(event.result.error.key)
 
 
 def journals_are_whole(history: History) -> Iterator[str]:

@@ -22,6 +22,7 @@ from foliot.kernel.events import (
     StepStarted,
     ToolFinished,
     ToolStarted,
+    ToolUnknown,
     UnknownDecided,
 )
 from foliot.kernel.messages import ModelRequest
@@ -177,6 +178,8 @@ def brief(event: Event) -> str:
         case ToolFinished():
             failed = f" {event.result.error.code}" if event.result.error else ""
             return f"{kind}({event.result.call_id}{failed}{' ' + event.synthetic if event.synthetic else ''})"
+        case ToolUnknown():
+            return f"{kind}({event.call_id} {event.reason})"
         case UnknownDecided():
             return f"{kind}({event.call_id} {event.decision})"
         case RunWaiting():

@@ -26,7 +26,9 @@ class Attempt:
         if seconds is None and self._idle is None and right is None:
             return await next(call, running)
         if seconds is not None and seconds <= 0:
-            raise ToolTimeout(f"there is no time left to call {self._name!r}", timeout_scope=scope, forced=False)
+            late = ToolTimeout(f"there is no time left to call {self._name!r}", timeout_scope=scope, forced=False)
+            late.before_effect = True
+            raise late
         running.left = []
         heard = running.on_output
         work = next(call, running) if heard is None else _late(next, call, running)
@@ -56,11 +58,11 @@ class Attempt:
             said = f"the tool {self._name!r} was silent for more than {self._idle:g} s"
         else:
             said = f"the tool {self._name!r} took longer than {seconds:.3g} s"
+        # That it was told to stop says nothing of what it has done by then, and of a server not even that it did.
+        end = " and did not stop when it was told to" if bounded.forced else ""
         if goes_on:
-            end = "goes on: it was told to stop and has not, so it may still act"
-        else:
-            end = "did not stop when told to and was ended by force" if bounded.forced else "was stopped"
-        error = ToolTimeout(f"{said} and {end}", timeout_scope=bounded.expired, forced=bounded.forced)
+            end = " and goes on: it was told to stop and has not, so it may still act"
+        error = ToolTimeout(f"{said}{end}", timeout_scope=bounded.expired, forced=bounded.forced)
         if goes_on:
             error.still_running = error.details["still_running"] = True
         return error

@@ -17,7 +17,9 @@ class Classify:
 
     async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
         try:
-            return await next(call, running)
+            value = await next(call, running)
+            running.returned = True
+            return value
         except ToolError:
             raise
         except Exception as error:

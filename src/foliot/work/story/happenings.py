@@ -183,6 +183,8 @@ def _run(fact: e.Event) -> str | None:
         case e.ToolFinished(result=result):
             how = "failed: " + result.error.message if result.error else result.text
             return f"{result.name} → {one_line(how, LONGEST)}"
+        case e.ToolUnknown(message=message, reason=reason):
+            return f"nobody knows whether a call took effect: {one_line(message or reason, LONGEST)}"
         case e.RunRetried(message=message, reason=reason):
             return f"broke down, and is tried again: {one_line(message or reason, LONGEST)}"
         case e.RunWaiting(message=message, reason=reason):
