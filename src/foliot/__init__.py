@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foliot.runtime import Runtime
     from foliot.tools.base import Invocation, ToolError
     from foliot.tools.function import tool
+    from foliot.tools.processes import outlives_call
 
 __all__ = [
     "Agent",
@@ -41,6 +42,7 @@ __all__ = [
     "Text",
     "ToolError",
     "__version__",
+    "outlives_call",
     "tool",
 ]
 
@@ -60,6 +62,7 @@ _HOME = {
     "Streamed": "foliot.engine.live",
     "Text": "foliot.kernel.messages",
     "ToolError": "foliot.tools.base",
+    "outlives_call": "foliot.tools.processes",
     "tool": "foliot.tools.function",
 }
 

@@ -40,6 +40,7 @@ from foliot.tools.base import (
 )
 from foliot.tools.judge import Judgement, Layer, judge, refused_by
 from foliot.tools.parts import Parts
+from foliot.tools.processes import forget, note_for
 from foliot.tools.registry import schema_digest
 from foliot.tools.result import failure_result, success_result
 from foliot.tools.rules import Rules, StandingGrant
@@ -418,17 +419,25 @@ class AdmittedCall:
             on_output, ended = masked_output(parts.masker, on_output)
         running = Running(on_output, may_act)
         began = parts.clock()
-        outer = current.set(running)
+        outer, noting = current.set(running), note_for(running.processes)
         try:
             result = success_result(call, await self.entry.handler(call, running))
+            if running.has_processes:
+                await running.end_processes(call)
         except asyncio.CancelledError:
+            running.over = True
+            await running.end_processes(call)
             await self._pipeline.cut_off(self, running, began)
             raise
         except Exception as error:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
             failure = classified(error, call.tool)
             result = failure_result(call, failure, running.unknown(failure), self.entry.definition.effect)
+            running.over = True
+            await running.end_processes(call)
         finally:
+            running.over = True
+            forget(noting)
             with contextlib.suppress(ValueError):  # thrown away by whoever tidies up, in a context of its own
                 current.reset(outer)
         if ended is not None:

@@ -13,8 +13,9 @@ from typing import Any, Final, ParamSpec, TypeAlias
 from msgspec import Struct
 
 from foliot.kernel.events import UnknownReason
-from foliot.threads import Job, begin
+from foliot.threads import Job, begin, on_thread
 from foliot.tools.base import Invocation, MayAct, OnOutput, ToolCancelled, ToolError, ToolRateLimited
+from foliot.tools.processes import Processes
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +32,11 @@ class Running:
     """`failures` are those of the attempts before the last: one entry for each time the call was tried again.
 
     `began`: the backend was called; before that nothing can have acted. `returned`: the last attempt gave a value.
-    `left` is what the last attempt was told to end and has not: threads, and tasks that it waited for.
+    `left` is what the last attempt was told to end and has not: threads, and tasks that it waited for. Once the call is
+    `over`, what it left behind starts nothing more.
     """
 
-    __slots__ = ("began", "failures", "left", "may_act", "on_output", "returned")
+    __slots__ = ("_processes", "began", "failures", "left", "may_act", "on_output", "over", "returned")
 
     def __init__(self, on_output: OnOutput | None = None, may_act: MayAct | None = None) -> None:
         self.on_output = on_output
@@ -43,6 +45,8 @@ class Running:
         self.left: list[Left] = []
         self.began = False
         self.returned = False
+        self.over = False
+        self._processes: Processes | None = None
 
     @property
     def attempts(self) -> int:
@@ -52,6 +56,40 @@ class Running:
     def goes_on(self) -> bool:
         """Whether something of it still goes on, although it was told to end."""
         return any(not each.over for each in self.left)
+
+    def processes(self) -> Processes | None:
+        """What notes a process that is about to be started; None when nobody has to know of it.
+
+        Raises `PermissionError` for what was told to end.
+        """
+        if self.over:
+            if self.goes_on:
+                raise PermissionError("the call that starts this process was told to end")
+            return None
+        if self._processes is None:
+            self._processes = Processes()
+        return self._processes
+
+    @property
+    def has_processes(self) -> bool:
+        return self._processes is not None
+
+    async def end_processes(self, call: Invocation) -> None:
+        """End what was started and lives. It goes on by itself if nobody waits for it."""
+        processes, self._processes = self._processes, None
+        if processes is None:
+            return
+        try:
+            count = await on_thread(processes.end)
+        except OSError as error:
+            log.warning("the processes of call %s of %s cannot be seen: %s", call.call_id, call.tool, error.strerror)
+        else:
+            if count:
+                log.warning("call %s of %s left %d processes, which were ended", call.call_id, call.tool, count)
+
+    def ask_processes_to_end(self) -> None:
+        if self._processes is not None:
+            self._processes.ask_to_end()
 
     async def check_right(self) -> None:
         """For a stage that has waited. Raises `ToolCancelled` when the caller may not act any more.
@@ -159,6 +197,8 @@ async def blocking(
             raise
         except asyncio.CancelledError:
             job.tell_to_end()
+            if running is not None:
+                running.ask_processes_to_end()  # should it wait for one of them, it hears what it was told
             try:
                 await job.ends_within(END_WITHIN)
             finally:

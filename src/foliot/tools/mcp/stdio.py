@@ -18,6 +18,7 @@ import anyio
 
 from foliot.tools.base import ToolUnreachable
 from foliot.tools.mcp.process import Launch
+from foliot.tools.processes import outlives_call
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -103,15 +104,16 @@ async def start(launch: Launch) -> Child:
     """Start the server under its warden. Raises `ToolUnreachable`."""
     reading, writing = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", WARDEN, str(reading), *launch.command),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(launch.environment),
-            pass_fds=(reading,),
-            start_new_session=True,
-        )
+        with outlives_call():  # it may be a call that needs the server first; the connection is kept
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", WARDEN, str(reading), *launch.command),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=dict(launch.environment),
+                pass_fds=(reading,),
+                start_new_session=True,
+            )
     except OSError as error:
         os.close(writing)
         raise ToolUnreachable(f"{launch.command[0]} cannot be started: {error.strerror}") from error

@@ -42,6 +42,7 @@ class Attempt:
             if bounded.left is not None:
                 leave(call, bounded.left, self)
         if bounded.expired is not None:
+            await running.end_processes(call)
             raise self._took_too_long(bounded, seconds, running.goes_on)
         return value
 
