@@ -149,7 +149,7 @@ def _wrap() -> None:
         (os, "forkpty", _forking(os.forkpty, lambda made: made[0])),
         (os, "posix_spawn", _spawning(os.posix_spawn)),
         (os, "posix_spawnp", _spawning(os.posix_spawnp)),
-        (os, "system", _system(getattr(os, "system"))),
+        (os, "system", _system(os.system)),  # pyright: ignore[reportDeprecated] - whoever uses it
     ):
         if hasattr(module, name):
             setattr(module, name, wrapped)
