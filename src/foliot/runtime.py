@@ -19,6 +19,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.composition import Parts, compose
@@ -49,7 +51,7 @@ from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.store.base import ResourceStore
 from foliot.store.journal_chain import checked_link
-from foliot.store.runs import TASK_LABEL, Beside, Held, RunInfo, Signal
+from foliot.store.runs import TASK_LABEL, Beside, Held, RunInfo, RunTaken, Signal
 from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -203,9 +205,10 @@ class Runtime:
         What `also` writes is stored together with a run that is new, or not at all.
 
         With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
+        Raises `RunTaken`, a `Conflict`, when it is the run of another agent or began with another input.
         """
         known = await self._assembly.agent(agent)
-        if run_id is not None and await self._exists(run_id):
+        if run_id is not None and await self.is_begun(run_id, known.name, input):
             return await self.resume(run_id, stream=stream, check=check)
         spec, tools = await self._assembly.prepare(known)
         driver = await self.runs.start(
@@ -241,7 +244,7 @@ class Runtime:
         agent = await self._assembly.agent(agent)
         run_id = run_id or self.new_run_id()
         with self._hub.read(run_id) as reader:
-            if await self._exists(run_id):
+            if await self.is_begun(run_id, agent.name, input):
                 drive = self.resume(run_id, stream=True, check=False)
             else:
                 spec, tools = await self._assembly.prepare(agent)
@@ -525,8 +528,21 @@ class Runtime:
                 await self.resume(run_id, check=False)
         return await self.runs.journal.get(run_id)
 
-    async def _exists(self, run_id: str) -> bool:
-        return bool(await self.runs.journal.read(run_id, limit=1))
+    async def is_begun(self, run_id: str, agent: str, input: Input) -> bool:
+        """Whether there is a run of this id, with this agent and this input. Raises `RunTaken` when it is another."""
+        facts = await self.runs.facts(run_id, limit=1)
+        if not facts:
+            return False
+        created = facts[0][1]
+        assert isinstance(created, RunCreated), "every journal begins with it"
+        if created.agent != agent:
+            raise RunTaken(f"run {run_id} is one of agent {created.agent!r}", hint="choose another run_id")
+        if msgspec.json.encode(created.input) != msgspec.json.encode(messages_of(input)):
+            raise RunTaken(
+                f"run {run_id} began with another input",
+                hint=f'choose another run_id, or go on with that run: resume("{run_id}")',
+            )
+        return True
 
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""

@@ -16,6 +16,8 @@ from foliot.kernel.messages import Number
 
 VERSION = 1
 OTHERWISE = "otherwise"
+# How often anything may be tried, whoever declares it.
+MOST_ATTEMPTS = 1000
 
 # When an edge fires: always, when all these route labels are as the agent gave them, when no other conditional edge of
 # the node fired, or when an expression holds. The shell evaluates expressions; the kernel is told which ones held.

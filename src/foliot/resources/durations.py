@@ -24,6 +24,8 @@ _UNITS: Final = {
 }
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h|d)")
 _LONGEST: Final = 2**63 - 1
+# What anybody may declare to wait: longer is a slip of the pen, and far from where numbers of seconds break timers.
+LONGEST_SECONDS: Final = 10 * 366 * 86_400.0
 _LONGEST_TEXT: Final = 64
 _SECOND: Final = _UNITS["s"]
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from foliot.kernel.plan import MOST_ATTEMPTS
 from foliot.resources import durations
 from foliot.resources.problems import Path, Problem
 from foliot.resources.references import NAME_MAX, NAME_RULE, is_name
@@ -98,7 +99,10 @@ def check_duration(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return durations.canonical(value)
+        text = durations.canonical(value)
+        if durations.seconds(text) > durations.LONGEST_SECONDS:
+            raise ValueError(f"longer than {durations.LONGEST_SECONDS / 86_400:.0f}d")
+        return text
     except ValueError as error:
         raise refusal(
             f'invalid {{field}} "{_short(value)}": {error}', expected="a duration such as 30s or 1h30m"
@@ -273,6 +277,9 @@ ToolName: TypeAlias = Annotated[str, AfterValidator(check_tool_name), WithJsonSc
 ToolRequest: TypeAlias = Annotated[str, AfterValidator(check_tool_request), WithJsonSchema(_TOOL_SCHEMA)]
 ToolList: TypeAlias = Annotated[list[ToolRequest], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
 RefList: TypeAlias = Annotated[list[Ref], BeforeValidator(one_is_a_list), AfterValidator(distinct_any_case)]
-Count: TypeAlias = Annotated[int, Field(ge=0)]
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
+# What every store and every language can count to.
+MOST: Final = 2**53 - 1
+Count: TypeAlias = Annotated[int, Field(ge=0, le=MOST)]
+Positive: TypeAlias = Annotated[int, Field(ge=1, le=MOST)]
+Attempts: TypeAlias = Annotated[int, Field(ge=0, le=MOST_ATTEMPTS)]
 JsonSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(check_json_schema)]

@@ -45,6 +45,7 @@ async def begin_run(services: Services, order: RunOrder, identity: Identity, als
         return await _driven(services, order.run_id, drive)
     if (info.namespace, info.agent) != (order.namespace, order.agent):
         raise _taken(order.run_id)
+    await runtime.is_begun(order.run_id, order.agent, order.input)
     return await resume_run(services, info)
 
 

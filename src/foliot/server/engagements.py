@@ -25,6 +25,7 @@ from foliot.server.acts import ActRecord
 from foliot.server.streams.pieces import Asked, Ended, Piece, Rested, Teller, Worked, Wrote, usage_of
 from foliot.server.targets import Target
 from foliot.stopping import stop_tasks
+from foliot.store.runs import RunTaken
 from foliot.store.tasks import ENDED
 from foliot.work.base import Command
 from foliot.work.story.happenings import RunHappening, TaskHappening
@@ -138,6 +139,8 @@ class RunEngagement:
                     check=False,
                     also=turn.act.record if turn.act is not None else None,
                 )
+            except RunTaken:
+                raise
             except Conflict:  # it was asked for before, and somebody has it
                 return await _go_on(runtime, turn.id)
 

@@ -139,6 +139,12 @@ class JournalConflict(Conflict):
     code = "journal_conflict"
 
 
+class RunTaken(Conflict):
+    """A run of this id exists, and does other work."""
+
+    code = "run_taken"
+
+
 class Held(Conflict):
     """The run is held by a live lease."""
 

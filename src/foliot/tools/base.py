@@ -11,9 +11,11 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from msgspec import Struct
 
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.events import UnknownReason
 from foliot.kernel.messages import ToolResult
+from foliot.kernel.plan import MOST_ATTEMPTS
+from foliot.resources.durations import LONGEST_SECONDS
 
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
 OnUnknown: TypeAlias = Literal["ask", "fail", "retry"]
@@ -111,6 +113,19 @@ class Retry:
     max_backoff: float = 30.0
     jitter: Literal["none", "full", "equal"] = "none"
 
+    def __post_init__(self) -> None:
+        """Raises `InvalidInput`."""
+        if not 1 <= self.max_attempts <= MOST_ATTEMPTS:
+            raise InvalidInput(f"retry.max_attempts must be from 1 to {MOST_ATTEMPTS}, not {self.max_attempts!r}")
+        check_seconds("retry.backoff", self.backoff)
+        check_seconds("retry.max_backoff", self.max_backoff)
+
+
+def check_seconds(field: str, value: float | None, *, least: float = 0.0) -> None:
+    """Raises `InvalidInput` for a length of time that makes no sense, with the field and its bounds."""
+    if value is not None and not least <= value <= LONGEST_SECONDS:
+        raise InvalidInput(f"{field} must be from {least:g} to {LONGEST_SECONDS:.0f} seconds, not {value!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
@@ -186,6 +201,13 @@ class ToolDefinition:
     price: int = 0
     other_names: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        """Raises `InvalidInput`."""
+        for name in ("timeout", "attempt_timeout", "idle_timeout"):
+            check_seconds(f"tool {self.name!r}: {name}", getattr(self, name))
+        if self.price < 0:
+            raise InvalidInput(f"tool {self.name!r}: price must be 0 or more, not {self.price!r}")
 
 
 class Tool(Protocol):

@@ -13,8 +13,9 @@ from foliot.engine.ids import is_made
 from foliot.errors import InvalidInput
 from foliot.kernel.codec import settled
 from foliot.kernel.identity import NOBODY, Identity
+from foliot.kernel.plan import MOST_ATTEMPTS
 from foliot.resources.digest import canonical_json
-from foliot.resources.durations import seconds
+from foliot.resources.durations import LONGEST_SECONDS, seconds
 from foliot.resources.references import NAME_RULE, is_name
 from foliot.resources.reserved import check_labels
 from foliot.work.base import PRIORITIES, Command, Requirements, RetryRule
@@ -23,6 +24,7 @@ from foliot.work.inbox import first_words
 # A webhook may hand on a body of 1 MiB, and says a few words of its own.
 LARGEST = 2 * 1024 * 1024
 LONGEST_KEY = 255
+MOST_TURNS = 100_000
 # How stored keys begin that have an owner.
 _OWNED = "by:"
 # What may differ between two requests that are the same: who asked, by which way, and how the task is called.
@@ -68,16 +70,24 @@ def _problems(command: Command) -> list[str]:
         found.append(f"message and input are larger than {LARGEST} characters")
     if command.timeout is not None and not command.timeout >= 0:
         found.append("timeout must be >= 0")
+    elif command.timeout is not None and command.timeout > LONGEST_SECONDS:
+        found.append(f"timeout must be <= {LONGEST_SECONDS:.0f} seconds")
     if command.max_turns < 0:
         found.append("max_turns must be >= 0")
+    if command.max_turns > MOST_TURNS:
+        found.append(f"max_turns must be <= {MOST_TURNS}")
     if command.priority not in PRIORITIES:
         found.append(f"priority must be one of {', '.join(PRIORITIES)}")
     if len(command.idempotency_key) > LONGEST_KEY:
         found.append(f"idempotency_key is longer than {LONGEST_KEY} characters")
     if len(command.lane) > 63:
         found.append("lane is longer than 63 characters")
-    if command.retry.max_attempts < 1:
-        found.append("retry.max_attempts must be >= 1")
+    retry = command.retry
+    if not 1 <= retry.max_attempts <= MOST_ATTEMPTS:
+        found.append(f"retry.max_attempts must be >= 1 and <= {MOST_ATTEMPTS}")
+    for name in ("backoff", "max_backoff"):
+        if not 0 <= getattr(retry, name) <= LONGEST_SECONDS:
+            found.append(f"retry.{name} must be >= 0 and <= {LONGEST_SECONDS:.0f} seconds")
     return found
 
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from foliot.resources.base import Model, Resource, Status, problem
 from foliot.resources.definitions.shapes import ToolAuth
-from foliot.resources.fields import Count, Duration, ExactList, LooseText, SecretRef, TextList, Url, lowered
+from foliot.resources.fields import Attempts, Duration, ExactList, LooseText, SecretRef, TextList, Url, lowered
 from foliot.resources.problems import Problem
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,7 +44,7 @@ class ToolFilter(Model):
 class Reconnect(Model):
     """What happens when the connection is lost."""
 
-    max_attempts: Count = Field(default=3, description="Attempts before the server counts as failed; 0 for none.")
+    max_attempts: Attempts = Field(default=3, description="Attempts before the server counts as failed; 0 for none.")
     backoff: Duration = Field(default="2s", description="The wait before the first, twice as long each time.")
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from foliot.resources import money
 from foliot.resources.base import Model, problem
 from foliot.resources.fields import (
-    Count,
+    Attempts,
     Duration,
     ExactList,
     Positive,
@@ -113,7 +113,7 @@ class RateLimit(Model):
 class CallRetry(Model):
     """When a call is tried again: after `backoff`, twice as long each time, at most `max_backoff`."""
 
-    max_attempts: Count = Field(default=1, description="Attempts in all; 1 means no retry.")
+    max_attempts: Attempts = Field(default=1, description="Attempts in all; 1 means no retry.")
     backoff: Duration = Field(default="0s", description="The wait before the second attempt.")
     max_backoff: Duration = Field(default="30s", description="The longest wait.")
     jitter: Jitter = Field(default="none", description="How much of the wait is left to chance.")

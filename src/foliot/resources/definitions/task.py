@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from foliot.resources.base import Model, Resource, Status, problem
 from foliot.resources.definitions.shapes import Jitter
 from foliot.resources.fields import (
+    Attempts,
     Count,
     Duration,
     Name,
@@ -32,7 +33,7 @@ def _priority(value: Any) -> Any:
 class TaskRetry(Model):
     """When a failed task is tried again."""
 
-    max_attempts: Count = Field(default=1, description="Attempts in all; 1 means no retry.")
+    max_attempts: Attempts = Field(default=1, description="Attempts in all; 1 means no retry.")
     backoff: Duration = Field(default="0s", description="The wait before the second attempt, then twice as long.")
 
     def complete(self) -> None:
@@ -42,7 +43,7 @@ class TaskRetry(Model):
 class MessageRetry(Model):
     """When one agent's part of a task is tried again."""
 
-    max_attempts: Count = Field(default=0, description="As retry.max_attempts when not given.")
+    max_attempts: Attempts = Field(default=0, description="As retry.max_attempts when not given.")
     backoff: Duration | None = Field(default=None, description="As retry.backoff when not given.")
     max_backoff: Duration = Field(default="24h", description="The longest wait.")
     jitter: Jitter = Field(default="full", description="How much of the wait is left to chance.")
