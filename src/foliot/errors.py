@@ -3,7 +3,8 @@
     FoliotError
     ├── InvalidInput            what was given cannot be used as it stands
     │   ├── ManifestError       … in a manifest: carries every problem with its place
-    │   └── UsageError          … on the command line or in a setting
+    │   ├── UsageError          … on the command line or in a setting
+    │   └── NotHere             … by this process, which lacks a module or a tool; another one may have it
     ├── NotFound                the thing that was named is not there
     ├── Conflict                it changed meanwhile, or is there already
     ├── Gone                    it was there, and is no longer kept (a watch position that was compacted)
@@ -44,6 +45,12 @@ class InvalidInput(FoliotError):
 
 class UsageError(InvalidInput):
     code, http, exit_code = "usage", 400, 2
+
+
+class NotHere(InvalidInput):
+    """`lacks` in the details is what this process has not, in words such as `module desk`. No run ends by it."""
+
+    code = "not_here"
 
 
 class NotFound(FoliotError):

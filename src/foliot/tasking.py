@@ -106,6 +106,7 @@ class Tasking:
             lease_seconds=self._runs.lease_seconds,
             grace=grace,
             once=once,
+            lacking=self.performer.lacking,
         )
 
     async def _timers(self, now: float) -> float | None:

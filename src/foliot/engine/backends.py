@@ -14,7 +14,7 @@ from foliot.engine.definition import tool_definition
 from foliot.engine.functions import function_tool
 from foliot.engine.powers import NOTHING_GRANTED, Grants
 from foliot.engine.references import References
-from foliot.errors import UsageError
+from foliot.errors import NotHere
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUnsupported
 from foliot.tools.secrets import Secrets
@@ -157,9 +157,10 @@ class Backends:
         self.grants.check_subject(document)
         if self._nats is None:
             if self._nats_options is None:
-                raise UsageError(
+                raise NotHere(
                     f"tool {definition.name!r} is served over NATS, and no NATS server is configured",
                     hint="set FOLIOT_NATS, or `nats` in the configuration file",
+                    lacks="the setting nats",
                 )
             self._nats_options.check()
             self._nats = NatsLink(self._nats_options.url, options=self._nats_options.arguments())

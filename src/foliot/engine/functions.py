@@ -9,7 +9,7 @@ from typing import Any
 
 from foliot.engine.definition import tool_definition
 from foliot.engine.powers import Grants
-from foliot.errors import Denied, InvalidInput
+from foliot.errors import Denied, InvalidInput, NotHere
 from foliot.store.base import Document
 from foliot.tools.base import ToolDenied
 from foliot.tools.function import FunctionTool, tool
@@ -46,14 +46,16 @@ def _imported(path: str, name: str) -> Callable[..., Any]:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise InvalidInput(
+        raise NotHere(
             f"the function of tool {name!r} cannot be imported: {path}: {error}",
             hint="the module must be installed, or on PYTHONPATH, where the run is driven",
+            lacks=f"module {module_name}" if isinstance(error, ImportError) else f"function {path}",
         ) from error
     except (Exception, SystemExit) as error:  # the module is somebody else's, and anything can be wrong in it
-        raise InvalidInput(
+        raise NotHere(
             f"the function of tool {name!r} cannot be imported: {path}: {type(error).__name__}: {error}",
             hint=f"`python -c 'import {module_name}'` shows where",
+            lacks=f"module {module_name}, which breaks when it is imported,",
         ) from error
     if isinstance(found, FunctionTool):
         return found.function

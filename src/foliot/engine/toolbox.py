@@ -61,6 +61,7 @@ async def tools_of(
         raise NotFound(
             f"agent {agent!r} uses tools that are not there: {', '.join(missing)}",
             hint="apply a Tool of that name, or give the function to the Runtime",
+            lacks=f"tool {', '.join(missing)}",
         )
     return found
 

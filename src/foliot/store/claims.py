@@ -17,7 +17,7 @@ them with the row of each run, passing over what others have locked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
@@ -27,7 +27,7 @@ from msgspec import Struct
 from foliot.store import queue
 from foliot.store.base import Database
 from foliot.store.bounds import COOL_DOWN, hold_limit, may_probe, probing, room_left
-from foliot.store.placement import Offer, fits
+from foliot.store.placement import Offer, fits, lacked_by
 from foliot.store.runs import TERMINAL, Lease
 from foliot.store.transaction import Row, Tx, many, one, rows
 
@@ -101,11 +101,21 @@ class Bounds(Struct, frozen=True):
             yield "definition", line.namespace, line.agent, line.max_running
 
 
-async def claim(db: Database, offer: Offer, *, want: int, now: float, until: float, after: str = "") -> Claims:
+async def claim(
+    db: Database,
+    offer: Offer,
+    *,
+    want: int,
+    now: float,
+    until: float,
+    after: str = "",
+    lacking: Set[str] = frozenset(),
+) -> Claims:
     """Take up to `want` runs that are due, each under a new epoch with a lease until `until`.
 
-    `after` is the cursor of an earlier look; without it the look is from the top. An idle look is one query and writes
-    nothing. Raises `Unavailable`.
+    `after` is the cursor of an earlier look; without it the look is from the top. Runs that this worker gave back for
+    want of something in `lacking` are left to others. An idle look is one query and writes nothing.
+    Raises `Unavailable`.
     """
     each = LOOKED_AT if after else EACH
     found = await db.read("queue_lines", after=after, now=now, count=LOOKED_AT, each=each)
@@ -113,7 +123,7 @@ async def claim(db: Database, offer: Offer, *, want: int, now: float, until: flo
     lines = list({row["line"]: _line(row) for row in found}.values())
     due = [line for line in lines if line.is_due(now)]
     lapsed = [line for line in due if line.has_lapsed(now)]
-    fitting = [line for line in due if fits(offer, line.requirements)]
+    fitting = [line for line in due if _suits(offer, line.requirements, lacking)]
     refused = Counter({"placement": len(due) - len(fitting)})
     bounds = Bounds(frozenset(), {})
     taken = Taken([], (), {})
@@ -143,12 +153,18 @@ async def recall(db: Database, offer: Offer, *, until: float) -> list[Lease]:
     return [Lease(row["run_id"], row["run"], row["epoch"], offer.identity, until, queued=True) for row in found]
 
 
-async def waiting_for_others(db: Database, offer: Offer, run_ids: Sequence[str], *, now: float) -> set[str]:
+def _suits(offer: Offer, requirements: str, lacking: Set[str]) -> bool:
+    return fits(offer, requirements) and not (lacking and lacked_by(offer, requirements) in lacking)
+
+
+async def waiting_for_others(
+    db: Database, offer: Offer, run_ids: Sequence[str], *, now: float, lacking: Set[str] = frozenset()
+) -> set[str]:
     """Of these runs those that are due and that nobody holds, but that this worker may not take."""
     if not run_ids:
         return set()
     found = await db.read("queue_due", run_ids=msgspec.json.encode(run_ids).decode(), now=now)
-    return {row["run_id"] for row in found if not fits(offer, row["requirements"])}
+    return {row["run_id"] for row in found if not _suits(offer, row["requirements"], lacking)}
 
 
 class Taken(Struct, frozen=True):

@@ -15,7 +15,8 @@ MOST_NOT_BY: Final = 100
 class Needs(Struct, frozen=True, omit_defaults=True):
     """What a worker must have to take a run, as the queue stores it. Blank means: does not matter.
 
-    `not_by` are processes that gave the run back because they could not read it: a newer version wrote it.
+    `not_by` are processes that gave the run back because they could not read it: a newer version wrote it. `lacks` is
+    what processes that gave it back have not, such as a module of one of its tools: they try again after a while.
     """
 
     region: str = ""
@@ -23,6 +24,7 @@ class Needs(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     labels: dict[str, str] = {}
     not_by: tuple[str, ...] = ()
+    lacks: dict[str, str] = {}
 
 
 class Offer(Struct, frozen=True):
@@ -66,6 +68,22 @@ def unread_by(requirements: str, identity: str) -> str:
         return requirements
     not_by = (*needs.not_by, identity)[-MOST_NOT_BY:]
     return msgspec.json.encode(msgspec.structs.replace(needs, not_by=not_by)).decode()
+
+
+def without(requirements: str, identity: str, lacks: str) -> str:
+    """The same requirements, with what this process has not."""
+    needs = needs_of(requirements)
+    if needs is None or needs.lacks.get(identity) == lacks:
+        return requirements
+    others = {each: what for each, what in needs.lacks.items() if each != identity}
+    kept = dict([*others.items(), (identity, lacks)][-MOST_NOT_BY:])
+    return msgspec.json.encode(msgspec.structs.replace(needs, lacks=kept)).decode()
+
+
+def lacked_by(offer: Offer, requirements: str) -> str:
+    """What this worker has not of what the run needs, as it found out when it took it; "" when it never did."""
+    needs = needs_of(requirements)
+    return "" if needs is None else needs.lacks.get(offer.identity, "")
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from foliot.store.base import Database
-from foliot.store.placement import unread_by
+from foliot.store.placement import unread_by, without
 from foliot.store.transaction import Tx, many, one, run
 
 MOST_URGENT = 999
@@ -94,12 +94,13 @@ def let_go(key: int, due_at: float | None) -> Tx[None]:
     yield from run("queue_let_go", run=key, due_at=due_at)
 
 
-def leave_to_others(key: int, identity: str) -> Tx[None]:
-    """Put a run that this process cannot read where it does not look, for workers that can."""
+def leave_to_others(key: int, identity: str, lacks: str = "") -> Tx[None]:
+    """Put a run where this process does not look, for others: one that it cannot read, or `lacks` something for."""
     row = yield from one("queue_place", run=key)
     if row is None:
         return
-    requirements = unread_by(row["requirements"], identity)
+    needed = row["requirements"]
+    requirements = without(needed, identity, lacks) if lacks else unread_by(needed, identity)
     line = _line(row["priority"], row["namespace"], row["agent"], row["lane"], row["class"], requirements)
     yield from run("queue_move", run=key, requirements=requirements, line=line)
 

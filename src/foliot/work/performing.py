@@ -14,7 +14,7 @@ from foliot.engine.appending import append_again, recorded
 from foliot.engine.base import Clock
 from foliot.engine.runs import Runs
 from foliot.engine.tenure import Tenure
-from foliot.errors import FoliotError, NotFound, Unavailable
+from foliot.errors import FoliotError, NotFound, NotHere, Unavailable
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.events import Event, RunClaimed, RunDeadLettered
 from foliot.kernel.spec import RunSpec
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 MOST_FRUITLESS = 25
 # How long a run rests whose tools or definitions could not be reached.
 REST = 5.0
+# How long a process leaves runs to others that need something which it has not. It may be installed meanwhile.
+LACK_REST = 30.0
 
 
 class CrashLoop(FoliotError):
@@ -64,6 +66,7 @@ class TaskPerformer:
         self._transport = transport
         self._toolbox = toolbox
         self._clock = clock
+        self._lacks: dict[str, float] = {}  # what this process has not, and until when it is not asked again
         self.stream = stream
 
     async def perform(self, lease: Lease) -> None:
@@ -72,7 +75,7 @@ class TaskPerformer:
             brief = self._briefs.of(lease)
             driver = await self._runs.adopt(
                 lease,
-                tools=self._toolbox,
+                tools=self._tools,
                 stream=self.stream,
                 told=brief.told if brief is not None else None,
                 quiet=brief is not None and brief.quiet,
@@ -86,7 +89,13 @@ class TaskPerformer:
             await asyncio.shield(self._give_back(lease, 0.0))
             raise
         except (UnknownEvent, MsgspecError) as error:
-            await self._leave_to_others(lease, str(error))
+            log.warning("run %s is left to a newer worker: %s", lease.run_id, error)
+            await self._leave_to_others(lease)
+        except NotHere as error:
+            log.warning("run %s is left to others for %g s: %s", lease.run_id, LACK_REST, error.message)
+            lacks = str(error.details.get("lacks") or error.message)
+            self._lacks[lacks] = self._clock() + LACK_REST
+            await self._leave_to_others(lease, lacks)
         except Unavailable as error:
             log.warning("run %s rests for %g s: %s", lease.run_id, REST, error.message)
             await self._give_back(lease, self._clock() + REST, patient=True)
@@ -122,10 +131,23 @@ class TaskPerformer:
         except FoliotError as error:
             log.debug("run %s was not given back: %s", lease.run_id, error.message)
 
-    async def _leave_to_others(self, lease: Lease, why: str) -> None:
-        """A newer version has written what this one cannot read: whoever can goes on, and this process not again."""
-        log.warning("run %s is left to a newer worker: %s", lease.run_id, why)
-        elsewhere = partial(leave_to_others, lease.key, lease.worker)
+    async def _tools(self, spec: RunSpec) -> Toolbox:
+        """The tools of a run. It was made when all of them were there: one that is missing is missing here."""
+        try:
+            return await self._toolbox(spec)
+        except NotFound as error:
+            raise NotHere(error.message, hint=error.hint, lacks=error.details.get("lacks")) from error
+
+    def lacking(self, now: float) -> frozenset[str]:
+        """What this process has not, as far as it found out lately."""
+        if not self._lacks:
+            return frozenset()
+        self._lacks = {what: until for what, until in self._lacks.items() if until > now}
+        return frozenset(self._lacks)
+
+    async def _leave_to_others(self, lease: Lease, lacks: str = "") -> None:
+        """This process cannot do the run: whoever can goes on. No attempt of it is counted."""
+        elsewhere = partial(leave_to_others, lease.key, lease.worker, lacks)
         try:
             await self._append(lease, [], "pending", due=self._clock(), also=elsewhere, patient=True)
         except FoliotError as error:

@@ -64,8 +64,13 @@ class Worker:
         pace: Pace | None = None,
         is_gone: Callable[[str | None], bool] = is_gone,
         once: bool = False,
+        lacking: Callable[[float], Set[str]] = lambda _: frozenset(),
     ) -> None:
-        """`grace` is how long runs may go on after `drain`. With `once` it ends when there is nothing to take."""
+        """`grace` is how long runs may go on after `drain`. With `once` it ends when there is nothing to take.
+
+        `lacking` says what this process has not at a time: runs that it gave back for want of it are left to others.
+        """
+        self._lacking = lacking
         self.offer = offer
         self._db = db
         self._transport = transport
@@ -187,7 +192,15 @@ class Worker:
         try:
             await self._take_what_was_given(now)
             want = self.offer.capacity - len(self._at_work)
-            claims = await claim(self._db, self.offer, want=want, now=now, until=until, after=self._round.place)
+            claims = await claim(
+                self._db,
+                self.offer,
+                want=want,
+                now=now,
+                until=until,
+                after=self._round.place,
+                lacking=self._lacking(now),
+            )
         except Exception as error:
             if isinstance(error, Unavailable):
                 self._unanswered.append(until)
@@ -242,7 +255,8 @@ class Worker:
         """Of the runs in these deliveries those that wait for a worker of another sort."""
         run_ids = [delivery.ticket.run_id for delivery in deliveries if delivery.ticket is not None]
         try:
-            return await waiting_for_others(self._db, self.offer, run_ids, now=self._clock())
+            now = self._clock()
+            return await waiting_for_others(self._db, self.offer, run_ids, now=now, lacking=self._lacking(now))
         except FoliotError as error:
             self._complaints.trouble("look at the queue", error)
             return set()

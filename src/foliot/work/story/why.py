@@ -22,7 +22,7 @@ from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_events import TaskCancelled, TaskSucceeded
 from foliot.printable import one_line
 from foliot.store.bounds import COOL_DOWN, ClassInfo, Limit
-from foliot.store.placement import Needs, Offer, fits, needs_of
+from foliot.store.placement import Needs, Offer, fits, lacked_by, needs_of
 from foliot.store.workers import WorkerInfo
 from foliot.work.advancing import deadline_of
 from foliot.work.story.telling import MessageStory, RunRow, TaskStory
@@ -213,6 +213,16 @@ def _due(
         for worker in alive[:5]:
             yield _cause("placement", f"{worker.name} has {_has(worker)}", each, depth=1), []
         return
+    able = [worker for worker in fitting if not lacked_by(_offer(worker), row.requirements)]
+    if not able:
+        missing = "; ".join(
+            f"{lacked_by(_offer(worker), row.requirements)} is missing on worker {worker.name}"
+            for worker in fitting[:5]
+        )
+        hint = Hint("foliot worker", "starts one where it is there; or install it, they try again by themselves")
+        yield _cause("placement", one_line(f"{agent}: no worker can run it: {missing}", 3 * WIDTH), each), [hint]
+        return
+    fitting = able
     space, lane = story.info.namespace, story.info.lane
     at_work = around.running.get(("definition", f"{space}/{agent}"), 0)
     if row.max_running and at_work >= row.max_running:

@@ -1,0 +1,110 @@
+"""A worker that lacks a tool, or the module of one, gives the run back: others take it, and `why` says so."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from foliot import Runtime, tool
+from foliot.client.local_work import LocalWork
+from foliot.kernel.codec import type_of
+from foliot.resources.validate import validate_document
+from foliot.settings import load_settings
+from foliot.store.base import Put
+from foliot.store.placement import Offer
+from foliot.work.base import Command
+from foliot.work.performing import LACK_REST
+
+ENDS = 60.0
+ENDPOINT = {
+    "provider": "scripted",
+    "default_model": "scripted",
+    "script": {"turns": [{"call": {"price": {}}}, {"say": "sold"}], "loop": True},
+}
+AGENT = {"model_ref": "script", "prompt": "", "tools": ["price"]}
+
+
+@asynccontextmanager
+async def working(runtime: Runtime, name: str) -> AsyncGenerator[None]:
+    worker = runtime.tasking.worker(Offer(name, f"{runtime.runs.worker}/{name}", capacity=4), grace=0.0)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.drain()
+        await asyncio.wait_for(task, ENDS)
+
+
+async def declare(runtime: Runtime, **more: dict[str, object]) -> None:
+    for kind, name, spec in (("ModelEndpoint", "script", ENDPOINT), *more.values(), ("Agent", "clerk", AGENT)):
+        document, _ = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
+        assert document is not None
+        await runtime.resources.write([Put(document)])
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(ENDS):
+        while not await holds():
+            await asyncio.sleep(0.02)
+
+
+async def why(runtime: Runtime) -> str:
+    told = await LocalWork(runtime).why_task("default", "t1")
+    return "\n".join(cause.text for cause in told.causes)
+
+
+async def succeeded(runtime: Runtime) -> bool:
+    return (await runtime.tasking.tasks.get("default", "t1")).phase == "succeeded"
+
+
+async def test_a_run_goes_to_the_worker_that_has_its_tool(tmp_path: Path) -> None:
+    @tool(effect="read")
+    async def price() -> str:
+        return "7"
+
+    settings = load_settings({"store": str(tmp_path / "foliot.db")})
+    async with Runtime(settings=settings, tools=[price]) as able, Runtime(settings=settings) as unable:
+        await declare(able)
+        await able.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        async with working(unable, "bare"):
+
+            async def told() -> bool:
+                return "no worker can run it: tool price is missing on worker bare" in await why(able)
+
+            await until(told)
+            async with working(able, "whole"):
+                await until(lambda: succeeded(able))
+        (run,) = await able.runs.journal.list()
+        claims = [type_of(event) for _, event in await able.runs.facts(run.id)].count("run.claimed")
+        assert claims == 1, "what the worker lacks is no attempt of the run"
+
+
+async def test_a_module_that_is_installed_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = 0.0
+    module = tmp_path / "corner_shop.py"
+    module.write_text("def price() -> str:\n    return '7'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = load_settings({"store": str(tmp_path / "foliot.db")})
+    async with Runtime(settings=settings, clock=lambda: time.time() + ahead) as runtime:
+        spec = {"type": "function", "function": "corner_shop:price", "effect": "read"}
+        await declare(runtime, tool=("Tool", "price", spec))  # type: ignore[arg-type]
+        await runtime.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        text = module.read_text()
+        module.unlink()
+        sys.modules.pop("corner_shop")
+        async with working(runtime, "here"):
+
+            async def told() -> bool:
+                return "module corner_shop is missing on worker here" in await why(runtime)
+
+            await until(told)
+            module.write_text(text)
+            ahead = LACK_REST + 1
+            await until(lambda: succeeded(runtime))
+    sys.modules.pop("corner_shop", None)
