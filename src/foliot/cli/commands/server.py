@@ -18,6 +18,7 @@ from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.cli.terminal import out
+from foliot.errors import Unavailable
 from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
@@ -142,7 +143,10 @@ async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = Fa
             settle()
             with_it = f", with {besides}" if besides else ""
             out(f"Foliot is at {http.url}{with_it}, on {mask_password(settings.store)}.", err=True)
-            known = await auth.describe()
+            try:
+                known = await auth.describe()
+            except Unavailable as error:  # it listens already, and says 503 until the store answers
+                known = f"who is let in is not known yet: {error.message}"
             out(f"{known[:1].upper()}{known[1:]}. Ctrl-C stops it.", err=True)
             yield
     finally:
