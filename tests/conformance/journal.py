@@ -198,6 +198,16 @@ class JournalConformance:
         with pytest.raises(NotFound):
             await journal.get_blob("sha256:ff")
 
+    async def test_content_stays_as_long_as_the_run_that_it_was_kept_for(self, journal: Journal) -> None:
+        lease = await born(journal)
+        digest = await journal.put_blob(b"a long result", run_id="r1")
+        await journal.purge(ended_before=1e12)
+        assert await journal.get_blob(digest) == b"a long result"
+        await journal.append(lease, [entry(2)], phase="succeeded")
+        assert await journal.purge(ended_before=1e12) == 1
+        with pytest.raises(NotFound):
+            await journal.get_blob(digest)
+
     async def test_runs_are_listed_newest_first_by_what_they_are(self, journal: Journal) -> None:
         for n in range(5):
             lease = await born(journal, NAMES[n], created_at=100.0 + n, agent="odd" if n % 2 else "even")

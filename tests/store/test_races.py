@@ -13,15 +13,19 @@ from typing import Any
 import asyncpg
 import pytest
 
+from foliot.errors import Conflict
 from foliot.store import journal as journals
-from foliot.store import queue
+from foliot.store import queue, tasks
 from foliot.store.journal import SqlJournal
 from foliot.store.postgres import PostgresDatabase, _execute
 from foliot.store.queue import QueueItem, enqueue
 from foliot.store.runs import Entry, Lease, NewRun, Signal, SignalsPending
+from foliot.store.tasks import NewTask, TaskChange
 from foliot.store.transaction import Tx
 
 NOW = 1000.0
+OLD = NewRun("old", "default", "writer", "sha256:0", 1.0, content={"sha256:0": b"spec"})
+FIRST = [Entry(1, 1.0, "run.created", b"{}")]
 
 
 class Stepper:
@@ -145,3 +149,132 @@ async def test_whatever_waits_unheard_is_made_due(database: PostgresDatabase) ->
     assert await queue.wake_unheard(database, NOW) == 1
     assert await due_at(database, "r") == ["r"]
     assert await queue.wake_unheard(database, NOW) == 0
+
+
+# --- purge -------------------------------------------------------------------------------------------------------
+
+
+async def left_behind(database: PostgresDatabase) -> None:
+    """The definition of a run that was forgotten: old, and nobody's."""
+    journal = SqlJournal(database)
+    lease = await journal.create(OLD, FIRST, worker="w", lease_until=2.0)
+    assert lease is not None
+    await journal.append(lease, [Entry(2, 2.0, "run.ended", b"{}")], phase="succeeded")
+    await journal.forget("old")
+
+
+def created(run_id: str) -> tuple[Any, ...]:
+    new = NewRun(run_id, "default", "writer", "sha256:0", NOW, content={"sha256:0": b"spec"})
+    return journals.create_run, new, [Entry(1, NOW, "run.created", b"{}")]
+
+
+async def test_a_definition_that_is_purged_while_a_run_begins_with_it_is_stored_again(
+    database: PostgresDatabase, steppers: tuple[Stepper, Stepper]
+) -> None:
+    purging, creating = steppers
+    await left_behind(database)
+    await purging.begin(journals._purge_content, NOW)
+    await purging.upto("purge_blob")
+    await creating.begin(*created("new"))
+    begun = asyncio.create_task(creating.end())
+    await creating.waits()
+    assert await purging.end() == 1
+    await begun
+    assert await SqlJournal(database).get_blob("sha256:0") == b"spec"
+    assert await SqlJournal(database).purge(ended_before=NOW) == 0
+    assert await SqlJournal(database).get_blob("sha256:0") == b"spec"
+
+
+@pytest.mark.parametrize("upto", ["event_add", None])
+async def test_a_definition_that_a_run_begins_with_is_not_purged(
+    database: PostgresDatabase, steppers: tuple[Stepper, Stepper], upto: str | None
+) -> None:
+    purging, creating = steppers
+    await left_behind(database)
+    await creating.begin(*created("new"))
+    await creating.upto(upto)
+    await purging.begin(journals._purge_content, NOW)
+    assert await purging.end() == 0
+    await creating.end()
+    assert await SqlJournal(database).get_blob("sha256:0") == b"spec"
+
+
+async def test_content_that_is_used_again_is_young_again(database: PostgresDatabase) -> None:
+    digest = await SqlJournal(database, clock=lambda: 1.0).put_blob(b"kept")
+    await SqlJournal(database, clock=lambda: NOW).put_blob(b"kept")
+    await SqlJournal(database).purge(ended_before=NOW - 1)
+    assert await SqlJournal(database).get_blob(digest) == b"kept"
+
+
+async def test_a_run_owns_what_its_history_names(database: PostgresDatabase) -> None:
+    journal = SqlJournal(database, clock=lambda: 1.0)
+    digest = await journal.put_blob(b"a long result")
+    told = f'[{{"text": "the whole is kept as {digest}"}}]'.encode()
+    new = NewRun("r", "default", "writer", "sha256:0", 1.0, content={"sha256:0": b"spec", "sha256:1": told})
+    await journal.create(new, FIRST)
+    await journal.purge(ended_before=NOW)
+    assert await journal.get_blob(digest) == b"a long result"
+
+
+async def test_content_of_a_time_before_uses_were_kept_stays_with_the_runs_of_that_time(
+    database: PostgresDatabase, postgres_url: str
+) -> None:
+    journal = SqlJournal(database, clock=lambda: 1.0)
+    lease = await journal.create(OLD, FIRST, worker="w", lease_until=2.0)
+    assert lease is not None
+    digest = await journal.put_blob(b"a long result")
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute("UPDATE blob SET unowned = 1")
+    await connection.execute(f"UPDATE setting SET value = '{lease.key}' WHERE name = 'runs_without_uses'")
+    await connection.close()
+    await journal.purge(ended_before=NOW)
+    assert await journal.get_blob(digest) == b"a long result"
+    await journal.append(lease, [Entry(2, 2.0, "run.ended", b"{}")], phase="succeeded")
+    await journal.purge(ended_before=NOW)
+    assert await database.read("blob_get", digest=digest) == []
+
+
+async def ended_task(database: PostgresDatabase) -> int:
+    new = NewTask("u", "default", "t", "Agent", "writer", None, "", 0, "", "", "", {}, "{}", "p", b"", {}, None, 1.0)
+
+    def body() -> Tx[int]:
+        key = yield from tasks.add_task(new, [])
+        assert key is not None
+        row = yield from tasks.lock(key)
+        yield from tasks.change(row, TaskChange("failed", 1, b"", {}, None, None, 2.0, [("x", b"{}")]), 2.0)
+        return key
+
+    return await database.write(body)
+
+
+def requeue(key: int) -> Tx[None]:
+    row = yield from tasks.lock(key)
+    yield from tasks.change(row, TaskChange("queued", 2, b"", {}, None, None, None, [("x", b"{}")]), NOW)
+
+
+async def test_a_task_that_is_requeued_is_not_purged(
+    database: PostgresDatabase, steppers: tuple[Stepper, Stepper]
+) -> None:
+    asking, purging = steppers
+    key = await ended_task(database)
+    await asking.begin(requeue, key)
+    await asking.upto("task_event_add")
+    await purging.begin(tasks.purge, NOW, 100)
+    assert await purging.end() == 0
+    await asking.end()
+    assert (await database.read("task_by_key", key=key)) != []
+
+
+async def test_a_task_that_is_purged_is_not_requeued(
+    database: PostgresDatabase, steppers: tuple[Stepper, Stepper]
+) -> None:
+    asking, purging = steppers
+    key = await ended_task(database)
+    await purging.begin(tasks.purge, NOW, 100)
+    await purging.upto("task_delete")
+    await asking.begin(requeue, key)
+    asked = asyncio.create_task(asking.end())
+    await asking.waits()
+    assert await purging.end() == 1
+    with pytest.raises(Conflict, match="deleted"):
+        await asked

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +32,9 @@ from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows,
 
 ALL_PHASES = ("pending", "running", "waiting", "succeeded", "failed", "cancelled")
 NO_LIMIT = 2**62
+# Content is purged so many pieces at a time.
+BLOBS_AT_ONCE = 1000
+_NAMED = re.compile(rb"sha256:[0-9a-f]{64}")
 
 
 class SqlJournal:
@@ -135,10 +139,9 @@ class SqlJournal:
         found = await self._db.read("signal_list", run_ids=msgspec.json.encode(list(run_ids)).decode())
         return [Signal(row["id"], row["run_id"], row["at"], row["type"], row["data"]) for row in found]
 
-    async def put_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes, *, run_id: str = "") -> str:
         digest = content_digest(data)
-        if not await self._db.read("blob_get", digest=digest):
-            await self._db.write(_put_blobs, [{"digest": digest, "data": data, "at": self._clock()}])
+        await self._db.write(_put_blob, digest, data, self._clock(), run_id)
         return digest
 
     async def get_blob(self, digest: str) -> bytes:
@@ -148,7 +151,10 @@ class SqlJournal:
         return found[0]["data"]
 
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
-        return await self._db.write(_purge, ended_before, limit)
+        gone = await self._db.write(_purge, ended_before, limit)
+        while await self._db.write(_purge_content, ended_before) == BLOBS_AT_ONCE:
+            pass
+        return gone
 
     async def forget(self, run_id: str) -> None:
         await self._db.write(_forget, run_id)
@@ -190,11 +196,27 @@ def create_run(
     if row is None:
         raise Conflict(f"there is already a run {new.id!r}")
     key: int = row["key"]
-    content = [{"digest": digest, "data": data, "at": new.created_at} for digest, data in new.content.items()]
-    yield from many("blob_put", content)
-    yield from many("blob_use", [{"digest": digest, "run": key} for digest in new.content])
+    yield from _keep(key, new.content, new.created_at)
+    for digest, data in new.content.items():
+        if digest != new.spec:  # what was said before the run may name results that were kept whole
+            for named in sorted(set(_NAMED.findall(data))):
+                yield from run("blob_use", digest=named.decode(), run=key)
     yield from _add_events(key, first)
     return key
+
+
+def _keep(key: int, content: Mapping[str, bytes], at: float) -> Tx[None]:
+    """Store content that a run refers to, and that it does."""
+    yield from many("blob_put", [{"digest": digest, "data": content[digest], "at": at} for digest in sorted(content)])
+    for digest in sorted(content):
+        while not (yield from run("blob_use", digest=digest, run=key)) and not (yield from keep_alive(digest)):
+            # It was there, and has been purged since.
+            yield from many("blob_put", [{"digest": digest, "data": content[digest], "at": at}])
+
+
+def keep_alive(digest: str) -> Tx[bool]:
+    """Keep content from being purged until the transaction ends, which is to say who owns it. False if it is gone."""
+    return (yield from one("blob_hold", digest=digest)) is not None
 
 
 def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None) -> Tx[tuple[int, int, bool]]:
@@ -325,8 +347,7 @@ def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
         data, note = entry.data, None
         if len(data) > large.LARGE:
             data, note, content = large.parted(data)
-            yield from many("blob_put", [{"digest": name, "data": content[name], "at": entry.at} for name in content])
-            yield from many("blob_use", [{"digest": name, "run": key} for name in content])
+            yield from _keep(key, content, entry.at)
         added.append((key, entry.seq, entry.at, entry.type, data, note, entry.link))
     yield from many("event_add", added)
 
@@ -352,18 +373,38 @@ def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:
     return (yield from rows("run_lock", keys=msgspec.json.encode(list(keys)).decode()))
 
 
-def _put_blobs(blobs: list[dict[str, Any]]) -> Tx[None]:
-    yield from many("blob_put", blobs)
+def _put_blob(digest: str, data: bytes, at: float, run_id: str) -> Tx[None]:
+    owner = (yield from one("run_get", id=run_id)) if run_id else None
+    yield from run("blob_put_anew", digest=digest, data=data, at=at)
+    if owner is not None:
+        yield from run("blob_use", digest=digest, run=owner["key"])
 
 
 def _purge(before: float, limit: int) -> Tx[int]:
-    ended = yield from rows("purge_find", before=before, count=limit)
-    yield from _delete(ended)
-    yield from run("purge_blobs", before=before)
+    found = yield from rows("purge_find", before=before, count=limit)
+    ended: list[Row] = []
+    if found:
+        yield from _lock_with_tasks(found)
+        keys = msgspec.json.encode([row["key"] for row in found]).decode()
+        ended = yield from rows("purge_ready", keys=keys, before=before)
+        yield from _delete(ended)
     return len(ended)
 
 
+def _purge_content(before: float) -> Tx[int]:
+    unused = yield from rows("purge_blobs", before=before, count=BLOBS_AT_ONCE)
+    yield from many("purge_blob", [{"digest": row["digest"]} for row in unused])
+    return len(unused)
+
+
+def _lock_with_tasks(found: Sequence[Row]) -> Tx[None]:
+    yield from rows("purge_tasks", run_ids=msgspec.json.encode([row["id"] for row in found]).decode())
+    yield from lock_runs([row["key"] for row in found])
+
+
 def _forget(run_id: str) -> Tx[None]:
+    if (there := (yield from one("run_get", id=run_id))) is not None:
+        yield from _lock_with_tasks([there])
     row = yield from one("forget_find", id=run_id)
     if row is None:
         raise NotFound(f"there is no run {run_id!r}")

@@ -189,8 +189,10 @@ class MemoryJournal:
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
         return [signal for run_id in run_ids if run_id in self._runs for signal in self._runs[run_id].signals.values()]
 
-    async def put_blob(self, data: bytes) -> str:
+    async def put_blob(self, data: bytes, *, run_id: str = "") -> str:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        if run_id in self._runs:
+            self._runs[run_id].content.add(digest)
         self._blobs[digest] = data
         return digest
 

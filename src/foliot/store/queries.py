@@ -38,6 +38,7 @@ _EACH = re.compile(r"json_each\((:[a-z_]+)\) AS ([a-z_]+)")
 _MARKERS = {
     "/*for_update*/": "FOR UPDATE",
     "/*for_share*/": "FOR SHARE",
+    "/*for_key_share*/": "FOR KEY SHARE",
     "/*skip_locked*/": "FOR UPDATE SKIP LOCKED",
 }
 

@@ -238,8 +238,11 @@ class Journal(Protocol):
         """What was signalled to these runs and not yet taken, oldest first."""
         ...
 
-    async def put_blob(self, data: bytes) -> str:
-        """Store content once; its digest, `sha256:<hex>`."""
+    async def put_blob(self, data: bytes, *, run_id: str = "") -> str:
+        """Store content once, for a run if there is one; its digest, `sha256:<hex>`.
+
+        It stays as long as its run; without one, until a purge finds that it is old and no run refers to it.
+        """
         ...
 
     async def get_blob(self, digest: str) -> bytes:

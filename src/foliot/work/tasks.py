@@ -27,6 +27,7 @@ from foliot.resources.references import Origin
 from foliot.store import queue
 from foliot.store import tasks as rows
 from foliot.store.base import Database
+from foliot.store.journal import keep_alive
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, many, one, run
 from foliot.work.advancing import TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
@@ -132,6 +133,8 @@ class TaskService(TaskList):
             if key is None:
                 return None
             yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
+            while not (yield from keep_alive(pinned.digest)):  # it was there, and has been purged since
+                yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
             ref = TaskRef(key, uid, command.namespace, name, task.priority, task.lane, command, pinned)
             tickets = yield from begin_runs(ref, moves.activate, now)
             if also is not None:

@@ -290,7 +290,7 @@ class ApprovalService:
                 granted = restored(arguments, _seen(document), before)
                 check_schema(state, call.name, granted)
                 # Kept by its digest first: a process that dies before the run is told must not lose what was written.
-                await self._journal.put_blob(canonical(granted))
+                await self._journal.put_blob(canonical(granted), run_id=state.run_id)
             status = self._decision_status(document, decision, voter, comment, granted, asked.required)
             done = status["phase"] != "Pending"
             outcome = status["decision"] if done else "voted"

@@ -101,11 +101,24 @@ DELETE FROM signal WHERE run_id = :run_id AND id = :id;
 
 -- name: blob_put
 -- locks: -
-INSERT INTO blob (digest, data, created_at) VALUES (:digest, :data, :at) ON CONFLICT (digest) DO NOTHING;
+INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at, 0) ON CONFLICT (digest) DO NOTHING;
+
+-- name: blob_put_anew
+-- Content that is used again is young again.
+INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at, 0)
+ON CONFLICT (digest) DO UPDATE SET created_at = excluded.created_at;
 
 -- name: blob_use
 -- locks: -
-INSERT INTO blob_use (digest, run) VALUES (:digest, :run) ON CONFLICT (digest, run) DO NOTHING;
+-- Nothing when there is no such content; what there is cannot be purged before the use is committed.
+INSERT INTO blob_use (digest, run)
+SELECT b.digest, CAST(:run AS BIGINT) FROM blob AS b WHERE b.digest = :digest /*for_key_share*/
+ON CONFLICT (digest, run) DO NOTHING;
+
+-- name: blob_hold
+-- locks: -
+-- As above, for content that a task is pinned to: its row says so.
+SELECT digest FROM blob WHERE digest = :digest /*for_key_share*/;
 
 -- name: blob_get
 SELECT data FROM blob WHERE digest = :digest;
@@ -117,6 +130,21 @@ SELECT key, id FROM run
    AND NOT EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
                     WHERE m.run_id = run.id AND t.ended_at IS NULL)
  ORDER BY id LIMIT :count;
+
+-- name: purge_tasks
+-- The tasks of runs (a JSON array of ids): one that is requeued meanwhile keeps its runs.
+SELECT key FROM task
+ WHERE key IN (SELECT m.task FROM task_run AS m WHERE m.run_id IN (SELECT value FROM json_each(:run_ids) AS wanted))
+ ORDER BY key /*for_update*/;
+
+-- name: purge_ready
+-- As purge_find, of runs that are locked by now.
+SELECT key, id FROM run
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
+   AND phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
+   AND NOT EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
+                    WHERE m.run_id = run.id AND t.ended_at IS NULL)
+ ORDER BY key;
 
 -- name: forget_find
 SELECT key, id, phase,
@@ -138,8 +166,17 @@ DELETE FROM blob_use WHERE run = :key;
 DELETE FROM run WHERE key = :key;
 
 -- name: purge_blobs
--- Content of a run that is about to be created is used by nobody yet; it is young, and stays. So does what a task is
--- pinned to.
-DELETE FROM blob
+-- Content without an owner. Whoever refers to it right now has it locked, or waits and stores it again. Content of old
+-- stores, whose owners are not known, stays as long as any run of that time.
+SELECT digest FROM blob
  WHERE created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
+   AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest)
+   AND (unowned = 0 OR NOT EXISTS (SELECT 1 FROM run WHERE run.key <= (
+        SELECT CAST(setting.value AS BIGINT) FROM setting WHERE setting.name = 'runs_without_uses')))
+ ORDER BY digest LIMIT :count /*skip_locked*/;
+
+-- name: purge_blob
+-- Looks again: an owner may have been committed between the look and the lock.
+DELETE FROM blob
+ WHERE digest = :digest AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest);

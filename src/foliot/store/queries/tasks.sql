@@ -116,7 +116,8 @@ SELECT q.task AS task, COUNT(*) AS runs, SUM(CASE WHEN r.phase = 'waiting' THEN 
 SELECT 1 AS begun FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.task = :key AND r.epoch > 0 LIMIT 1;
 
 -- name: task_purge_find
-SELECT key FROM task WHERE ended_at < :before ORDER BY key LIMIT :count;
+-- One that is requeued right now is not among them.
+SELECT key FROM task WHERE ended_at < :before ORDER BY key LIMIT :count /*skip_locked*/;
 
 -- name: task_delete
 DELETE FROM task WHERE key = :key;

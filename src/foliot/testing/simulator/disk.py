@@ -70,8 +70,8 @@ class ProcessJournal:
     async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
         await self._write("signal", signal.run_id, partial(self._truth.signal, signal), lambda _: None)
 
-    async def put_blob(self, data: bytes) -> str:
-        return await self._write("blob", "", partial(self._truth.put_blob, data), lambda _: None)
+    async def put_blob(self, data: bytes, *, run_id: str = "") -> str:
+        return await self._write("blob", "", partial(self._truth.put_blob, data, run_id=run_id), lambda _: None)
 
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
         operation = partial(self._truth.purge, ended_before=ended_before, limit=limit)

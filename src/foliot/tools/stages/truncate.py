@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from collections.abc import Awaitable
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -13,7 +13,12 @@ from foliot.tools.base import Invocation
 
 log = logging.getLogger(__name__)
 
-StoreBlob: TypeAlias = Callable[[bytes], Awaitable[str]]
+
+class StoreBlob(Protocol):
+    """Keeps content for a run, and names it."""
+
+    def __call__(self, data: bytes, /, *, run_id: str = "") -> Awaitable[str]: ...
+
 
 LIMIT: Final = 50_000
 # More than this is not kept at all: a tool that floods must not fill the disk.
@@ -54,7 +59,7 @@ class Truncate:
             return "the rest was not kept"
         kept = whole.encode("utf-8", "replace")[:MOST_KEPT]
         try:
-            digest = await self._store_blob(kept)
+            digest = await self._store_blob(kept, run_id=call.run_id)
         except Exception:
             # The tool has acted and its answer is worth having, even when only part of it can be kept.
             log.warning("the full result of %s could not be kept", call.call_id, exc_info=True)
