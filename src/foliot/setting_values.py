@@ -249,6 +249,28 @@ def as_seconds(given: Given) -> int:
     raise refused(given, "a length of time up to a year, such as 30m, 12h or 7d")
 
 
+def as_age(given: Given) -> int:
+    """How long something is kept, in seconds: `90d`, `12h`; 0 for `forever`."""
+    if given.text.strip().lower() == "forever":
+        return 0
+    number, unit = given.text.strip()[:-1], given.text.strip()[-1:]
+    factor = {"h": 3600, "d": 86400}.get(unit, 0)
+    if number.isascii() and number.isdigit() and len(number) < 8 and 0 < int(number) * factor <= 3660 * 86400:
+        return int(number) * factor
+    raise refused(given, "how long to keep it, up to ten years, such as 12h or 30d, or forever")
+
+
+def as_room(given: Given) -> int:
+    """How much disk something may take, in bytes: `500MiB`, `10GiB`; 0 for any size."""
+    text, factor = given.text.strip(), 1
+    for suffix, times in (("MiB", 1024**2), ("GiB", 1024**3)):
+        if text.endswith(suffix):
+            text, factor = text.removesuffix(suffix).strip(), times
+    if text.isascii() and text.isdigit() and len(text) < 16 and int(text) * factor <= 1024**5:
+        return int(text) * factor
+    raise refused(given, "a size such as 500MiB or 10GiB; 0 for any size")
+
+
 def as_issuer(given: Given) -> str:
     """The address of an identity provider, exactly as it writes itself. Plain http only on this machine."""
     scheme, separator, rest = given.text.partition("://")

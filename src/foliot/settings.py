@@ -24,6 +24,7 @@ from foliot.setting_values import (
     Pairs,
     Rule,
     as_access,
+    as_age,
     as_commands,
     as_count,
     as_hosts,
@@ -40,6 +41,7 @@ from foliot.setting_values import (
     as_pairs,
     as_path,
     as_role_rules,
+    as_room,
     as_seconds,
     as_server,
     as_size,
@@ -112,6 +114,11 @@ class Settings:
     allowed_tools: tuple[str, ...] | None = field(metadata=rule(as_names, None))
     # Where audit records go besides the store: file:/path, webhook:https://…#secret, otel, or what a package adds.
     audit_sinks: tuple[str, ...] = field(metadata=rule(as_names, ""))
+    # How long runs and tasks that have ended are kept, and audit records; `forever` keeps them. A store file that is
+    # larger than this forgets what ended first, down to an hour ago; 0 is any size.
+    retention_runs: int = field(metadata=rule(as_age, "30d"))
+    retention_audit: int = field(metadata=rule(as_age, "365d"))
+    retention_size: int = field(metadata=rule(as_room, "10GiB"))
     # Where the server listens, its certificate, and the largest body that it reads.
     listen: str = field(metadata=rule(as_listen, "127.0.0.1:8080"))
     # How others reach the server: tools are told to push their results there.

@@ -13,10 +13,12 @@ from foliot.engine.runs import Runs
 from foliot.kernel.spec import RunSpec
 from foliot.resources.digest import definition_digest
 from foliot.resources.references import Origin
+from foliot.settings import Settings
 from foliot.store.base import Database, Document, Key, ResourceStore
 from foliot.store.placement import Offer
 from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.work.bundle import Bundles
+from foliot.work.housekeeping import Housekeeper, Retention
 from foliot.work.performing import TaskPerformer
 from foliot.work.story.reading import Stories
 from foliot.work.tasks import TaskService
@@ -87,7 +89,12 @@ class Tasking:
         )
         self.stories = Stories(self.tasks, runs, database, clock=clock)
         self._runs = runs
+        self._resources = resources
         self._clock = clock
+
+    def housekeeper(self, settings: Settings) -> Housekeeper:
+        """Who forgets what is old in this store, for `await housekeeper.run()` beside a worker or a server."""
+        return Housekeeper(self.database, self._resources, Retention.of(settings), clock=self._clock)
 
     def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:
         """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`.

@@ -45,11 +45,33 @@ class Database(Protocol):
         """
         ...
 
+    async def size(self) -> Size:
+        """How large the store is. Raises `Unavailable`."""
+        ...
+
+    async def shrink(self) -> int:
+        """Give what is free in the store back to the disk, as far as others can go on meanwhile; how many bytes."""
+        ...
+
     async def close(self) -> None:
         """Finish the writes that were accepted, then let go of every thread, connection and file."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bytes of a store on disk, and those of them that are in use.
+
+    `shrinks`: forgetting something makes `used` smaller at once. PostgreSQL keeps the space for what comes next.
+    """
+
+    total: int
+    used: int
+    shrinks: bool
+
+
+# How many of the newest changes of resources are kept, for watches that resume.
+KEPT_CHANGES: Final = 100_000
 # A database that takes longer than this to answer a query of one row is not there.
 WITHIN: Final = 2.0
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from foliot.errors import Unavailable, UsageError
 from foliot.stopping import stop_tasks
 from foliot.store import schema
+from foliot.store.base import Size
 from foliot.store.postgres_batches import Batch, LeftOut
 from foliot.store.postgres_driver import Connection, DriverErrors, Retryable, connect, is_lost
 from foliot.store.postgres_errors import explain, place
@@ -136,6 +137,18 @@ class PostgresDatabase:
         """One of `Notices`."""
         self._check_open()
         return self._board.listen(channel, heard)
+
+    async def size(self) -> Size:
+        self._check_open()
+        try:
+            async with self._connections.hold(within=self._waits.answer) as connection:
+                total: Any = await connection.fetchval("SELECT pg_database_size(current_database())")
+        except DriverErrors as error:
+            raise explain(error, self._place) from error
+        return Size(total, total, shrinks=False)
+
+    async def shrink(self) -> int:
+        return 0  # its own autovacuum sees to it that what is free is used again
 
     async def close(self) -> None:
         if self._closed:

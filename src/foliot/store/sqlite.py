@@ -21,7 +21,8 @@ import apsw
 
 from foliot.errors import Unavailable
 from foliot.store import queries
-from foliot.store.sqlite_file import READ_PATIENCE, Connection, connect, explain, prepare, resolve
+from foliot.store.base import Size
+from foliot.store.sqlite_file import READ_PATIENCE, Connection, connect, explain, prepare, resolve, shrink
 from foliot.store.sqlite_writer import Job, Writer, fetch
 from foliot.store.transaction import Row, Tx
 from foliot.threads import on_thread
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 # How often a waiting process looks for commits of other processes. One look costs about two microseconds.
 _LOOK_EVERY = 0.02
+_SIZES = ("page_count", "freelist_count", "page_size")
 
 
 # Grows in a child that this process forks off. Asking for the process id instead is a system call for every write.
@@ -121,6 +123,21 @@ class SqliteDatabase:
         """How many commits of this process held up to 1, 2, 4 … 1024 transactions or more, and all transactions."""
         writer = self._writer
         return ((0,) * 12, 0) if writer is None else (tuple(writer.commit_sizes), writer.committed)
+
+    async def size(self) -> Size:
+        connection = self._readers.get(threading.get_ident()) or self._connect_reader()
+        try:
+            pages, free, page = (connection.execute(f"PRAGMA {name}").fetchall()[0][0] for name in _SIZES)
+        except apsw.Error as error:
+            raise explain(error, self.path) from error
+        return Size(pages * page, (pages - free) * page, shrinks=True)
+
+    async def shrink(self) -> int:
+        before = await self.size()
+        if before.total == before.used:
+            return 0
+        await on_thread(shrink, self.path)
+        return before.total - (await self.size()).total
 
     async def close(self) -> None:
         with self._lock:

@@ -25,6 +25,7 @@ from foliot.waits import Waits
 WRITE_PATIENCE = Waits().answer
 READ_PATIENCE = 5.0
 PREPARE_PATIENCE = 60.0
+PAGES_AT_ONCE = 2000
 
 # SQLite's own back-off grows up to 100 ms a nap, so that whoever has waited longest asks least often: with several
 # writing processes it starves. Short random naps give every process the same chance at each release of the lock.
@@ -96,6 +97,8 @@ def prepare(path: Path, *, upto: int | None = None) -> Connection:
             _create_private(path)
             connection = connect(path, patience=PREPARE_PATIENCE)
             try:
+                # First of all: a file that has a table already cannot give pages back until it is compacted.
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
                 _migrate(connection, path, upto)
             finally:
@@ -152,6 +155,40 @@ def _migrate(connection: Connection, path: Path, upto: int | None) -> None:
             break
         with connection:
             connection.execute(migration.script)
+
+
+def shrink(path: Path) -> None:
+    """Cut free pages off the file, some at a time, so that writers wait for a moment at most.
+
+    A file of an older version keeps its free pages for what is written next: see `compact`. Raises `Unavailable`.
+    """
+    with told_in_words(path):
+        connection = connect(path, patience=READ_PATIENCE)
+        try:
+            while connection.execute("PRAGMA freelist_count").fetchall()[0][0]:
+                before = connection.execute("PRAGMA page_count").fetchall()[0][0]
+                connection.execute(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})").fetchall()
+                if connection.execute("PRAGMA page_count").fetchall()[0][0] == before:
+                    return
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        finally:
+            connection.close()
+
+
+def compact(path: Path) -> int:
+    """Write the file anew without free pages, able to give back later ones; its new size. Others wait meanwhile.
+
+    Raises `Unavailable` when others are at work on it.
+    """
+    with told_in_words(path):
+        connection = connect(path, patience=PREPARE_PATIENCE)
+        try:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
+            connection.execute("VACUUM").fetchall()
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            connection.close()
+        return path.stat().st_size
 
 
 def _create_private(path: Path) -> None:

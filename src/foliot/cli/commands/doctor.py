@@ -103,7 +103,7 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
         resources = None
         if database is not None:
             resources = SqlResourceStore(database, partial(load_keyring, settings, create=False))
-            async for finding in guarded("store", "store.write", partial(store.look_inside, database)):
+            async for finding in guarded("store", "store.write", partial(store.look_inside, database, settings)):
                 yield finding
         async for finding in guarded("keys", "keys.present", partial(surroundings.look_at_keys, settings, resources)):
             yield finding

@@ -66,7 +66,11 @@ def up(capacity: int, **flags: Unpack[Flags]) -> int:
 
 async def _serve(*, insecure: bool) -> int:
     async with _opened() as runtime, _reachable(runtime, insecure=insecure):
-        await _told_to_stop()
+        keeping = asyncio.create_task(runtime.tasking.housekeeper(current().store_settings()).run())
+        try:
+            await _told_to_stop()
+        finally:
+            await stop_tasks(keeping)
         out("Stopping: requests under way are finished …", err=True)
     return 0
 
@@ -82,7 +86,8 @@ async def _up(capacity: int, *, insecure: bool) -> int:
         async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
             working = asyncio.create_task(worker.run())
             try:
-                await _until_told(working, scheduler.run())
+                housekeeper = tasking.housekeeper(current().store_settings())
+                await _until_told(working, scheduler.run(), housekeeper.run())
             finally:
                 out("Stopping: runs under way may go on for a while …", err=True)
                 worker.drain()

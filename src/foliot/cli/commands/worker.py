@@ -99,8 +99,12 @@ async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | N
         async with _measured(runtime, worker, metrics_port):
             places = "1 place" if offer.capacity == 1 else f"{offer.capacity} places"
             out(f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
-            with _stopped_by_signals(worker):
-                await worker.run()
+            keeping = None if once else asyncio.create_task(runtime.tasking.housekeeper(settings).run())
+            try:
+                with _stopped_by_signals(worker):
+                    await worker.run()
+            finally:
+                await stop_tasks(keeping)
         out(f"Worker {offer.name} has stopped.", err=True)
     return 0
 

@@ -45,7 +45,7 @@ async def look_before_opening(settings: Settings) -> Findings:
             yield finding
 
 
-async def look_inside(database: Database) -> Findings:
+async def look_inside(database: Database, settings: Settings) -> Findings:
     """With the store open: whether it answers and takes a write."""
     began = time.perf_counter()
     await database.read("feed_bounds")
@@ -54,6 +54,34 @@ async def look_inside(database: Database) -> Findings:
     await database.write(_touch)
     wrote = time.perf_counter() - began
     yield Finding(AREA, "store.write", "ok", f"reads in {read * 1000:.1f} ms, commits in {wrote * 1000:.1f} ms")
+    yield await _size(database, settings)
+
+
+async def _size(database: Database, settings: Settings) -> Finding:
+    """How large the store is and how fast it grows, against what it may have."""
+    from foliot.work.housekeeping import SIZES, growth_of, sizes_of
+
+    size = await database.size()
+    rows = await database.read("setting_get", name=SIZES)
+    growth = growth_of(sizes_of(rows[0]["value"] if rows else ""), time.time(), size.used)
+    told = f"the store has {_mib(size.used)} in use" + (
+        f" and {_mib(size.total - size.used)} free" if size.shrinks else ""
+    )
+    if growth is not None:
+        told += f", and grew by {_mib(growth)} a day" if growth > 0 else ", and does not grow"
+    limit = settings.retention_size
+    if size.shrinks and limit and size.used > limit * 0.8:
+        hint = "a larger retention_size keeps more; at its limit what ended first is forgotten"
+        return Finding(AREA, "store.size", "warning", f"{told}, of {_mib(limit)} that it may have", hint)
+    if size.shrinks and size.total - size.used > max(size.used, LITTLE):
+        return Finding(AREA, "store.size", "warning", told, "`foliot purge --compact` gives the free space back")
+    if not settings.retention_runs:
+        return Finding(AREA, "store.size", "note", f"{told}; ended runs are kept for ever", "set retention_runs")
+    return Finding(AREA, "store.size", "ok", told)
+
+
+def _mib(count: float) -> str:
+    return f"{count / 1024**2:,.1f} MiB"
 
 
 def _touch() -> Tx[int]:

@@ -192,6 +192,8 @@ def _stood(standing: Standing) -> Iterable[Metric]:
     oldest = 0.0 if standing.oldest_lease is None else max(0.0, at - standing.oldest_lease)
     yield _gauge("lease_oldest_seconds", "How long the run that is held longest has been held.", {(): oldest})
     yield _gauge("leases_expired", "Runs whose holder let the lease run out.", {(): standing.leases_expired})
+    sizes = {(state,): number for state, number in standing.store_bytes.items()}
+    yield _gauge("store_bytes", "Bytes of the store, in use and free.", sizes, ("state",))
     yield _gauge("budget_used_ratio", "Spent and reserved, of the limit.", standing.budgets, ("namespace", "budget"))
 
 

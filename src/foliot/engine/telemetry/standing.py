@@ -1,6 +1,6 @@
 """How things stand, read when somebody asks: the queue, leases, waits, workers, budgets.
 
-A look costs some seven small queries over what is live, whatever is stored of the past. Who does not look pays nothing.
+A look costs some eight small queries over what is live, whatever is stored of the past. Who does not look pays nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Standing(Struct, frozen=True):
     waiting_since: dict[str, float]
     workers: list[WorkerInfo]
     budgets: dict[tuple[str, str], float]
+    store_bytes: dict[str, int] = {}
 
 
 class _Wait(Struct, frozen=True):
@@ -70,8 +71,15 @@ async def look(database: Database, resources: ResourceStore | None, *, now: floa
         waiting=counts,
         waiting_since=since,
         workers=await list_workers(database),
+        store_bytes=await _bytes(database),
         budgets={} if resources is None else await _budgets(database, resources, now),
     )
+
+
+async def _bytes(database: Database) -> dict[str, int]:
+    """The size of the store: what is in use, and what is kept for later."""
+    size = await database.size()
+    return {"used": size.used, "free": size.total - size.used}
 
 
 def _waits(rows: Sequence[Row]) -> tuple[dict[str, int], dict[str, float]]:

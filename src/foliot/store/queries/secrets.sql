@@ -8,6 +8,13 @@ SELECT value FROM setting WHERE name = :name;
 INSERT INTO setting (name, value) VALUES (:name, :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
+-- name: setting_new
+INSERT INTO setting (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING;
+
+-- name: setting_turn
+-- Two processes must not both find that it is their turn.
+SELECT value FROM setting WHERE name = :name /*for_update*/;
+
 -- name: setting_delete
 DELETE FROM setting WHERE name = :name;
 

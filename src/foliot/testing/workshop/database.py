@@ -11,6 +11,7 @@ import apsw
 
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.errors import IllegalEvent
+from foliot.store.base import Size
 from foliot.store.schema import CREATE_VERSIONS, migrations
 from foliot.store.sqlite_file import Connection
 from foliot.store.sqlite_writer import Executor, Job
@@ -141,6 +142,13 @@ class Wire:
     def version(self) -> object | None:
         """It cannot be told without asking."""
         return None
+
+    async def size(self) -> Size:
+        """In memory it has none."""
+        return Size(0, 0, shrinks=True)
+
+    async def shrink(self) -> int:
+        return 0
 
     async def close(self) -> None:
         """Nothing to let go of."""

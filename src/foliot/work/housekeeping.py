@@ -1,0 +1,204 @@
+"""Keeps a store from growing for ever: forgets what is old, gives disk back, and completes the audit log.
+
+Every worker and server does so, and one of them at a time: the time of the last look stands in the store, and whoever
+moves it on has the turn. What is kept for how long is in the settings (`retention_…`). Nothing that is live is ever
+forgotten: tasks and runs that wait or are under way, and content that they refer to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from foliot.engine.base import Clock
+from foliot.engine.records.completion import Completion
+from foliot.errors import Conflict, FoliotError
+from foliot.settings import Settings
+from foliot.store.audit_pruning import prune_audit
+from foliot.store.base import KEPT_CHANGES, Database, ResourceStore
+from foliot.store.journal import SqlJournal
+from foliot.store.tasks import purge as purge_tasks
+from foliot.store.transaction import Tx, one, run
+
+log = logging.getLogger(__name__)
+
+EVERY: Final = 600.0
+AT_ONCE: Final = 200
+# How young a run that has ended may be and still be forgotten because the store has grown too large.
+YOUNGEST: Final = 3600.0
+# A store that has grown too large is brought well below its limit, so that this is not done all the time.
+BELOW: Final = 0.9
+# The audit log is walked through before it is cut: so not more often than this.
+CUT_EVERY: Final = 86_400.0
+# Sizes are noted once a day, so that `foliot doctor` can say how fast the store grows.
+NOTED_EVERY: Final = 86_400.0
+MOST_NOTED: Final = 8
+TURN: Final = "housekeeping"
+SIZES: Final = "housekeeping.sizes"
+CUT: Final = "housekeeping.audit"
+_BY: Final = "retention"
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """For how many seconds ended runs and tasks, and audit records, are kept; and how large a store file may grow.
+
+    None is for ever, and any size. `changes` of resources are kept for watches that resume.
+    """
+
+    runs: float | None = 30 * 86_400.0
+    audit: float | None = 365 * 86_400.0
+    size: int | None = None
+    changes: int = KEPT_CHANGES
+
+    @classmethod
+    def of(cls, settings: Settings) -> Retention:
+        return cls(
+            float(settings.retention_runs) if settings.retention_runs else None,
+            float(settings.retention_audit) if settings.retention_audit else None,
+            settings.retention_size or None,
+        )
+
+
+@dataclass(slots=True)
+class Forgotten:
+    """What a look has forgotten, by kind; `freed` are bytes given back to the disk, `made_up` records of the audit log.
+
+    `early` of the runs had not reached their age: the store was too large.
+    """
+
+    tasks: int = 0
+    runs: int = 0
+    early: int = 0
+    changes: int = 0
+    records: int = 0
+    freed: int = 0
+    made_up: int = 0
+
+    def __bool__(self) -> bool:
+        return any((self.tasks, self.runs, self.changes, self.records, self.freed, self.made_up))
+
+
+class Housekeeper:
+    """One store under one set of rules."""
+
+    def __init__(
+        self,
+        database: Database,
+        resources: ResourceStore,
+        rules: Retention,
+        *,
+        completion: Completion | None = None,
+        clock: Clock = time.time,
+        every: float = EVERY,
+    ) -> None:
+        self._db = database
+        self._resources = resources
+        self._rules = rules
+        self._completion = completion or Completion(database)
+        self._clock = clock
+        self._every = every
+
+    async def run(self) -> None:
+        """Look now and then, for as long as the process lives. Never ends by itself."""
+        while True:
+            try:
+                await self.look()
+            except FoliotError as error:
+                log.warning("the store could not be tidied, and is looked at again later: %s", error.message)
+            except Exception:
+                log.exception("the store could not be tidied, and is looked at again later")
+            await asyncio.sleep(self._every)
+
+    async def look(self) -> Forgotten | None:
+        """Tidy the store, if nobody has since the last time; None when it is not yet time. Raises `Unavailable`."""
+        now = self._clock()
+        last = await self._db.write(_take_turn, TURN, now, self._every)
+        if last is None:
+            return None
+        found = Forgotten(made_up=await self._completion.complete(since=last - 2 * self._every, now=now))
+        await self.forget(found, now)
+        await self._db.write(_note_size, now, (await self._db.size()).used)
+        if found:
+            log.info("the store was tidied: %s", found)
+        return found
+
+    async def forget(self, found: Forgotten, now: float) -> None:
+        """Forget what is older than the rules keep, and give disk back."""
+        rules = self._rules
+        if rules.runs is not None:
+            await self._forget_work(found, now - rules.runs)
+        found.changes += await self._resources.compact(keep=rules.changes)
+        if rules.audit is not None and (await self._db.write(_take_turn, CUT, now, CUT_EVERY)) is not None:
+            await self._cut_audit(found, now - rules.audit, now)
+        if rules.size is not None:
+            await self._forget_early(found, rules.size, now)
+        found.freed += await self._db.shrink()
+
+    async def _forget_work(self, found: Forgotten, before: float) -> None:
+        # In small transactions: others write to the same store meanwhile. Tasks first: their runs stay as long as they.
+        while gone := await self._db.write(purge_tasks, before, AT_ONCE):
+            found.tasks += gone
+        journal = SqlJournal(self._db)
+        while gone := await journal.purge(ended_before=before, limit=AT_ONCE):
+            found.runs += gone
+
+    async def _cut_audit(self, found: Forgotten, before: float, now: float) -> None:
+        try:
+            cut = await prune_audit(self._db, before=before, by=_BY, now=now)
+        except Conflict as error:
+            log.error("the audit log is not cut: %s", error.message)
+        else:
+            found.records += 0 if cut is None else cut.records
+
+    async def _forget_early(self, found: Forgotten, limit: int, now: float) -> None:
+        """Forget the oldest of what has ended until the store is well below its limit, or nothing is left to forget."""
+        size = await self._db.size()
+        if size.shrinks is False or size.used <= limit:
+            return
+        log.warning("the store has %d bytes and may have %d: what ended first is forgotten early", size.used, limit)
+        journal, before = SqlJournal(self._db), now - YOUNGEST
+        while (await self._db.size()).used > limit * BELOW:
+            tasks = await self._db.write(purge_tasks, before, AT_ONCE)
+            runs = await journal.purge(ended_before=before, limit=AT_ONCE)
+            if not tasks and not runs:
+                log.warning("the store is larger than retention_size allows, and nothing in it has ended")
+                return
+            found.tasks += tasks
+            found.runs += runs
+            found.early += runs
+
+
+def _take_turn(name: str, now: float, every: float) -> Tx[float | None]:
+    """Move the time of the last look on, if it is long ago; the time before it, or None when it is not."""
+    yield from run("setting_new", name=name, value="0")
+    row = yield from one("setting_turn", name=name)
+    last = float(row["value"]) if row is not None else 0.0
+    if now - last < every * BELOW and last <= now:
+        return None
+    yield from run("setting_put", name=name, value=repr(now))
+    return last
+
+
+def _note_size(now: float, used: int) -> Tx[None]:
+    row = yield from one("setting_get", name=SIZES)
+    noted = sizes_of(row["value"] if row is not None else "")
+    if not noted or now - noted[-1][0] >= NOTED_EVERY:
+        noted = [*noted[1 - MOST_NOTED :], (now, used)]
+        yield from run("setting_put", name=SIZES, value=msgspec.json.encode(noted).decode())
+
+
+def sizes_of(text: str) -> list[tuple[float, int]]:
+    """The noted sizes, oldest first, each with its time."""
+    return msgspec.json.decode(text, type=list[tuple[float, int]]) if text else []
+
+
+def growth_of(noted: list[tuple[float, int]], now: float, used: int) -> float | None:
+    """Bytes a day since the first noted size; None before a day has passed."""
+    days = (now - noted[0][0]) / 86_400.0 if noted else 0.0
+    return (used - noted[0][1]) / days if days >= 1.0 else None
