@@ -64,7 +64,7 @@ async def _purge(age: float, keep_changes: int, compact: bool) -> int:
         await database.close()
     counts = ((found.tasks, "task"), (found.runs, "run"), (found.changes, "change"))
     listed = [f"{count} {_s(count, noun)}" for count, noun in counts if count or noun != "task"]
-    freed = f"; {found.freed / 1024**2:.1f} MiB given back to the disk" if found.freed else ""
+    freed = f"; {found.freed / 1024**2:.1f} MiB given back to the disk" if found.freed >= 1024**2 else ""
     out(f"{', '.join(listed[:-1])} and {listed[-1]} forgotten{freed}")
     return 0
 
