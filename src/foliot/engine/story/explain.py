@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from foliot.engine.story.amounts import arguments, counted, duration, money, times, tokens
 from foliot.engine.story.causes import causes_of_failure
 from foliot.engine.story.trace import CallTrace, StepTrace, Trace
-from foliot.engine.worker import in_words
+from foliot.engine.worker import in_words, is_gone
 from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
 from foliot.kernel.spec import RunSpec
 from foliot.printable import one_line
@@ -186,6 +186,8 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
     for call in calls:
         chain.append(f"nobody knows whether {call.name} took effect: {arguments(call.arguments, WIDTH)}")
         chain.append(_what_is_known(call))
+        if call.begun_by:
+            chain.append(_until_when(call.begun_by))
         hints += [
             Hint(f"foliot decide {run} {call.id} happened", "it did take effect (--result: what it returned)"),
             Hint(f"foliot decide {run} {call.id} run", "it did not: run it now"),
@@ -201,6 +203,16 @@ def _what_is_known(call: CallTrace) -> str:
     if not call.starts:
         return "the same call was made before and may have taken effect; this one was not made"
     return "the worker died after the call had been started and before its result was recorded"
+
+
+def _until_when(worker: str) -> str:
+    """Until when a call may still act that a worker had under way as it lost the run.
+
+    One that only slept goes on with a plain function where it was, before it can learn that the run is lost.
+    """
+    if is_gone(worker):
+        return f"{in_words(worker)} made the call and has ended: nothing of it can act any more"
+    return f"{in_words(worker)} made the call and is not known to have ended: it may still act until that process does"
 
 
 def _interrupted(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Explanation:

@@ -79,6 +79,7 @@ class CallTrace(Struct):
     approval: str = ""
     question: e.QuestionAsked | None = None
     unknown: bool = False
+    begun_by: str = ""
     lost: str = ""
 
     @property

@@ -48,14 +48,14 @@ class _Building:
     def claimed(self, at: float, event: e.RunClaimed) -> None:
         trace = self.trace
         first = not trace.attempts
-        trace.worker = event.worker
+        before, trace.worker = trace.worker, event.worker
         trace.attempts = event.attempt
         if first:
             return
         under_way = [call for call in self._calls.values() if call.running and not call.unknown]
         asking = self._asking()
         for call in under_way:
-            call.unknown = True
+            call.unknown, call.begun_by = True, before
         if asking is not None:
             asking.lost = True
         if trace.waiting is not None:
