@@ -69,7 +69,7 @@ def test_turns_and_parts() -> None:
         {"functionCall": {"name": "x", "args": {}, "id": "id7"}},
     ]
     assert body["contents"][2]["parts"][0] == {
-        "functionResponse": {"name": "memory_write", "response": {"output": "ok"}}
+        "functionResponse": {"name": "memory_write", "response": {"output": ["ok", "[image/png]"]}}
     }
     declared = body["tools"][0]["functionDeclarations"]
     assert declared[0]["parameters"] == {"type": "OBJECT", "properties": {"input": {"type": "STRING"}}}

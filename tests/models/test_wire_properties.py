@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.kernel.messages import (
+    Media,
     Message,
     ModelRequest,
     ModelResponse,
@@ -268,3 +270,47 @@ def test_what_one_provider_signed_is_never_sent_to_another(path: str, own: set[s
     body = msgspec.json.encode(wire.build_body(asked, wire.names(asked), stream=False)).decode()
     known = {"SIGNED", "UNKNOWN", "REDACTED", "ENCRYPTED", "ONTEXT", "ONCALL", "DETAILS"}
     assert {word for word in known if word in body} == own
+
+
+def _texts(value: Any) -> list[str]:
+    """Every text of a body, in its order."""
+    if isinstance(value, str):
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [text for item in inside for text in _texts(item)]
+
+
+@every_format
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(["text", "image", "json"]), min_size=2, max_size=5))
+def test_the_blocks_of_a_result_stay_apart_and_in_order(path: str, kinds: list[str]) -> None:
+    """Whatever a format can hold: a block is a block of its own, or a line of its own, where the tool had put it."""
+    picture, data = "aW1hZ2U=", base64.b64encode(b'{"z":1,"a":2}').decode()
+    made: dict[str, Text | Media] = {
+        "text": Text("said"),
+        "image": Media("image/png", data=picture),
+        "json": Media("application/json", data=data),
+    }
+    content = tuple(made[kind] for kind in kinds)
+    call = Message("assistant", (ToolCall("call_1", "search", "{}"),))
+    asked = request(messages=(call, Message("tool", (ToolResult("call_1", "search", content),))))
+    body = WIRES[path].build_body(asked, WIRES[path].names(asked), stream=False)
+
+    lines = [line for text in _texts(body) for line in text.split("\n")]
+    shown = {"said": "text", "[image/png]": "image", '{"z":1,"a":2}': "json"}
+    inline = path in ("/messages", "/responses")  # these hold an image where it was
+    order = [shown.get(line) or ("image" if inline and picture in line else None) for line in lines]
+    assert [kind for kind in order if kind] == kinds
+    assert sum(picture in line for line in lines) == kinds.count("image")
+
+
+@every_format
+def test_a_result_without_anything_is_said_to_be_empty(path: str) -> None:
+    for content in ((), (Text(""),)):
+        asked = request(
+            messages=(
+                Message("assistant", (ToolCall("call_1", "search", "{}"),)),
+                Message("tool", (ToolResult("call_1", "search", content),)),
+            )
+        )
+        assert "(empty result)" in _texts(WIRES[path].build_body(asked, WIRES[path].names(asked), stream=False))

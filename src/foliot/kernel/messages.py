@@ -10,6 +10,7 @@ cannot form a circle, and with a thousand transcripts in memory looking through 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -64,7 +65,17 @@ class ToolResult(Struct, frozen=True, gc=False, tag="tool_result", omit_defaults
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.content if isinstance(part, Text))
+        """Its texts as one, each from a line of its own: what a tool gave as two things is not read as one word."""
+        return joined(part.text for part in self.content if isinstance(part, Text))
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Texts with a line break between each two, unless one of them brings it along."""
+    whole = ""
+    for text in texts:
+        apart = whole and text and not (whole.endswith("\n") or text.startswith("\n"))
+        whole = f"{whole}\n{text}" if apart else whole + text
+    return whole
 
 
 class ToolFailure(Struct, frozen=True, omit_defaults=True):

@@ -34,6 +34,7 @@ from foliot.kernel.messages import (
 from foliot.models.base import ModelGarbage, ModelRequestError
 from foliot.models.tokens import estimate_parts, estimate_request
 from foliot.models.wire.calls import CallIds, arguments_text
+from foliot.models.wire.media import result_texts
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of
 
 _STOPS: dict[str, StopReason] = {
@@ -146,10 +147,10 @@ def _to_request_parts(message: Message, names: ToolNames) -> list[theirs.ModelRe
 
 def _to_return(result: ToolResult, names: ToolNames) -> theirs.ToolReturnPart:
     content: list[Any] = [part.text if isinstance(part, Text) else _to_file(part) for part in result.content]
-    text = result.text or (result.error.message if result.error else "")
+    texts = result_texts(result)
     return theirs.ToolReturnPart(
         tool_name=names.wire(result.name),
-        content=text if all(isinstance(item, str) for item in content) else content,
+        content=texts[0] if len(texts) == 1 and all(isinstance(item, str) for item in content) else content or texts,
         tool_call_id=result.call_id,
         outcome="success" if result.error is None else "failed",
     )

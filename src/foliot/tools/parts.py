@@ -24,7 +24,7 @@ from foliot.tools.stages.truncate import LIMIT, StoreBlob
 class Parts:
     """`limiter` and `circuits` hold the state of all tools of a process: pipelines that share tools share them.
 
-    `clock` is the time of day in seconds since 1970. `result_limit` is in characters.
+    `clock` is the time of day in seconds since 1970. `result_limit` is in bytes.
     """
 
     rules: RuleSource = field(default_factory=FixedRules)

@@ -89,9 +89,9 @@ async def test_a_long_result_keeps_its_beginning_and_end_and_says_where_the_rest
     cut = await Truncate(1000, store)(asked, ToolResult("c1", "f", (Text(whole), picture)))
 
     assert cut.content[1] == picture
-    assert len(cut.text) < 1300
+    assert len(cut.text.encode()) <= 1000
     assert cut.text.startswith("line 0\n")
-    assert cut.text.endswith("line 9999\n")
+    assert cut.text.endswith("line 9999\n\n…[truncated: 98890 bytes → 1000]")
     assert 'read_result(call_id="c1"' in cut.text
     assert list(blobs.values()) == [whole.encode()]
     assert next(iter(blobs)) in cut.text
@@ -103,8 +103,28 @@ async def test_what_cannot_be_kept_is_said_to_be_lost_and_the_rest_is_shown() ->
 
     result = ToolResult("c1", "f", (Text("\ud800" + "x" * 5000),))
 
-    assert "could not be kept" in (await Truncate(100, broken)(call("f"), result)).text
-    assert "was not kept" in (await Truncate(100)(call("f"), result)).text
+    assert "could not be kept" in (await Truncate(200, broken)(call("f"), result)).text
+    assert "was not kept" in (await Truncate(200)(call("f"), result)).text
+
+
+@pytest.mark.parametrize("limit", [0, 1, 20, 60, 150, 400])
+@pytest.mark.parametrize("letter", ["x", "é", "漢", "😀"])
+async def test_what_was_cut_is_never_longer_than_the_limit_nor_cut_inside_a_character(limit: int, letter: str) -> None:
+    result = ToolResult("c1", "f", (Text(letter * 300), Text(letter * 300)))
+
+    text = (await Truncate(limit)(call("f"), result)).text
+
+    size = 600 * len(letter.encode()) + 1
+    assert len(text.encode()) <= limit
+    assert "\ufffd" not in text
+    if limit >= 60:
+        assert text.endswith(f"\n…[truncated: {size} bytes → {limit}]")
+
+
+async def test_texts_of_one_result_stay_apart() -> None:
+    result = ToolResult("c1", "f", (Text("one"), Media("image/png", data="aGk="), Text("two"), Text("\nthree")))
+
+    assert result.text == "one\ntwo\nthree"
 
 
 class Broken:

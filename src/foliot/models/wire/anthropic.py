@@ -25,7 +25,7 @@ from foliot.models.config import GatewayConfig
 from foliot.models.wire.anthropic_answer import OUTPUT_TOOL, REDACTED, MessagesAssembler, parse_messages
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.calls import CallIds, arguments_object, sendable_id
-from foliot.models.wire.media import address, decoded_text, is_image, is_text, placeholder
+from foliot.models.wire.media import address, decoded_text, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.schemas import closed
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
@@ -239,11 +239,8 @@ def _result(result: ToolResult) -> dict[str, Any]:
         for part in result.content
         if not isinstance(part, Text) or part.text.strip()
     ]
-    if not content and result.error is not None:
-        content = [{"type": "text", "text": result.error.message or result.error.code}]
-    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": sendable_id(result.call_id)}
-    if content:
-        block["content"] = content
+    content = content or [{"type": "text", "text": result_texts(result)[0]}]
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": sendable_id(result.call_id), "content": content}
     if result.error is not None:
         block["is_error"] = True
     return block

@@ -25,7 +25,7 @@ from foliot.kernel.messages import (
 from foliot.models.wire.calls import CallIds, arguments_object, is_own_id
 from foliot.models.wire.gemini_answer import ALONE, ON_CALL, ON_TEXT, ON_THOUGHT, GeminiAssembler, parse_gemini
 from foliot.models.wire.gemini_schema import gemini_schema
-from foliot.models.wire.media import address, placeholder
+from foliot.models.wire.media import address, placeholder, result_files, result_texts
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
@@ -135,7 +135,7 @@ def _user_parts(message: Message, names: ToolNames) -> list[dict[str, Any]]:
             parts.append(_media(part))
         elif isinstance(part, ToolResult):
             parts.append(_function_response(part, names))
-            parts.extend(_media(item) for item in part.content if isinstance(item, Media))
+            parts.extend(map(_media, result_files(part)))
     # Nothing may stand between the answers to parallel calls.
     parts.sort(key=_after_responses)
     return parts
@@ -146,10 +146,9 @@ def _after_responses(part: dict[str, Any]) -> bool:
 
 
 def _function_response(result: ToolResult, names: ToolNames) -> dict[str, Any]:
-    if result.error is not None:
-        response = {"error": result.text or result.error.message}
-    else:
-        response = {"output": result.text}
+    texts = result_texts(result)
+    # Several blocks are a list, so that they stay several.
+    response = {"output" if result.error is None else "error": texts[0] if len(texts) == 1 else texts}
     made: dict[str, Any] = {"name": names.wire(result.name), "response": response}
     if not is_own_id(result.call_id):
         made["id"] = result.call_id

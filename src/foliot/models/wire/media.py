@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import mimetypes
+from typing import Final
 
-from foliot.kernel.messages import Media
+from foliot.kernel.messages import Media, Text, ToolResult
 from foliot.models.wire.base import Unsendable
 
 
@@ -52,6 +53,33 @@ def from_address(url: str, media_type: str = "image/png") -> Media:
         head, data = url[5:].split(";base64,", 1)
         return Media(head.split(";")[0] or media_type, data=data)
     return Media(media_type, url=url)
+
+
+EMPTY: Final = "(empty result)"
+"""What a model is told of a tool that gave nothing: some refuse an empty message, others take it for a fault."""
+
+
+def result_texts(result: ToolResult) -> list[str]:
+    """The blocks of a result for a format whose tool messages hold text only; never none of them.
+
+    A text file is its text. Where another file stood stands its name: it follows in another place (`result_files`), and
+    the order must not be lost.
+    """
+    given = [
+        part.text if isinstance(part, Text) else decoded_text(part) if _is_said(part) else placeholder(part)
+        for part in result.content
+    ]
+    texts = [text for text in given if text.strip()]
+    return texts or [result.error.message or result.error.code if result.error is not None else EMPTY]
+
+
+def result_files(result: ToolResult) -> list[Media]:
+    """What of a result is not in `result_texts`, in its order."""
+    return [part for part in result.content if isinstance(part, Media) and not _is_said(part)]
+
+
+def _is_said(media: Media) -> bool:
+    return media.data is not None and is_text(media)
 
 
 def placeholder(media: Media) -> str:

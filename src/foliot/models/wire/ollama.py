@@ -29,12 +29,13 @@ from foliot.kernel.messages import (
     ToolCallDelta,
     ToolResult,
     Usage,
+    joined,
 )
 from foliot.models.config import GatewayConfig
 from foliot.models.wire.base import NO_DELTAS, ProviderFault, Unsendable, WireError
 from foliot.models.wire.calls import CallIds, arguments_object, raw_arguments
 from foliot.models.wire.counts import Count, count
-from foliot.models.wire.media import decoded_text, is_image, is_text, needs_bytes
+from foliot.models.wire.media import decoded_text, is_image, is_text, needs_bytes, result_files, result_texts
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
 _STOPS: dict[str, StopReason] = {"stop": "end", "length": "length"}
@@ -144,9 +145,12 @@ def _messages(request: ModelRequest, names: ToolNames) -> list[dict[str, Any]]:
 
 
 def _result(result: ToolResult, names: ToolNames) -> dict[str, Any]:
-    text = result.text or (result.error.message if result.error is not None else "")
-    said: dict[str, Any] = {"role": "tool", "content": text, "tool_name": names.wire(result.name)}
-    _put_media(said, result.content)
+    said: dict[str, Any] = {
+        "role": "tool",
+        "content": joined(result_texts(result)),
+        "tool_name": names.wire(result.name),
+    }
+    _put_media(said, result_files(result))
     return said
 
 

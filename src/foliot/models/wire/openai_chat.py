@@ -12,11 +12,31 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from foliot.kernel.messages import Media, Message, ModelRequest, ModelResponse, Reasoning, Text, ToolCall, ToolResult
+from foliot.kernel.messages import (
+    Media,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    joined,
+)
 from foliot.models.config import GatewayConfig
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.calls import ANY_ID, NINE_ID, CallIds, arguments_text, sendable_id
-from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, needs_bytes, placeholder
+from foliot.models.wire.media import (
+    address,
+    decoded_text,
+    file_name,
+    is_image,
+    is_text,
+    needs_bytes,
+    placeholder,
+    result_files,
+    result_texts,
+)
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, parse_chat
 from foliot.models.wire.schemas import is_strict
@@ -36,6 +56,7 @@ class ChatOptions:
     system_role: str = "system"
     reasoning_replay: str = "none"
     nine_ids: bool = False
+    tool_parts: bool = True
     path: str = "/chat/completions"
 
     @classmethod
@@ -57,6 +78,7 @@ class ChatOptions:
                 "reasoning_replay", ("none", "reasoning_content", "reasoning", "reasoning_details"), replay
             ),
             nine_ids=host.endswith("mistral.ai"),
+            tool_parts=config.flag("tool_parts", official),
             path=path,
         )
 
@@ -130,7 +152,7 @@ class OpenAIChatWire:
             if role == "tool":
                 for part in message.parts:
                     if isinstance(part, ToolResult):
-                        sent.append(_tool_message(part, sendable_id(part.call_id, self._ids)))
+                        sent.append(_tool_message(part, sendable_id(part.call_id, self._ids), self.options.tool_parts))
                         waiting.extend(_result_media(part))
             elif role == "assistant":
                 if said := self._assistant(message, names):
@@ -198,18 +220,14 @@ def _tools(request: ModelRequest, names: ToolNames) -> list[dict[str, Any]]:
     ]
 
 
-def _tool_message(result: ToolResult, call_id: str) -> dict[str, Any]:
-    text = result.text
-    if not text:
-        if result.error is not None:
-            text = result.error.message
-        elif result.content:
-            text = "(the content follows in the next message)"
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+def _tool_message(result: ToolResult, call_id: str, in_parts: bool) -> dict[str, Any]:
+    texts = result_texts(result)
+    content = [{"type": "text", "text": text} for text in texts] if in_parts and len(texts) > 1 else joined(texts)
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 def _result_media(result: ToolResult) -> list[dict[str, Any]]:
-    media = [part for part in result.content if isinstance(part, Media)]
+    media = result_files(result)
     if not media:
         return []
     return [{"type": "text", "text": f"Content returned by {result.name}:"}, *(_media(part) for part in media)]

@@ -15,7 +15,7 @@ import msgspec
 from foliot.kernel.messages import Media, Message, ModelRequest, ModelResponse, Reasoning, Text, ToolCall, ToolResult
 from foliot.models.config import GatewayConfig
 from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
-from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, placeholder
+from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_responses_answer import REASONING, ResponsesAssembler, parse_responses
 from foliot.models.wire.schemas import is_strict
@@ -141,11 +141,10 @@ def _assistant(message: Message, names: ToolNames, items: list[dict[str, Any]]) 
 
 
 def _output(result: ToolResult) -> dict[str, Any]:
-    content: str | list[dict[str, Any]] = result.text
-    if any(isinstance(part, Media) for part in result.content):
-        content = [_content(part) for part in result.content]
-    elif not content and result.error is not None:
-        content = result.error.message
+    blocks = [part for part in result.content if not isinstance(part, Text) or part.text]
+    content: str | list[dict[str, Any]] = [_content(part) for part in blocks]
+    if len(blocks) < 2 and all(isinstance(part, Text) for part in blocks):
+        content = result_texts(result)[0]
     return {"type": "function_call_output", "call_id": sendable_id(result.call_id), "output": content}
 
 

@@ -25,6 +25,7 @@ _CUT: Final = re.compile(
     r"\n\n\[… (?P<missing>\d+) of (?P<size>\d+) characters left out; [^\]\n]*"
     r"kept as (?P<digest>sha256:[0-9a-f]{64})\]\n\n"
 )
+_MARK: Final = re.compile(r"\n…\[truncated: \d+ bytes → \d+\]\Z")
 # A tool can print such a mark itself. It is believed only if this much of what is shown is in the kept text as well.
 _LEAST_SHOWN: Final = 200
 
@@ -95,6 +96,7 @@ class ReadResult:
     async def _whole(self, result: ToolResult) -> bytes:
         """The text before it was cut for the model. Raises `ToolNothingThere` when that was not kept."""
         shown = result.text
+        shown = _MARK.sub("", shown) if _CUT.search(shown) else shown
         for cut in _CUT.finditer(shown):
             head, tail = shown[: cut.start()], shown[cut.end() :]
             if len(head) + len(tail) != int(cut["size"]) - int(cut["missing"]) or len(head) + len(tail) < _LEAST_SHOWN:

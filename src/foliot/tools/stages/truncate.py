@@ -1,4 +1,8 @@
-"""Keeps what a model reads short: the beginning and the end, and where the rest is."""
+"""Keeps what a model reads short: the beginning and the end, and where the rest is.
+
+What was cut says so twice: where something is missing, with the way to the rest, and in its last line, which programs
+can look for: `…[truncated: <original> bytes → <limit>]`. With both it is never longer than the limit.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +30,25 @@ MOST_KEPT: Final = 64 * 1024 * 1024
 # The beginning says what it is, the end how it went; the beginning says more.
 HEAD_SHARE: Final = 0.7
 READER: Final = "read_result"
+# The bytes of UTF-8 that do not begin a character.
+_INSIDE: Final = bytes(range(0x80, 0xC0))
 
 
 class Truncate:
-    """`limit` is in characters, over all texts of a result. Images and files are not touched."""
+    """`limit` is in bytes of UTF-8, over all texts of a result. Images and files are not touched."""
 
     def __init__(self, limit: int = LIMIT, store_blob: StoreBlob | None = None) -> None:
         self._limit = limit
         self._store_blob = store_blob
 
     def leaves(self, result: ToolResult) -> bool:
-        return _length(result) <= self._limit
+        return _size(result.text) <= self._limit
 
     async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult:
-        size = _length(result)
-        if size <= self._limit:
+        if self.leaves(result):
             return result
         whole = result.text
-        head = int(self._limit * HEAD_SHARE)
-        tail = self._limit - head
-        where = await self._keep(call, whole)
-        left_out = f"\n\n[… {size - head - tail} of {size} characters left out; {where}]\n\n"
-        text = Text(whole[:head] + left_out + whole[size - tail :])
+        text = Text(_cut(whole, await self._keep(call, whole), self._limit))
         media: tuple[Media, ...] = tuple(part for part in result.content if isinstance(part, Media))
         error = result.error
         if error is not None and len(error.message) > self._limit:
@@ -70,10 +71,24 @@ class Truncate:
         return f"the whole is kept as {digest}"
 
 
-def _length(result: ToolResult) -> int:
-    """Of all texts, in characters."""
-    length = 0
-    for part in result.content:
-        if isinstance(part, Text):
-            length += len(part.text)
-    return length
+def _cut(whole: str, where: str, limit: int) -> str:
+    """The beginning and the end of a text, in all at most `limit` bytes."""
+    size, data = len(whole), whole.encode("utf-8", "replace")
+    mark = f"\n…[truncated: {len(data)} bytes → {limit}]"
+    left_out = "\n\n[… {} of {} characters left out; {}]\n\n"
+    room = limit - _size(mark) - _size(left_out.format(size, size, where))
+    if room <= 0:  # too little to say where the rest is, or even that it was cut
+        return _begin(data, limit - _size(mark)) + mark if limit >= _size(mark) else _begin(mark.encode(), limit)
+    head = _begin(data, int(room * HEAD_SHARE))
+    end = data[len(data) - (room - _size(head)) :]
+    tail = end.lstrip(_INSIDE).decode()  # not from the middle of a character
+    return head + left_out.format(size - len(head) - len(tail), size, where) + tail + mark
+
+
+def _begin(data: bytes, length: int) -> str:
+    """As much of a text as fits, up to a whole character."""
+    return data[: max(0, length)].decode("utf-8", "ignore")
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
