@@ -90,4 +90,5 @@ GROWN: tuple[e.Event, ...] = (
     e.RunRetried(2, "rate_limit", "busy", 99.25, counted=False),
     e.RunCreated("clerk", "sha256:00", unsettled=(e.Unsettled("pay", '{"amount":5}', "r1/c1", "timeout"),)),
     e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", unknown="timeout", key="r1/c1"))),
+    e.StepStarted(2, note="half is gone"),
 )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.kernel.budget import Limits, Spent, check_calls, check_step, check_time, narrow, remaining
+from foliot.kernel.events import ModelFailed
 from foliot.kernel.messages import Usage
+from tests.kernel.play import Play, asks, says, spec
 
 limits = st.builds(
     Limits,
@@ -80,3 +84,35 @@ def test_what_is_left_allows_exactly_what_the_limits_allow(
 def test_what_is_left_of_the_time_ends_at_the_deadline():
     assert remaining(Limits(max_seconds=10), Spent(), now=12.0, deadline=15.0).max_seconds == 3.0
     assert remaining(Limits(max_seconds=10), Spent(), now=16.0, deadline=15.0).max_seconds == 0.0
+
+
+def test_a_model_that_wants_to_know_is_told_where_it_stands_and_the_past_stays_as_it_was():
+    run = Play(
+        spec(budget_notes=True, limits=Limits(max_steps=4)), [asks("look"), asks("look"), asks("look"), says("done")]
+    )
+    run.run()
+    told = [asked.request.messages[-1].text for asked in run.asked]
+    assert [text.partition(")")[0] for text in told] == [
+        "[Iteration Budget] Iteration 1 of 4 (25% used",
+        "[Iteration Budget] Iteration 2 of 4 (50% used",
+        "[Iteration Budget] Iteration 3 of 4 (75% used",
+        "[Iteration Budget] Iteration 4 of 4 (100% used",
+    ]
+    assert told[1].endswith("used).")
+    assert "end" in told[2]
+    assert "final answer now" in told[3]
+    for before, after in pairwise(asked.request.messages for asked in run.asked):
+        assert after[: len(before)] == before
+
+
+def test_a_step_that_is_asked_again_is_not_told_twice():
+    run = Play(spec(budget_notes=True), [ModelFailed(1, "overloaded", "busy", retryable=True), says("done")])
+    run.run()
+    assert len(run.asked) == 2
+    assert run.asked[0].request.messages == run.asked[1].request.messages
+
+
+def test_nobody_is_told_who_did_not_ask_for_it():
+    run = Play(spec(), [says("done")])
+    run.run()
+    assert [message.text for message in run.asked[0].request.messages] == ["go"]

@@ -58,6 +58,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
         tool_use_behavior=execution["tool_use_behavior"],
         on_denied=execution.get("on_denied", "tell"),
         on_expiry=execution.get("on_expiry"),
+        budget_notes=bool(execution.get("budget_notes")),
         extra={
             ENDPOINT: endpoint,
             "roles": spec.get("roles", []),

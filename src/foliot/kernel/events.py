@@ -182,10 +182,14 @@ class CancelRequested(Fact, frozen=True, tag="cancel.requested"):
 
 
 class StepStarted(Fact, frozen=True, tag="step.started"):
-    """The model is about to be asked. Recorded again when a step is asked again after a crash or a failure."""
+    """The model is about to be asked. Recorded again when a step is asked again after a crash or a failure.
+
+    `note` is what it is told of its steps with this question, and stays in the transcript.
+    """
 
     step: int
     attempt: int = 1
+    note: str = ""
 
 
 class ModelResponded(Fact, frozen=True, tag="model.responded"):

@@ -20,6 +20,17 @@ def user_message(text: str) -> Message:
     return Message("user", (Text(text),))
 
 
+def budget_note(step: int, limit: int) -> str:
+    """Where a run stands among its steps, and what follows from it."""
+    used = step * 100 // limit
+    told = f"[Iteration Budget] Iteration {step} of {limit} ({used}% used)."
+    if used > 75:
+        return f"{told} Hardly any steps are left: give your final answer now, unless one more call is indispensable."
+    if used > 50:
+        return f"{told} More than half is gone: begin to bring the work to its end."
+    return told
+
+
 def failed(
     call_id: str,
     name: str,

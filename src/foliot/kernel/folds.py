@@ -119,6 +119,8 @@ def _step_started(state: State, event: e.StepStarted) -> None:
             add_message(state, given.message)
             state.inputs.remove(given)
         state.interrupted = False
+    if event.note:
+        add_message(state, feedback.user_message(event.note))
     state.answer = None
 
 

@@ -322,6 +322,10 @@ def _ask(state: State) -> AskModel:
     messages = tuple(state.transcript)
     if state.notes or state.inputs:
         messages = (*messages, *state.notes, *(given.message for given in inputs_due(state)))
+    note = ""
+    if spec.budget_notes and spec.limits.max_steps and state.asks == 0:  # asked again, it has been told
+        note = feedback.budget_note(state.step, spec.limits.max_steps)
+        messages = (*messages, feedback.user_message(note))
     settings = spec.settings
     if state.final and state.tools:
         settings = replace(settings, tool_choice="none")  # the tools stay in the request: its prefix must not change
@@ -330,7 +334,7 @@ def _ask(state: State) -> AskModel:
         settings = replace(settings, max_output_tokens=min(settings.max_output_tokens, max(1, left)))
     request = ModelRequest(spec.model, messages, spec.system, state.tools, spec.output_schema, settings, spec.agent)
     step = state.step
-    return AskModel(step, request, (StepStarted(step, state.asks + 1),), state.deadline)
+    return AskModel(step, request, (StepStarted(step, state.asks + 1, note),), state.deadline)
 
 
 def _estimate(state: State) -> int:

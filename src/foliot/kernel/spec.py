@@ -70,7 +70,7 @@ class RunSpec(Struct, frozen=True, omit_defaults=True):
     `duplicates` concerns calls with the same tool and the same arguments after an earlier success. The default allows
     them: a poll, or a second look at a file, is a repeat that is meant.
     `on_limit="finish"` asks for the last answer without tools when steps or tool calls run out. Tokens, money and
-    time are hard: they always end the run.
+    time are hard: they always end the run. `budget_notes` tells the model with each question how many are left.
     """
 
     agent: str
@@ -90,6 +90,7 @@ class RunSpec(Struct, frozen=True, omit_defaults=True):
     on_denied: Literal["tell", "fail"] = "tell"
     on_expiry: Literal["tell", "fail"] | None = None
     compaction: bool = False
+    budget_notes: bool = False
     extra: dict[str, Any] = {}
     v: int = VERSION
 

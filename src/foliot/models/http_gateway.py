@@ -28,6 +28,7 @@ from foliot.models.tokens import estimate_parts, estimate_request
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
 from foliot.models.wire.calls import CallIds
 from foliot.models.wire.lines import JsonLines, SseLines
+from foliot.models.wire.text_calls import with_text_calls
 from foliot.models.wire.tool_names import ToolNames
 
 _ENCODER = msgspec.json.Encoder()
@@ -46,6 +47,7 @@ class HttpGateway:
         self.config = config
         self._wire = wire
         self._endpoint = HttpEndpoint(config, base_url, auth)
+        self._reads_text_calls = config.choice("tool_calls", ("native", "text"), "native") == "text"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.config.provider} {self.config.model}>"
@@ -60,15 +62,15 @@ class HttpGateway:
         try:
             if on_delta is None:
                 answer = self._wire.parse(await self._endpoint.fetch(path, body), names, ids)
-                return self._completed(answer, request)
+                return self._completed(answer, request, ids)
             assembler = self._wire.assembler(names, ids)
             try:
                 whole = await self._pump(path, body, assembler, on_delta)
             except (ModelOverloaded, ModelTimeout) as lost:
-                return self._completed(_finished_before(lost, assembler), request)
+                return self._completed(_finished_before(lost, assembler), request, ids)
             if whole is None:
-                return self._completed(assembler.finish(), request)
-            response = self._completed(self._wire.parse(whole, names, ids), request)
+                return self._completed(assembler.finish(), request, ids)
+            response = self._completed(self._wire.parse(whole, names, ids), request, ids)
         except _UNREADABLE as error:
             raise self._explain(error) from error
         for delta in deltas_of(response):
@@ -120,7 +122,9 @@ class HttpGateway:
                 hint=None if isinstance(error, Unsendable) else "check the schemas of its tools and of its answer",
             ) from error
 
-    def _completed(self, response: ModelResponse, request: ModelRequest) -> ModelResponse:
+    def _completed(self, response: ModelResponse, request: ModelRequest, ids: CallIds) -> ModelResponse:
+        if self._reads_text_calls and request.tools:
+            response = with_text_calls(response, request.tools, ids)
         usage = response.usage
         said = response.message.parts
         if not usage.input_tokens or (said and not usage.output_tokens):

@@ -16,7 +16,7 @@ class OllamaGateway(HttpGateway):
     Options: `keep_alive`, `think` (auto, on, off), `num_ctx`. Raises `InvalidInput` for an option that cannot be used.
     """
 
-    OPTIONS = frozenset({"keep_alive", "think", "num_ctx"})
+    OPTIONS = frozenset({"keep_alive", "think", "num_ctx", "tool_calls"})
     lines = JsonLines
 
     def __init__(self, config: GatewayConfig) -> None:

@@ -13,7 +13,7 @@ from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
 DEFAULT_URL = "https://api.openai.com/v1"
 AZURE_VERSION = "2024-10-21"
 _ACCENTS = frozenset(
-    {"max_tokens_field", "include_usage", "tool_choice", "system_role", "reasoning_replay", "tool_parts"}
+    {"max_tokens_field", "include_usage", "tool_choice", "system_role", "reasoning_replay", "tool_parts", "tool_calls"}
 )
 
 
@@ -21,8 +21,8 @@ class OpenAIChatGateway(HttpGateway):
     """POST {base}/chat/completions with a bearer key (none for a local server that wants none).
 
     Options: `max_tokens_field`, `include_usage`, `tool_choice` (false: not sent), `system_role`, `reasoning_replay`,
-    `tool_parts` (whether several texts of one tool result are sent as several), `organization`, `project`.
-    Raises `InvalidInput` for an option that cannot be used.
+    `tool_parts` (several texts of one tool result are sent as several), `tool_calls`, `organization`, `project`. Raises
+    `InvalidInput` for an option that cannot be used.
     """
 
     OPTIONS = _ACCENTS | {"organization", "project"}

@@ -188,7 +188,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "model_settings.extra description prompt memory.allow memory.type memory.provider execution.profile "
                 "execution.required_output_markers execution.duplicate_tool_call_policy "
                 "execution.on_contract_violation execution.tool_use_behavior execution.on_denied "
-                "execution.on_expiry limits.max_steps "
+                "execution.on_expiry execution.budget_notes limits.max_steps "
                 "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
                 "output_schema",
             ),

@@ -93,6 +93,10 @@ class AgentExecution(Model):
         description="A call that nobody approved in time: tell the model, or end the run; as on_denied when not given.",
     )
 
+    budget_notes: bool | None = Field(
+        default=None, description="Whether the model is told with each question how many of its steps are used."
+    )
+
     def problems(self) -> Iterator[Problem]:
         if self.profile == "contract" and not self.tool_sequence:
             yield problem("tool_sequence", message="{field} is required when spec.execution.profile=contract")
