@@ -143,3 +143,18 @@ async def test_a_toolbox_that_breaks_gives_a_failure_and_not_a_hang() -> None:
     (finished,) = await results(engine)
     assert "ZeroDivisionError" in finished.result.text
     await engine.close()
+
+
+async def test_the_event_of_a_call_says_by_which_contract_it_was_made_and_whether_it_ended_the_run() -> None:
+    @tool(effect="read")
+    async def look() -> str:
+        return "seen"
+
+    engine = Engine(in_turn(calls("look")), [look], tool_use_behavior="stop_on_first_tool")
+    state = await engine.run()
+    await engine.close()
+
+    (finished,) = await results(engine)
+    assert (finished.contract, finished.ends_run) == ("v1", True)
+    assert isinstance(state.ended, RunSucceeded)
+    assert state.ended.output == "seen"

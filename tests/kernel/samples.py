@@ -91,4 +91,5 @@ GROWN: tuple[e.Event, ...] = (
     e.RunCreated("clerk", "sha256:00", unsettled=(e.Unsettled("pay", '{"amount":5}', "r1/c1", "timeout"),)),
     e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", unknown="timeout", key="r1/c1"))),
     e.StepStarted(2, note="half is gone"),
+    e.ToolFinished(ToolResult("c1", "look"), ends_run=True, contract="v1"),
 )

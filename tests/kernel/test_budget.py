@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from foliot.kernel.budget import Limits, Spent, check_calls, check_step, check_time, narrow, remaining
 from foliot.kernel.events import ModelFailed
 from foliot.kernel.messages import Usage
+from foliot.kernel.spec import Repairs
 from tests.kernel.play import Play, asks, says, spec
 
 limits = st.builds(
@@ -106,7 +107,8 @@ def test_a_model_that_wants_to_know_is_told_where_it_stands_and_the_past_stays_a
 
 
 def test_a_step_that_is_asked_again_is_not_told_twice():
-    run = Play(spec(budget_notes=True), [ModelFailed(1, "overloaded", "busy", retryable=True), says("done")])
+    busy = ModelFailed(1, "overloaded", "busy", retryable=True)
+    run = Play(spec(budget_notes=True, repairs=Repairs(model_delay=0)), [busy, says("done")])
     run.run()
     assert len(run.asked) == 2
     assert run.asked[0].request.messages == run.asked[1].request.messages

@@ -494,7 +494,8 @@ class Driver:
         shown = self._stream or self._watcher.wanted(run_id)
         heard = partial(self._watcher.output, run_id, intent.call_id) if shown else None
         definition = self._tools.definition(intent.name)
-        ends_run = definition is not None and definition.ends_run
+        first = self.state.spec.tool_use_behavior == "stop_on_first_tool"
+        ends_run = first or (definition is not None and definition.ends_run)
         fact = await call_tool(
             intent,
             call,

@@ -18,6 +18,7 @@ from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call
 from foliot.models.base import ModelError, OnDelta
 from foliot.tools.base import Admitted, MayAct, OnOutput
+from foliot.tools.contract import VERSION
 from foliot.tools.result import MAY_HAVE_ACTED
 from foliot.tools.search import offered
 from foliot.tools.spending import count
@@ -77,7 +78,7 @@ async def call_tool(
 ) -> ToolFinished | ToolUnknown:
     """What came of a call: its result, or that a call which must not happen twice may have acted.
 
-    `ends_run`: the tool was declared to give the answer of the run; a failure of it never does.
+    `ends_run`: its result is the answer of the run, as the tool or the agent declares; a failure never is.
     """
     started = clock()
     spending = count()
@@ -104,7 +105,7 @@ async def call_tool(
     if error is not None and error.unknown and intent.rule.effect == "once":
         reason = cast("UnknownReason", error.unknown)
         return ToolUnknown(intent.call_id, reason, error.message, seconds=clock() - started, **spent)
-    return ToolFinished(result, clock() - started, ends_run=ends_run and error is None, **spent)
+    return ToolFinished(result, clock() - started, ends_run=ends_run and error is None, contract=VERSION, **spent)
 
 
 def _lost(intent: CallIntent, failure: ToolFailure, reason: UnknownReason) -> ToolResult:

@@ -248,8 +248,9 @@ class ToolStarted(Fact, frozen=True, tag="tool.started"):
 class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     """The one result of a call. `synthetic` says why the kernel answered in the tool's place.
 
-    `ends_run` is set by a tool whose result is the answer of the run. `usage` is what delegated runs have spent, and
-    `runs` what each of them has: a run that several calls report is paid for once.
+    `ends_run` is set when the result is the answer of the run, as its tool or its agent declares. `usage` is what
+    delegated runs have spent, and `runs` what each of them has: a run that several calls report is paid for once.
+    `contract` is the version of the tool contract by which it was called; blank when nothing was called.
     """
 
     result: ToolResult
@@ -258,6 +259,7 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     ends_run: bool = False
     usage: Usage | None = None
     runs: dict[str, Usage] = {}
+    contract: str = ""
 
 
 class ToolUnknown(Fact, frozen=True, tag="tool.unknown"):
