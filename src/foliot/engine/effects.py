@@ -100,7 +100,7 @@ async def call_tool(
             broken = f"the call broke: {type(error).__name__}: {error}"
             failure = ToolFailure("execution_failed", "tool_backend_failure", broken)
             result = _lost(intent, failure, "broken")
-    spent = {"usage": spending.usage, "runs": dict(spending.runs)} if spending.runs else _NOTHING_SPENT
+    spent: dict[str, Any] = {"usage": spending.usage, "runs": dict(spending.runs)} if spending.runs else _NOTHING_SPENT
     error = result.error
     if error is not None and error.unknown and intent.rule.effect == "once":
         reason = cast("UnknownReason", error.unknown)
