@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 from foliot import Agent, Runtime, ScriptedModel, tool
@@ -24,7 +25,8 @@ def clerk(path: str, which: str) -> Agent:
     @tool(name="pay", effect="once", timeout=None)
     async def by_coroutine() -> str:
         write("begun")
-        await asyncio.sleep(0.5)
+        time.sleep(1.5)  # in which the process is stopped; it is due to go on before the loop looks at its timers
+        await asyncio.sleep(0)
         write("paid")
         return "paid"
 
