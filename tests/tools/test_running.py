@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from foliot.engine.telemetry.metrics import Metrics
 from foliot.tools.base import Invocation, ToolCancelled, ToolRateLimited
 from foliot.tools.function import FunctionTool, tool
 from foliot.tools.parts import Parts
@@ -53,6 +54,7 @@ async def test_a_function_that_blocks_is_said_to_go_on_until_it_has_ended(caplog
     assert "stopped" not in result.error.message
     assert result.error.details["still_running"] is True
     assert [(each.tool, each.call_id, each.what) for each in going_on()] == [("stuck", "c1", "thread")]
+    assert 'foliot_tool_calls_going_on{tool="stuck"} 1.0' in str(await Metrics(None).render())
     with caplog.at_level(logging.WARNING):
         await stuck.release()
     assert "ended" in caplog.text

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
@@ -18,6 +19,7 @@ from foliot.engine.telemetry.standing import Standing, look
 from foliot.engine.telemetry.tally import Bounded, Labels, Spread, Tally
 from foliot.errors import FoliotError, UsageError
 from foliot.store.base import Database, ResourceStore
+from foliot.tools.running import going_on
 from foliot.version import __version__
 
 if TYPE_CHECKING:
@@ -95,6 +97,8 @@ class Metrics:
         yield _gauge("build_info", "The version that runs.", {(__version__,): 1}, ("version",))
         yield _gauge("store_up", "Whether the store answered this scrape.", {(): int(standing is not None)})
         yield _gauge("scrape_store_seconds", "How long the store took for this scrape.", {(): took})
+        still = {(tool,): count for tool, count in Counter(each.tool for each in going_on()).items()}
+        yield _gauge("tool_calls_going_on", "Calls here that were told to end and have not.", still, ("tool",))
         yield from _counted(self.tally)
         yield from self._commits()
         if self._transport is not None:
