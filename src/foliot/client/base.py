@@ -73,7 +73,12 @@ class Client(Protocol):
         """Store an edited document; its resourceVersion must still be the current one, else `Conflict`."""
         ...
 
-    async def delete(self, kind: str, name: str, *, namespace: str, version: str | None = None) -> Document: ...
+    async def delete(
+        self, kind: str, name: str, *, namespace: str, version: str | None = None, force: bool = False
+    ) -> Document:
+        """Raises `NotFound`, `Conflict` at another version; also while a task that has not ended uses it, unless
+        `force`."""
+        ...
 
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]: ...
 

@@ -39,6 +39,12 @@ class Taken(Struct, frozen=True):
     error: FoliotError | None = None
 
 
+class InUse(Conflict):
+    """Work that has not ended needs what was to be deleted."""
+
+    code = "in_use"
+
+
 class DeclaredWork:
     """Of one store. `tasks` opens what accepts and ends work, when it is needed: reading does not."""
 
@@ -101,6 +107,24 @@ class DeclaredWork:
                     taken.append(Taken(space, name, accepted.task, not accepted.duplicate))
         return taken
 
+    async def check_unused(self, kind: str, namespace: str, name: str, agents: Iterable[Document]) -> None:
+        """Raises `InUse` when tasks that have not ended use an agent or a system, or what one of `agents` names."""
+        users = [(kind, name)]
+        if kind in ("Tool", "ModelEndpoint"):
+            users = [("Agent", each["metadata"]["name"]) for each in agents if _names(each, kind, namespace, name)]
+        open_tasks: dict[str, None] = {}
+        for user, called in users:
+            target = "system" if user == "AgentSystem" else "agent"
+            rows = await self._database.read("task_open_for", namespace=namespace, kind=target, name=called)
+            open_tasks.update(dict.fromkeys(row["name"] for row in rows))
+        if open_tasks:
+            names = [*open_tasks]
+            listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+            raise InUse(
+                f"{kind} {name} is used by tasks that have not ended: {listed}",
+                hint="wait for them or cancel them; --force (in HTTP ?force=true) deletes it all the same",
+            )
+
     async def end(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> Document | None:
         """Cancel the work of this name if it is live, and archive it. None when there is none.
 
@@ -132,3 +156,12 @@ def _done_once(namespace: str, name: str) -> Conflict:
 def is_work(document: Document) -> bool:
     """Whether the document is a Task that is to be done, not one that others are made after."""
     return document["kind"] == "Task" and document.get("spec", {}).get("mode", "run") != "template"
+
+
+def _names(agent: Document, kind: str, namespace: str, name: str) -> bool:
+    """Whether an agent of this namespace names this tool or endpoint as its own."""
+    spec = agent.get("spec", {})
+    if kind == "Tool":
+        return any(str(each).partition("@")[0] == name for each in spec.get("tools") or ())
+    refs = [spec.get("model_ref", ""), *(spec.get("fallbacks") or ())]
+    return any(ref in (name, f"{namespace}/{name}") for ref in refs)

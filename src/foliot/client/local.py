@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from foliot.client.base import Applied, Outcome
 from foliot.client.missing import not_found
+from foliot.engine.references import list_all
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.store.base import (
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from foliot.work.base import Also
 
 
+# Deleting one of these is refused while a task that has not ended needs it.
+NAMED_BY_AGENTS: Final = frozenset({"Tool", "ModelEndpoint"})
+USED_BY_WORK: Final = NAMED_BY_AGENTS | {"Agent", "AgentSystem"}
+
+
 class LocalClient:
     """Implements `Client`. `close` is called once by `close()`; it should close the store's database."""
 
@@ -38,12 +44,14 @@ class LocalClient:
         *,
         close: Callable[[], Awaitable[None]],
         budgets_changed: Callable[[str], Awaitable[object]] | None = None,
+        models_changed: Callable[[str], Awaitable[object]] | None = None,
         work: Callable[[], DeclaredWork] | None = None,
         by: DeclaredBy | None = None,
     ) -> None:
         """`by` is recorded as the declarer of what is written, by default the process itself.
 
-        `budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one.
+        `budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one;
+        `models_changed` with that of a ModelEndpoint or a Secret, for runs that wait for a model.
 
         `work` gives the work that Tasks stand for; it is asked for when a Task is concerned, and not before.
         """
@@ -52,6 +60,7 @@ class LocalClient:
         self._work = work
         self._close = close
         self._budgets_changed = budgets_changed
+        self._models_changed = models_changed
 
     def on(self, store: ResourceStore) -> LocalClient:
         """The same client, on another view of its store. What is closed is the first one."""
@@ -59,7 +68,13 @@ class LocalClient:
         async def nothing() -> None:
             pass
 
-        return LocalClient(store, close=nothing, budgets_changed=self._budgets_changed, work=self._work)
+        return LocalClient(
+            store,
+            close=nothing,
+            budgets_changed=self._budgets_changed,
+            models_changed=self._models_changed,
+            work=self._work,
+        )
 
     async def get(self, kind: str, name: str, *, namespace: str) -> Document:
         key = Key(kind, namespace, name)
@@ -125,10 +140,20 @@ class LocalClient:
         return Outcome(written.action, written.document, before)
 
     async def delete(
-        self, kind: str, name: str, *, namespace: str, version: str | None = None, also: Also | None = None
+        self,
+        kind: str,
+        name: str,
+        *,
+        namespace: str,
+        version: str | None = None,
+        force: bool = False,
+        also: Also | None = None,
     ) -> Document:
         """See `Client`. `also` is as in `DeclaredWork.end`, for work that no resource declares."""
         key = Key(kind, namespace, name)
+        if kind in USED_BY_WORK and not force and self._work is not None:
+            agents = await list_all(self._store, Filter("Agent", namespace)) if kind in NAMED_BY_AGENTS else []
+            await self._work().check_unused(kind, namespace, name, agents)
         try:
             (written,) = await self._store.write([Delete(key, expect=version or "present")])
         except NotFound:
@@ -149,10 +174,14 @@ class LocalClient:
 
     async def written(self, *documents: Document) -> None:
         """These were written by somebody else on the same store: let whoever waits for them know."""
-        if self._budgets_changed is not None:
-            spaces = {document["metadata"]["namespace"] for document in documents if document["kind"] == "Budget"}
-            for namespace in sorted(spaces):
-                await self._budgets_changed(namespace)
+        for kinds, changed in (
+            (("Budget",), self._budgets_changed),
+            (("ModelEndpoint", "Secret"), self._models_changed),
+        ):
+            spaces = {document["metadata"]["namespace"] for document in documents if document["kind"] in kinds}
+            if changed is not None:
+                for namespace in sorted(spaces):
+                    await changed(namespace)
 
     async def close(self) -> None:
         await self._close()

@@ -100,6 +100,13 @@ async def _local(settings: Settings) -> Client:
 
         await wake_paused(SqlJournal(database), namespace, clock=time)
 
+    async def models_changed(namespace: str) -> None:
+        from time import time
+
+        from foliot.engine.budgets import waking
+
+        await waking.models_changed(database, namespace, clock=time)
+
     @asynccontextmanager
     async def tasks() -> AsyncGenerator[TaskService]:
         from foliot.runtime import Runtime
@@ -114,4 +121,11 @@ async def _local(settings: Settings) -> Client:
 
     store = SqlResourceStore(database, keyring)
     by = DeclaredBy(whoami(), operator=True)  # who can open the store can do anything to it
-    return LocalClient(store, close=database.close, budgets_changed=budgets_changed, work=work, by=by)
+    return LocalClient(
+        store,
+        close=database.close,
+        budgets_changed=budgets_changed,
+        models_changed=models_changed,
+        work=work,
+        by=by,
+    )

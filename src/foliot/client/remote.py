@@ -157,13 +157,16 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         same = after["metadata"].get("resourceVersion") == before["metadata"].get("resourceVersion")
         return Outcome("unchanged" if same else "updated", after, before)
 
-    async def delete(self, kind: str, name: str, *, namespace: str, version: str | None = None) -> Document:
+    async def delete(
+        self, kind: str, name: str, *, namespace: str, version: str | None = None, force: bool = False
+    ) -> Document:
         """See `Client`."""
         key = Key(kind, namespace, name)
         document = await self.get(kind, name, namespace=namespace)
         headers = {} if version is None else {"If-Match": f'"{version}"'}
         try:
-            await self._http.ask("DELETE", _path(key), params={"namespace": namespace}, headers=headers)
+            params = {"namespace": namespace, **({"force": "true"} if force else {})}
+            await self._http.ask("DELETE", _path(key), params=params, headers=headers)
         except NotFound:
             raise await not_found(key, self.list) from None
         return document

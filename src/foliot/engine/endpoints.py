@@ -124,7 +124,25 @@ class RunModels:
         if gateway is not None:
             return await gateway.respond(request, on_delta=on_delta)
         await self._allow_asking(namespace, ref)
-        return await self._router.respond(ref, request, on_delta=on_delta)
+        before = self._found.get(ref)
+        pieces = None if on_delta is None else Pieces(on_delta)
+        try:
+            return await self._router.respond(ref, request, on_delta=pieces)
+        except ModelError as error:
+            # Nobody fails by an endpoint that was repaired while it was asked, or a moment before.
+            used = before or self._found.get(ref)
+            if used is None or await self._looked_up_anew(ref) in (used[1], None):
+                raise
+            if pieces is not None:
+                pieces.restart(f"{ref} failed ({error.kind}) and has changed; asking again")
+        return await self._router.respond(ref, request, on_delta=pieces)
+
+    async def _looked_up_anew(self, ref: str) -> EndpointConfig | None:
+        try:
+            await self._look_again()
+            return await self._resolve(ref)
+        except FoliotError:
+            return None
 
     async def allow(self, ref: str, namespace: str) -> None:
         """Raises `Denied`, `InvalidInput` for a reference that an agent of this namespace may not follow now."""

@@ -145,8 +145,21 @@ def _client(runtime: Runtime, settings: Settings) -> LocalClient:
 
         await wake_paused(runtime.runs.journal, namespace, clock=time)
 
+    async def models_changed(namespace: str) -> None:
+        from time import time
+
+        from foliot.engine.budgets import waking
+
+        await waking.models_changed(runtime.tasking.database, namespace, clock=time)
+
     async def close() -> None:
         """The runtime is closed by whoever opened it."""
 
     work = declared_work(runtime)
-    return LocalClient(runtime.resources, close=close, budgets_changed=budgets_changed, work=lambda: work)
+    return LocalClient(
+        runtime.resources,
+        close=close,
+        budgets_changed=budgets_changed,
+        models_changed=models_changed,
+        work=lambda: work,
+    )

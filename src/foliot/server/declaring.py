@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, cast
 
 from foliot.catalog.declared import key_of, version_of
 from foliot.catalog.references import check_against_store
+from foliot.client.declared_work import InUse
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
@@ -111,8 +112,8 @@ class Declaring:
         (written,) = await self._store.write([Put(document, expect=expect, only="status")])
         return Written(written.action, written.document)
 
-    async def delete(self, key: Key, conditions: Conditions) -> Document:
-        """Raises `NotFound`, `PreconditionFailed`."""
+    async def delete(self, key: Key, conditions: Conditions, *, force: bool = False) -> Document:
+        """Raises `NotFound`, `PreconditionFailed`; `InUse`, unless `force`."""
         if conditions.dry:
             await self._store.judge([Delete(key)])
             return await self._store.get(key)
@@ -122,8 +123,10 @@ class Declaring:
         try:
             client = self._services.client.on(self._store)
             document = await client.delete(
-                key.kind, key.name, namespace=key.namespace, version=version, also=act.record_task
+                key.kind, key.name, namespace=key.namespace, version=version, force=force, also=act.record_task
             )
+        except InUse:
+            raise
         except NotFound:
             raise NotFound(f"there is no {key}") from None  # its hint may tell of other namespaces
         except Conflict as conflict:

@@ -59,6 +59,7 @@ Continue = Annotated[
 Labels = Annotated[str | None, Query(description="Such as `app=web,tier!=test,env in (a,b),!legacy`.")]
 Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`.")]
 DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All`: check everything, write nothing.")]
+Force = Annotated[str | None, Query(description="`true`: delete it although tasks that have not ended use it.")]
 IfMatch = Annotated[str | None, Header(description="The version that must be the current one; `*` for any.")]
 IdempotencyKey = Annotated[
     str | None, Header(max_length=255, description="A second request with the same key finds the task of the first.")
@@ -117,6 +118,17 @@ def is_dry(given: str | None) -> bool:
             return True
         case _:
             raise BadParameter(f"dryRun: {given!r} cannot be used", hint="true or false")
+
+
+def is_true(given: str | None, name: str) -> bool:
+    """Whether a parameter that is true or false is true. Raises `BadParameter`."""
+    match (given or "").strip().lower():
+        case "" | "false" | "0":
+            return False
+        case "true" | "1":
+            return True
+        case _:
+            raise BadParameter(f"{name}: {given!r} cannot be used", hint="true or false")
 
 
 def one_key(header: str | None, body: str) -> str:

@@ -249,22 +249,24 @@ class TaskService(TaskList):
         return await self.get(namespace, name)
 
     async def archive(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
-        """See `Tasks`."""
+        """See `Tasks`. One that is live is cancelled and marked in the same transaction; it ends as its runs do."""
         info = await self.get(namespace, name)
         if info.archived_at is not None:
             return info
-        if info.phase not in ENDED:
-            info = await self.cancel(namespace, name, by=by, reason="archived")
-        if info.phase not in ENDED:
-            raise Conflict(f"task {name} cannot be archived (state: {info.phase})", hint="wait until it has stopped")
         key, uid, now = info.key, info.uid, self._clock()
 
-        def body() -> Tx[None]:
+        def mark(name: str, uid: str) -> Tx[None]:
             yield from run("task_archive", key=key, now=now)
             if also is not None:
                 yield from also(name, uid)
 
-        await self._db.write(body)
+        if info.phase not in ENDED:
+            try:
+                return await self.cancel(namespace, name, by=by, reason="archived", also=mark)
+            except Conflict:
+                if (await self.get(namespace, name)).phase not in ENDED:
+                    raise
+        await self._db.write(mark, name, uid)
         return await self.get(namespace, name)
 
     async def delete(self, namespace: str, name: str, *, also: Also | None = None) -> None:

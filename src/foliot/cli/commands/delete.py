@@ -15,7 +15,7 @@ from foliot.cli.output import word_of
 from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Client
-from foliot.errors import NotFound, UsageError
+from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.kinds import Kind
 
 
@@ -35,6 +35,7 @@ class Doomed:
 @click.option("-l", "--selector", metavar="SELECTOR", help="Those with these labels, e.g. `app=report`.")
 @click.option("--all", "everything", is_flag=True, help="All of the kind in the namespace.")
 @click.option("--ignore-not-found", is_flag=True, help="What is not there needs no deleting.")
+@click.option("--force", is_flag=True, help="Also agents, systems, tools and endpoints that open tasks use.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 def delete(
     what: tuple[str, ...],
@@ -42,6 +43,7 @@ def delete(
     selector: str | None,
     everything: bool,
     ignore_not_found: bool,
+    force: bool,
     dry_run: bool,
 ) -> int:
     """Delete resources. It asks nothing; try --dry-run first.
@@ -56,21 +58,21 @@ def delete(
     if files and (what or selector or everything):
         raise UsageError("-f already says what to delete; leave out kinds, names, -l and --all.")
     if files:
-        return run(_delete_files(files, ignore_not_found, dry_run))
+        return run(_delete_files(files, ignore_not_found, dry_run, force))
     targets = parse_targets(what, verb="delete")
     if targets.named and (selector or everything):
         raise UsageError("Names cannot be combined with -l or --all.")
     if targets.named:
-        return run(_delete_named(targets.named, ignore_not_found, dry_run))
+        return run(_delete_named(targets.named, ignore_not_found, dry_run, force))
     if not selector and not everything:
         raise UsageError(
             f"`foliot delete {' '.join(what)}` would delete every one of them.",
             hint="Give names or a selector (-l), or add --all if that is what you want.",
         )
-    return run(_delete_matching(targets, selector, dry_run))
+    return run(_delete_matching(targets, selector, dry_run, force))
 
 
-async def _delete_files(files: tuple[str, ...], ignore_not_found: bool, dry_run: bool) -> int:
+async def _delete_files(files: tuple[str, ...], ignore_not_found: bool, dry_run: bool, force: bool) -> int:
     from foliot.cli.manifests import load
 
     loaded = load(files)
@@ -79,17 +81,17 @@ async def _delete_files(files: tuple[str, ...], ignore_not_found: bool, dry_run:
         for item in loaded
     ]
     async with connected() as client:
-        return await _delete(client, doomed, ignore_not_found=ignore_not_found, dry_run=dry_run)
+        return await _delete(client, doomed, ignore_not_found=ignore_not_found, dry_run=dry_run, force=force)
 
 
-async def _delete_named(named: tuple[tuple[Kind, str], ...], ignore_not_found: bool, dry_run: bool) -> int:
+async def _delete_named(named: tuple[tuple[Kind, str], ...], ignore_not_found: bool, dry_run: bool, force: bool) -> int:
     space = namespace()
     doomed = [Doomed(kind.name, space, name) for kind, name in named]
     async with connected() as client:
-        return await _delete(client, doomed, ignore_not_found=ignore_not_found, dry_run=dry_run)
+        return await _delete(client, doomed, ignore_not_found=ignore_not_found, dry_run=dry_run, force=force)
 
 
-async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool) -> int:
+async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool, force: bool) -> int:
     from foliot.store.selectors import parse_labels
 
     labels = parse_labels(selector) if selector else ()
@@ -99,18 +101,21 @@ async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool
         if not documents:
             out(f"Nothing to delete in namespace {request.namespace}.", err=True)
         doomed = [Doomed(d["kind"], d["metadata"]["namespace"], d["metadata"]["name"]) for d in documents]
-        return await _delete(client, doomed, ignore_not_found=True, dry_run=dry_run)
+        return await _delete(client, doomed, ignore_not_found=True, dry_run=dry_run, force=force)
 
 
-async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: bool, dry_run: bool) -> int:
-    """Each by itself: one that is missing does not keep the others."""
+async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: bool, dry_run: bool, force: bool) -> int:
+    """Each by itself: one that is missing, or in use, does not keep the others."""
     code = 0
     for each in doomed:
         try:
             if dry_run:
                 await client.get(each.kind, each.name, namespace=each.namespace)
             else:
-                await client.delete(each.kind, each.name, namespace=each.namespace)
+                await client.delete(each.kind, each.name, namespace=each.namespace, force=force)
+        except Conflict as error:
+            code = tell(error)
+            continue
         except NotFound as error:
             if not ignore_not_found:
                 code = tell(error)

@@ -7,6 +7,7 @@ declarations than those of now is told to ask again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, Final
 
@@ -20,7 +21,9 @@ from foliot.kernel.events import BudgetExceeded, RunResumed, RunWaiting
 from foliot.kernel.state import State
 from foliot.resources.money import MICRO
 from foliot.store.base import Database
+from foliot.store.journal import SqlJournal
 from foliot.store.runs import Journal, RunInfo
+from foliot.store.transaction import Tx, run
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +87,30 @@ async def wake_paused(journal: Journal, namespace: str, *, clock: Clock) -> int:
         except (Conflict, NotFound):
             continue  # it has ended meanwhile
     return woken
+
+
+async def models_changed(database: Database, namespace: str, *, clock: Clock) -> int:
+    """A ModelEndpoint of the namespace, or a key, was written: let what waits because of the old one ask at once.
+
+    Runs that wait for their model, runs that are tried again later, classes of runs that were held back. The number of
+    runs that were told.
+    """
+    journal, now = SqlJournal(database), clock()
+    told = await wake_paused(journal, namespace, clock=clock)
+    after = ""
+    while page := await database.read("run_waiting_for_model", namespace=namespace, after=after, count=PAGE):
+        for row in page:
+            with contextlib.suppress(Conflict, NotFound):  # it has ended meanwhile
+                await journal.signal(signal(row["id"], RunResumed("timer"), now))
+                told += 1
+        after = page[-1]["id"]
+    await database.write(_hasten, namespace, now)
+    return told
+
+
+def _hasten(namespace: str, now: float) -> Tx[None]:
+    yield from run("class_forget_namespace", namespace=namespace)
+    yield from run("queue_hasten", namespace=namespace, now=now)
 
 
 class PausedSweep:

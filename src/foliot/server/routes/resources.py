@@ -24,6 +24,7 @@ from foliot.server.naming import (
     Continue,
     DryRun,
     Fields,
+    Force,
     IfMatch,
     IfNoneMatch,
     KindName,
@@ -32,6 +33,7 @@ from foliot.server.naming import (
     Name,
     Namespace,
     conditions,
+    is_true,
     kind_at,
     parameters,
     space,
@@ -165,12 +167,13 @@ async def delete_resource(
     caller: CallerDep,
     namespace: Namespace = None,
     dryRun: DryRun = None,
+    force: Force = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a resource; with `If-Match` only at this version."""
+    """Delete a resource; with `If-Match` only at this version. What open tasks use is deleted only with `force`."""
     declaring = Declaring(services, caller, request.scope[REQUEST_ID])
     key = Key(kind_at(kind).name, space(namespace), name)
-    await declaring.delete(key, conditions(if_match, None, dryRun))
+    await declaring.delete(key, conditions(if_match, None, dryRun), force=is_true(force, "force"))
     # What deletes them reads the name from the answer, in clients older than this server.
     return Json({"deleted": name}) if key.kind == "McpServer" else Response(status_code=204)
 

@@ -81,6 +81,14 @@ SELECT e.seq AS seq, e.at AS at, e.data AS data
  WHERE t.namespace = :namespace AND t.name = :name AND e.seq > :after
  ORDER BY e.seq LIMIT :count;
 
+-- name: task_open_for
+-- Tasks that have not ended and that an agent or a system has work in, oldest first; a few of them.
+SELECT t.name AS name FROM task AS t
+ WHERE t.namespace = :namespace AND t.ended_at IS NULL
+   AND ((t.target_kind = :kind AND t.target = :name)
+        OR (:kind = 'agent' AND EXISTS (SELECT 1 FROM queue AS q WHERE q.task = t.key AND q.agent = :name)))
+ ORDER BY t.key LIMIT 6;
+
 -- name: task_run_add
 -- locks: -
 INSERT INTO task_run (task, message, run_id) VALUES (:task, :message, :run_id);

@@ -21,3 +21,18 @@ SELECT r.key AS key, r.id AS id, r.phase AS phase, r.worker AS worker, r.lease_u
 SELECT id, namespace, summary FROM run
  WHERE phase = 'waiting' AND id > :after AND summary LIKE '%"reason"_"budget"%'
  ORDER BY id LIMIT :count;
+
+-- name: run_waiting_for_model
+-- Runs of a namespace whose model failed and is asked again later, a page of them.
+SELECT id FROM run
+ WHERE phase = 'waiting' AND id > :after AND namespace = :namespace AND summary LIKE '%"reason"_"model_retry"%'
+ ORDER BY id LIMIT :count;
+
+-- name: queue_hasten
+-- Runs of a namespace that are to be tried again later: now.
+UPDATE queue SET due_at = :now
+ WHERE namespace = :namespace AND held = 0 AND due_at > :now
+   AND EXISTS (SELECT 1 FROM run AS r WHERE r.key = queue.run AND r.phase = 'pending');
+
+-- name: class_forget_namespace
+DELETE FROM work_class WHERE namespace = :namespace;

@@ -1,0 +1,127 @@
+"""What was repaired is used at once, what is archived ends by itself, and what is in use is not deleted by accident."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot.client.declared_work import InUse
+from foliot.client.local import LocalClient
+from foliot.engine.budgets.waking import models_changed
+from foliot.resources.validate import validate_document
+from foliot.runtime import Runtime
+from foliot.server.work import declared_work
+from foliot.store.bounds import class_failed, list_classes
+from foliot.store.placement import Offer
+from foliot.work.base import Command
+
+DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
+
+
+@pytest.fixture(params=DATABASES)
+async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runtime]:
+    url = f"{tmp_path}/foliot.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    async with Runtime(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(runtime: Runtime) -> LocalClient:
+    async def changed(namespace: str) -> None:
+        await models_changed(runtime.tasking.database, namespace, clock=time.time)
+
+    async def nothing() -> None:
+        pass
+
+    return LocalClient(runtime.resources, close=nothing, models_changed=changed, work=lambda: declared_work(runtime))
+
+
+def document(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    made, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
+    assert made is not None, problems
+    return made
+
+
+def endpoint(*script: Any) -> dict[str, Any]:
+    return document("ModelEndpoint", "main", provider="scripted", default_model="m", script=list(script))
+
+
+CLERK = document("Agent", "clerk", model_ref="main", prompt="be brief")
+BROKEN = {"fail": "overloaded"}
+
+
+async def work(runtime: Runtime) -> None:
+    offer = Offer("w1", runtime.runs.worker, capacity=8)
+    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+
+
+async def test_a_run_that_waits_for_a_broken_endpoint_goes_on_as_soon_as_it_is_repaired(
+    runtime: Runtime, client: LocalClient
+) -> None:
+    await client.apply([endpoint(*[BROKEN] * 20), CLERK])
+    task = (await runtime.tasking.tasks.accept(Command("agent", "clerk", message="go"))).task
+    await work(runtime)
+    assert (await runtime.tasking.tasks.get("default", task.name)).phase == "waiting"
+
+    await client.apply([endpoint({"say": "well again"})])
+    await work(runtime)
+
+    assert (await runtime.tasking.tasks.get("default", task.name)).phase == "succeeded"
+
+
+async def test_an_endpoint_that_was_repaired_a_moment_ago_fails_nobody(runtime: Runtime, client: LocalClient) -> None:
+    await client.apply([endpoint({"fail": "auth"}), CLERK])
+    assert (await runtime.run("clerk", "go", check=False)).phase == "failed"
+
+    await client.apply([endpoint({"say": "well again"})])
+
+    assert (await runtime.run("clerk", "go")).output == "well again"
+
+
+async def test_classes_that_a_broken_endpoint_opened_are_closed_by_its_repair(runtime: Runtime) -> None:
+    database = runtime.tasking.database
+    await database.write(class_failed, "execclass_x", 1.0, namespace="default", agent="clerk")
+    await models_changed(database, "default", clock=lambda: 2.0)
+    assert await list_classes(database) == []
+
+
+async def test_archiving_a_running_task_is_one_call(runtime: Runtime, client: LocalClient) -> None:
+    await client.apply([endpoint({"say": "x"}), CLERK])
+    tasks = runtime.tasking.tasks
+    task = (await tasks.accept(Command("agent", "clerk", message="go"))).task
+    (run,) = await tasks.runs("default", task.name)
+    lease = await runtime.runs.journal.claim(run["run_id"], worker="elsewhere", now=0.0, until=1e12)
+
+    archived = await tasks.archive("default", task.name)
+
+    assert archived.archived_at is not None
+    assert (await tasks.list(namespace="default"))[0] == []
+    await runtime.runs.journal.append(lease, [], phase="pending", due=0.0)
+    await work(runtime)
+    assert (await tasks.get("default", task.name)).phase == "cancelled"
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Agent", "clerk"), ("ModelEndpoint", "main")])
+async def test_what_an_open_task_uses_is_deleted_only_by_force(
+    runtime: Runtime, client: LocalClient, kind: str, name: str
+) -> None:
+    await client.apply([endpoint({"say": "x"}), CLERK])
+    task = (await runtime.tasking.tasks.accept(Command("agent", "clerk", message="go"))).task
+    with pytest.raises(InUse) as refused:
+        await client.delete(kind, name, namespace="default")
+    assert task.name in refused.value.message
+    assert "force" in (refused.value.hint or "")
+
+    await client.delete(kind, name, namespace="default", force=True)
+
+
+async def test_what_no_open_task_uses_is_deleted(runtime: Runtime, client: LocalClient) -> None:
+    await client.apply([endpoint({"say": "x"}), CLERK])
+    await runtime.tasking.tasks.accept(Command("agent", "clerk", message="go"))
+    await work(runtime)
+    await client.delete("Agent", "clerk", namespace="default")
