@@ -437,9 +437,11 @@ class AdmittedCall:
             await running.end_processes(call)
         finally:
             running.over = True
-            forget(noting)
-            with contextlib.suppress(ValueError):  # thrown away by whoever tidies up, in a context of its own
+            try:
+                forget(noting)
                 current.reset(outer)
+            except ValueError:
+                pass  # thrown away by whoever tidies up, in a context of its own
         if ended is not None:
             ended()
         return await self._pipeline.finish(self, result, running, began)

@@ -124,8 +124,8 @@ def note_for(note: Note) -> Any:
 
 
 def forget(token: Any) -> None:
-    with suppress(ValueError):  # thrown away by whoever tidies up, in a context of its own
-        _noting.reset(token)
+    """Note no longer. Raises `ValueError` in another context than the one it began in."""
+    _noting.reset(token)
 
 
 def _current() -> Processes | None:
