@@ -25,6 +25,7 @@ from typing import Any
 
 import asyncpg
 
+from foliot.errors import FoliotError
 from foliot.store.audit import append_records
 from foliot.store.base import Put, Written
 from foliot.store.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
@@ -102,7 +103,11 @@ async def work(url: str, kinds: list[str], callers: int, seconds: float) -> None
         while time.monotonic() < end:
             await asyncio.sleep(random.random() / 100)  # so that no two transactions are shared in the same order
             began = time.monotonic()
-            await write()
+            try:
+                await write()
+            except FoliotError as error:
+                print("failed:", error.message, file=sys.stderr)
+                continue
             took[kind].append(time.monotonic() - began)
 
     made = [(kinds[n % len(kinds)], Caller(database, f"{os.getpid()}-{n}")) for n in range(callers)]
