@@ -317,6 +317,7 @@ class Runtime:
             definitions=base.created.definitions,
             labels=base.labels,
             fork=base.fork,
+            unsettled=base.unsettled,
             depth=base.created.depth,
             identity=identity or Identity(user, via="python"),
             task=base.created.task,

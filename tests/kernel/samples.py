@@ -92,4 +92,5 @@ GROWN: tuple[e.Event, ...] = (
     e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", unknown="timeout", key="r1/c1"))),
     e.StepStarted(2, note="half is gone"),
     e.ToolFinished(ToolResult("c1", "look"), ends_run=True, contract="v1"),
+    e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", before_effect=True))),
 )

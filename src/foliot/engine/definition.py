@@ -140,6 +140,7 @@ def _retry(given: Mapping[str, Any]) -> Retry:
         backoff=seconds(given["backoff"]),
         max_backoff=seconds(given["max_backoff"]),
         jitter=given["jitter"],
+        on_kinds=frozenset(kinds) if (kinds := given.get("retry_on_kinds")) is not None else None,
     )
 
 

@@ -152,6 +152,10 @@ def failed(call_id: str, name: str, failure: ToolFailure) -> ToolResult:
 
 
 _OUT_OF_TIME = ToolFailure(
-    "timeout", "tool_execution_timeout", "the time limit of the run passed before the tool had finished", kind="timeout"
+    "timeout",
+    "tool_execution_timeout",
+    "the time limit of the run passed before the tool had finished",
+    kind="timeout",
+    details={"timeout_scope": "run", "forced": False},
 )
 _NOTHING_SPENT: Final[dict[str, Any]] = {}

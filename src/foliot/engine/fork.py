@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from foliot.engine.runs import Runs
 from foliot.errors import NotFound
-from foliot.kernel.events import Fork, RunCreated, StepStarted
+from foliot.kernel.calls import unsettled_of
+from foliot.kernel.events import Fork, RunCreated, StepStarted, Unsettled
 from foliot.kernel.feedback import LAST_ANSWER
 from foliot.kernel.folds import inputs_due
 from foliot.kernel.messages import Message
@@ -22,7 +23,8 @@ class Branch(Struct, frozen=True):
     """What a forked run starts from: its spec, the past it shares, and what is said to it first.
 
     `labels` are those that somebody chose for the original: the same budgets hold for it. `created` is its first event:
-    what governs the original by task, system and the agents above it governs the fork.
+    what governs the original by task, system and the agents above it governs the fork. `unsettled` are the calls of the
+    original, also after that step, which may have acted: the fork does not make them beside it.
     """
 
     spec: RunSpec
@@ -31,6 +33,7 @@ class Branch(Struct, frozen=True):
     fork: Fork
     created: RunCreated
     labels: dict[str, str] = {}
+    unsettled: tuple[Unsettled, ...] = ()
 
 
 async def branch(
@@ -67,7 +70,8 @@ async def branch(
     else:
         history, said = (*state.settled_messages(), *_told(state)), tuple(input or ())
     labels = {name: value for name, value in info.labels.items() if _is_given(name)}
-    return Branch(changed, history, said, Fork(run_id, seq), created, labels)
+    _, whole = await runs.load(run_id)
+    return Branch(changed, history, said, Fork(run_id, seq), created, labels, unsettled_of(whole))
 
 
 def _is_given(label: str) -> bool:

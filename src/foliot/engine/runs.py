@@ -26,7 +26,7 @@ from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, in_words, is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.errors import NewerEvent, UnknownEvent
-from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated, UnknownReason
+from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated, UnknownReason, Unsettled
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, digest, encode_spec
@@ -96,6 +96,7 @@ class Runs:
         definitions: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         fork: Fork | None = None,
+        unsettled: tuple[Unsettled, ...] = (),
         parent: str = "",
         depth: int = 0,
         trace: str = "",
@@ -138,6 +139,7 @@ class Runs:
             definitions=dict(definitions or {}),
             history=before,
             fork=fork,
+            unsettled=unsettled,
             parent=parent,
             depth=depth,
             identity=identity,

@@ -124,6 +124,8 @@ def lose_running(state: State) -> None:
     for call in state.calls:
         if call.phase != "running":
             continue
+        if call.effect != "read":
+            call.doubt = "process_died"
         if _is_repeatable(call):
             call.phase = "requested"
         else:
@@ -137,6 +139,7 @@ def lose_call(state: State, event: ToolUnknown) -> None:
     if event.usage is not None:
         _pay(state, event.usage, event.runs)
     call.unknown = event
+    call.doubt = event.reason
     if call.phase == "unknown":  # the claim said so already, and this says why
         return
     state.fruitless = 0
@@ -161,10 +164,16 @@ def unsettled_of(state: State) -> tuple[Unsettled, ...]:
     """Every call of a run that may have acted and was not settled: what another run of the same work must know."""
     found = dict(state.unsettled)
     for call in state.calls:
-        if call.effect != "read" and call.phase in ("running", "unknown") and call.attempts:
-            reason = "process_died" if call.unknown is None else call.unknown.reason
-            _remember(found, call.name, call.arguments, key_of(state, call), reason)
+        if doubt := doubt_of(call):
+            _remember(found, call.name, call.arguments, key_of(state, call), doubt)
     return tuple(found.values())
+
+
+def doubt_of(call: Call) -> str:
+    """Why an open call may have acted; blank when it certainly has not, or only reads."""
+    if call.effect == "read" or call.phase == "done":
+        return ""
+    return call.doubt or ("process_died" if call.phase == "running" else "")
 
 
 def remember_history(state: State) -> None:
@@ -193,7 +202,9 @@ def _forget(state: State, name: str, arguments: str) -> None:
 
 def close_call(state: State, call: Call, event: ToolFinished) -> None:
     """Fold the one result of a call; with the last one, the step is complete."""
-    result = event.result
+    result, settled = event.result, _is_settled(call, event)
+    if call.unknown is not None and not settled and result.error is not None and not result.error.unknown:
+        result = feedback.doubted(result, call.unknown, key_of(state, call))
     call.phase = "done"
     call.verdict = None
     call.result = feedback.edited(result, call.arguments) if call.edited and event.synthetic is None else result
@@ -210,7 +221,9 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
         state.effects += 1
         if result.error is not None and result.error.unknown:
             _remember(state.unsettled, call.name, call.arguments, key_of(state, call), result.error.unknown)
-    if state.unsettled and _is_settled(call, event):
+        elif call.doubt and not settled:
+            _remember(state.unsettled, call.name, call.arguments, key_of(state, call), call.doubt)
+    if state.unsettled and settled:
         _forget(state, call.name, call.arguments)
     if call.signature is not None:
         settle_twins(state, call, event)
@@ -221,9 +234,12 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
 
 def _is_settled(call: Call, event: ToolFinished) -> bool:
     """Whether a result tells how the call ended: the tool's own word, or a person's."""
-    if event.result.error is not None and event.result.error.unknown:
+    error = event.result.error
+    if error is not None and error.unknown:
         return False
-    return event.synthetic == "decided" or (event.synthetic is None and call.attempts > 0)
+    if call.cleared or event.synthetic == "decided":
+        return True
+    return event.synthetic is None and call.phase == "running" and not (error is not None and error.before_effect)
 
 
 def _ends_run(state: State, code: str) -> bool:

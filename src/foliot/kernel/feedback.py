@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from foliot.kernel.events import Synthetic, ToolFinished, ToolUnknown
 from foliot.kernel.messages import Message, Text, ToolFailure, ToolResult
 
@@ -99,6 +101,18 @@ def not_run(
 def lost(name: str, unknown: ToolUnknown | None) -> str:
     """What is known of a call that may have acted. Who says nothing of it has died with it."""
     return _LOST["process_died" if unknown is None else unknown.reason].format(name=name)
+
+
+def doubted(result: ToolResult, unknown: ToolUnknown, key: str) -> ToolResult:
+    """The failure of a call to be repeated, of which an earlier attempt may have acted."""
+    assert result.error is not None
+    note = Text(f"\n({lost(result.name, unknown)} before; that may have taken effect: {NOT_AGAIN})")
+    return ToolResult(
+        result.call_id,
+        result.name,
+        (*result.content, note),
+        replace(result.error, unknown=unknown.reason, key=key),
+    )
 
 
 def never_known(call_id: str, name: str, unknown: ToolUnknown, tries: int, key: str) -> ToolFinished:

@@ -268,9 +268,11 @@ def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
     state.told_by.add(event.by)
     call = _call(state, event.call_id)
     call.phase = "requested"
+    call.doubt, call.cleared = "", event.decision == "run"
     if event.decision == "happened":
         call.verdict = feedback.happened(call.id, call.name, event.by, event.result)
     elif event.decision == "fail":
+        call.doubt = "process_died" if call.unknown is None else call.unknown.reason
         message = f"{event.by or 'a person'} ended the run: nobody knows whether {call.name} took effect"
         state.end("unknown_effect", "decided", event.reason or message)
 

@@ -29,7 +29,7 @@ from foliot.kernel.actions import (
     Stop,
     Wait,
 )
-from foliot.kernel.calls import blocked_calls, intent, key_of
+from foliot.kernel.calls import blocked_calls, doubt_of, intent, key_of
 from foliot.kernel.contract import judge, violations
 from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.events import (
@@ -138,10 +138,7 @@ def _settle(state: State) -> Action:
 def _dropped(state: State, call: Call, why: Literal["cancelled", "ended"]) -> ToolFinished:
     """The result of a call that the run does not wait for. One that was started and changes something may have."""
     started = call.attempts > 0
-    unknown = ""
-    if call.phase in ("running", "unknown") and started and call.effect != "read":
-        unknown = "process_died" if call.unknown is None else call.unknown.reason
-    return feedback.not_run(call.id, call.name, why, started=started, unknown=unknown, key=key_of(state, call))
+    return feedback.not_run(call.id, call.name, why, started=started, unknown=doubt_of(call), key=key_of(state, call))
 
 
 def _terminal(state: State) -> Terminal:

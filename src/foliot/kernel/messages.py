@@ -83,6 +83,7 @@ class ToolFailure(Struct, frozen=True, omit_defaults=True):
 
     `unknown` says why nobody knows whether the call took effect (see `events.UnknownReason`), and `key` is the
     idempotency key that it was made under; both are blank when the tool certainly did not act, or said how it ended.
+    `before_effect`: the tool was certainly not reached this time.
     """
 
     code: str
@@ -93,6 +94,7 @@ class ToolFailure(Struct, frozen=True, omit_defaults=True):
     details: dict[str, Any] = {}
     unknown: str = ""
     key: str = ""
+    before_effect: bool = False
 
 
 Part: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult

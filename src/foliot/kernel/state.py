@@ -79,6 +79,8 @@ class Call:
     signature: tuple[str, bytes] | None = None
     twin: Call | None = None
     unknown: ToolUnknown | None = None
+    doubt = ""  # why an attempt of it may have acted: a reason as in `ToolUnknown`; blank once somebody has said
+    cleared = False  # a person said that it had not taken effect
     repeats = 0  # how often it was started again because nobody knew how it had ended
     earlier: Unsettled | None = None
 

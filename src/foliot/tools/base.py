@@ -96,6 +96,14 @@ class Invocation(Struct, frozen=True, gc=False):
     ambiguity: str = ""
 
     @property
+    def origin(self) -> tuple[str, str]:
+        """The run and the call that its key is of: its own, or those of the earlier call that it stands for."""
+        if self.idempotency_key in ("", f"{self.run_id}/{self.call_id}"):
+            return self.run_id, self.call_id
+        run_id, slash, call_id = self.idempotency_key.partition("/")
+        return (run_id, call_id) if slash else (self.run_id, self.call_id)
+
+    @property
     def namespace(self) -> str:
         return self.caller.namespace
 
@@ -112,6 +120,8 @@ class Retry:
     backoff: float = 0.0
     max_backoff: float = 30.0
     jitter: Literal["none", "full", "equal"] = "none"
+    # The kinds of failure after which it is; None for all that can pass, and none at all when it is empty.
+    on_kinds: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         """Raises `InvalidInput`."""
@@ -320,6 +330,7 @@ class ToolError(FoliotError):
     ├── ToolTimeout            timeout
     ├── ToolCancelled          canceled
     ├── ToolRateLimited        execution_failed, kind rate_limited; `retry_after` in seconds
+    ├── ToolAnswerLost         execution_failed: there was an answer, and it cannot be read
     └── ToolUnreachable        execution_failed, kind network
         └── ToolCircuitOpen    kind circuit_open: it failed so often that it is left alone for `retry_after` seconds
 
@@ -429,6 +440,10 @@ class ToolRateLimited(ToolError):
 class ToolUnreachable(ToolError):
     kind = "network"
     retryable = True
+    lost = True
+
+
+class ToolAnswerLost(ToolError):
     lost = True
 
 

@@ -19,6 +19,7 @@ from msgspec import Struct, field, structs
 
 from foliot.tools.base import (
     Invocation,
+    ToolAnswerLost,
     ToolArgumentsInvalid,
     ToolDefinition,
     ToolError,
@@ -133,7 +134,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 def request_id(prefix: str, call: Invocation) -> str:
     """`ext-search-<digest>-<attempt>`: the same for the same attempt of the same call, wherever it is made."""
-    identity = "\0".join((call.namespace, call.run_id, call.call_id, call.idempotency_key))
+    identity = "\0".join((call.namespace, *call.origin, call.idempotency_key))
     return f"{prefix}-{call.tool}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}-{max(call.attempt, 1)}"
 
 
@@ -268,11 +269,13 @@ def decode_response(data: bytes | str) -> ToolResponse:
     try:
         response = _responses.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ToolError(f"the answer is not a contract {VERSION} response: {error}") from None
+        raise ToolAnswerLost(f"the answer is not a contract {VERSION} response: {error}") from None
     if _word(response.tool_contract_version) not in ("", VERSION):
-        raise ToolError(f"the answer speaks another contract than {VERSION}", expected=VERSION)
+        raise ToolAnswerLost(f"the answer speaks another contract than {VERSION}", expected=VERSION)
     if not (response.status.strip() or response.error or response.output):
-        raise ToolError(f"the answer is not a contract {VERSION} response: it has neither status, output nor error")
+        raise ToolAnswerLost(
+            f"the answer is not a contract {VERSION} response: it has neither status, output nor error"
+        )
     return structs.replace(response, status=_word(response.status) or "ok", output=_output(response.output))
 
 
@@ -294,7 +297,9 @@ def check_request_id(response: ToolResponse, expected: str) -> None:
     """Raises `ToolError` for an answer to somebody else's request. An answer without an id came on our connection."""
     found = response.request_id.strip()
     if found and found != expected:
-        raise ToolError("the answer belongs to another request", retryable=False, expected=expected, field="request_id")
+        raise ToolAnswerLost(
+            "the answer belongs to another request", retryable=False, expected=expected, field="request_id"
+        )
 
 
 def result_of(response: ToolResponse) -> Any:

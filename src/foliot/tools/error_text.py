@@ -28,6 +28,8 @@ from foliot.tools.base import (
 
 Status: TypeAlias = Literal["error", "denied"]
 LONGEST_WAIT: Final = 3600.0
+# The reason that a server of tools gives for a call which it may have carried out before.
+UNKNOWN_EFFECT: Final = "unknown_effect"
 NO_MESSAGE: Final = "tool execution failed"
 
 _BY_CODE: Final[Mapping[str, type[ToolError]]] = {
@@ -103,6 +105,7 @@ def reported_error(
     known_kind = kind if kind in _KINDS else made.kind
     # The class says what is usual; this one object says what was reported.
     vars(error).update(status="denied" if denied else "error", code=code, reason=reason, kind=known_kind)
+    error.lost = error.lost or reason == UNKNOWN_EFFECT or known_kind == "too_large"
     error.retry_after = retry_seconds(error.details.get("retry_after", ""))
     return error
 

@@ -41,7 +41,7 @@ from foliot.tools.base import (
 from foliot.tools.judge import Judgement, Layer, judge, refused_by
 from foliot.tools.parts import Parts
 from foliot.tools.processes import forget, note_for
-from foliot.tools.registry import schema_digest
+from foliot.tools.registry import check_effect, schema_digest
 from foliot.tools.result import failure_result, success_result
 from foliot.tools.rules import Rules, StandingGrant
 from foliot.tools.running import Handler, Running, current
@@ -206,8 +206,9 @@ class Pipeline:
             self.add(tool)
 
     def add(self, tool: Tool) -> None:
-        """Make a tool callable. Raises `Conflict` when another tool has its name."""
+        """Make a tool callable. Raises `Conflict` when another has its name, `InvalidInput` for an unknown effect."""
         name = tool.definition.name
+        check_effect(tool.definition)
         known = self._entries.get(name)
         if known is not None and known.tool is not tool:
             raise Conflict(f"two tools are named {name!r}", hint="Give one of them another name.")

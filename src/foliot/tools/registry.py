@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.tools.base import Tool, ToolDefinition
+from foliot.tools.base import Effect, OnUnknown, Tool, ToolDefinition
 from foliot.tools.versions import Constraint, Version, parse_version, split_request
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -58,6 +58,7 @@ class Registry:
             definition = tool.definition
             if not definition.name.strip():
                 raise InvalidInput("a tool has no name")
+            check_effect(definition)
             key = definition.name, parse_version(definition.version)
             known = seen.get(key) or self._tools.get(key[0], {}).get(key[1])
             if known is not None and known is not tool:
@@ -123,6 +124,18 @@ class Registry:
         below = self._parent.definitions() if self._parent is not None else []
         listed = [*own, *(each for each in below if each.name not in self._tools)]
         return [each for each in listed if wanted is None or wanted(each)]
+
+
+def check_effect(definition: ToolDefinition) -> None:
+    """Raises `InvalidInput` for a tool of which nobody could say whether it may be repeated."""
+    for field, given, known in (
+        ("effect", definition.effect, get_args(Effect)),
+        ("on_unknown", definition.on_unknown, get_args(OnUnknown)),
+    ):
+        if given not in known:
+            raise InvalidInput(
+                f'tool "{definition.name}" declares unknown {field} "{given}"', hint=f"one of {', '.join(known)}"
+            )
 
 
 def read_only(categories: Iterable[str] | None = None) -> Callable[[ToolDefinition], bool]:

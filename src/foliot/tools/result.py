@@ -49,7 +49,15 @@ def failure_result(
     known = classified(error, call.tool)
     message = known.message if len(known.message) <= LONGEST_MESSAGE else f"{known.message[:LONGEST_MESSAGE]} […]"
     if unknown is None or effect == "read":
-        failure = ToolFailure(known.code, known.reason, message, known.retryable, known.kind, known.details)
+        failure = ToolFailure(
+            known.code,
+            known.reason,
+            message,
+            known.retryable,
+            known.kind,
+            known.details,
+            before_effect=known.before_effect,
+        )
         return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {failure.message}"),), failure)
     message = f"{message}; {ACTED if unknown == 'broken' else MAY_HAVE_ACTED}"
     failure = ToolFailure(

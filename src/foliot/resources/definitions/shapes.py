@@ -26,6 +26,10 @@ from foliot.resources.problems import Problem
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
+# What can pass by itself. Other kinds of failure need the attention of the model or of a person.
+RetryKind: TypeAlias = Annotated[
+    Literal["timeout", "external", "network", "rate_limited", "internal"], BeforeValidator(lowered)
+]
 Jitter: TypeAlias = Annotated[Literal["none", "full", "equal"], BeforeValidator(lowered)]
 OperationClass: TypeAlias = Annotated[Literal["read", "write", "delete", "admin"], BeforeValidator(lowered)]
 
@@ -117,6 +121,10 @@ class CallRetry(Model):
     backoff: Duration = Field(default="0s", description="The wait before the second attempt.")
     max_backoff: Duration = Field(default="30s", description="The longest wait.")
     jitter: Jitter = Field(default="none", description="How much of the wait is left to chance.")
+    retry_on_kinds: list[RetryKind] | None = Field(
+        default=None,
+        description="Only after failures of these kinds; all of them when it is not given, none when it is empty.",
+    )
 
     def complete(self) -> None:
         self.max_attempts = self.max_attempts or 1

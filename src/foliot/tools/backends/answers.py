@@ -9,7 +9,7 @@ import msgspec
 
 from foliot.kernel.messages import Media
 from foliot.tools.backends.stream import is_stream, read_stream
-from foliot.tools.base import OnOutput, ToolError
+from foliot.tools.base import OnOutput, ToolAnswerLost
 from foliot.tools.contract import check_request_id, decode_response, is_envelope, result_of
 from foliot.tools.masking import Masker
 from foliot.tools.outbound.client import Answer
@@ -62,7 +62,7 @@ def _media(media_type: str, body: bytes, masker: Masker) -> Media:
     data = base64.b64encode(body).decode()
     # A file cannot be masked without being broken.
     if masker.mask(data) != data or masker.mask(body.decode("latin-1")) != body.decode("latin-1"):
-        raise ToolError("the tool answered with a file that holds a secret; it was not used", retryable=False)
+        raise ToolAnswerLost("the tool answered with a file that holds a secret; it was not used", retryable=False)
     return Media(media_type, data=data)
 
 

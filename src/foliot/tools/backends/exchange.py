@@ -28,6 +28,8 @@ from foliot.tools.outbound.client import Answer, OutboundClient
 
 _EXCERPT: Final = 400
 _ERROR_BODY: Final = 16 * 1024
+# Not the tool's own word: what stands before it heard nothing from it, or lost the connection to it.
+_FROM_A_GATEWAY: Final = frozenset({502, 504})
 
 
 class Exchange:
@@ -83,6 +85,7 @@ def status_error(tool: str, status: int, headers: Mapping[str, str], body: str) 
             error: ToolError = ToolRateLimited(message, **details)
         case _:
             error = ToolError(message, retryable=status >= 500, **details)
+            error.lost = status in _FROM_A_GATEWAY
     error.retry_after = retry_after(headers)
     return error
 
@@ -114,7 +117,9 @@ def endpoint_of(definition: ToolDefinition) -> str:
 def check_deadline(call: Invocation) -> None:
     """Raises `ToolTimeout` when nobody waits for the result any more: then nothing is begun."""
     if call.deadline is not None and time.time() >= call.deadline:
-        raise ToolTimeout(f"the deadline of {call.tool!r} had passed before the tool was asked", sent="no")
+        late = ToolTimeout(f"the deadline of {call.tool!r} had passed before the tool was asked", sent="no")
+        late.before_effect = True
+        raise late
 
 
 @contextmanager

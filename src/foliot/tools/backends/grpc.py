@@ -156,6 +156,9 @@ def _failure(error: Any, tool: str) -> ToolError:
     )
     # A connection that broke, or a limit that was met, says nothing about what the tool had done by then.
     failure.before_effect = False
+    failure.lost = (
+        failure.lost or status == "DATA_LOSS" or (status == "RESOURCE_EXHAUSTED" and "larger than max" in said)
+    )
     failure.retry_after = _retry_after(error)
     return failure
 

@@ -22,6 +22,7 @@ from foliot.errors import Unavailable
 from foliot.tools.base import (
     Invocation,
     OnOutput,
+    ToolAnswerLost,
     ToolDefinition,
     ToolError,
     ToolPolicyInvalid,
@@ -259,7 +260,7 @@ class NatsTool:
             result = decode_result(msg.data)
         except Poison as error:
             # It came where only an answer to this call has business, so waiting longer would not make it better.
-            answered.set_exception(ToolError(f"the tool's server sent something that is no result: {error}"))
+            answered.set_exception(ToolAnswerLost(f"the tool's server sent something that is no result: {error}"))
             return
         theirs = result.execution_id or (result.call_id if result.call_id != message.id else "")
         if (theirs or self._signer is not None) and theirs != message.execution_id:

@@ -10,7 +10,7 @@ import codecs
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from foliot.tools.base import OnOutput, ToolError
+from foliot.tools.base import OnOutput, ToolAnswerLost
 from foliot.tools.contract import (
     ToolResponse,
     check_request_id,
@@ -66,7 +66,7 @@ class StreamedResult:
         if _MARK in event:
             return self._feed_contract(event)
         if self._contract or self._last:
-            raise ToolError("the stream holds something that is not of the contract")
+            raise ToolAnswerLost("the stream holds something that is not of the contract")
         self._pieces.append(event + "\n")
         self._show(event + "\n")
         return False
@@ -81,7 +81,7 @@ class StreamedResult:
             value = result_of(self._response)
             return text if value == "" else value
         if self._contract or self._last:
-            raise ToolError("the stream ended without a result")
+            raise ToolAnswerLost("the stream ended without a result")
         return text.removesuffix("\n")
 
     def _feed_contract(self, event: str) -> bool:
@@ -93,9 +93,9 @@ class StreamedResult:
             self._response = response
             return True
         if self._request_id is not None and output.request_id not in ("", self._request_id):
-            raise ToolError("a piece of output belongs to another request", retryable=False, field="request_id")
+            raise ToolAnswerLost("a piece of output belongs to another request", retryable=False, field="request_id")
         if output.seq > self._last + 1:
-            raise ToolError(f"the stream lost a piece: {self._last} is followed by {output.seq}")
+            raise ToolAnswerLost(f"the stream lost a piece: {self._last} is followed by {output.seq}")
         if output.seq == self._last + 1:
             self._last = output.seq
             self._pieces.append(output.delta)

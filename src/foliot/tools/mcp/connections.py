@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from foliot.tools.base import OnOutput, ToolError, ToolUnreachable
+from foliot.tools.base import OnOutput, ToolAnswerLost, ToolError, ToolUnreachable
 from foliot.tools.mcp.credentials import no_headers, no_secrets
 from foliot.tools.mcp.exchange import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced
@@ -300,7 +300,7 @@ def _as_tool_error(server: ServerSpec, tool: str, error: Exception, exchange: Ex
         return protocol_error(server, tool, error, exchange, lost=session.lost)
     # What is left is an answer that does not follow the protocol, or does not fit the tool's own schema.
     text = " ".join(str(error).split())[:500]
-    return ToolError(
+    return ToolAnswerLost(
         f"{server} answered the call of {tool!r} with something that is no valid result: {text}",
         retryable=False,
         mcp_server=server.name,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LONGEST_MESSAGE: Final = 4000
 TOO_MANY_REQUESTS: Final = 429
 SERVER_ERROR: Final = 500
+FROM_A_GATEWAY: Final = frozenset({502, 504})
 BY_STATUS: Final[dict[int, type[ToolError]]] = {
     401: ToolAuthInvalid,
     403: ToolAuthForbidden,
@@ -142,6 +143,7 @@ def refusal(server: ServerSpec, exchange: Exchange, tool: str = "") -> ToolError
     if kind is ToolError:
         error.retryable = status >= SERVER_ERROR
     error.before_effect = status < SERVER_ERROR
+    error.lost = error.lost or status in FROM_A_GATEWAY
     error.retry_after = exchange.retry_after
     return error
 

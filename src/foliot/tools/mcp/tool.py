@@ -133,6 +133,8 @@ class McpTool:
         if call.deadline is not None:
             left = call.deadline - time.time()
             if left <= 0:
-                raise ToolTimeout(f"the deadline of the call of {call.tool!r} had passed before it began")
+                late = ToolTimeout(f"the deadline of the call of {call.tool!r} had passed before it began")
+                late.before_effect = True
+                raise late
             bounds.append(left)
         return min((bound for bound in bounds if bound), default=None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import urljoin
 from weakref import WeakKeyDictionary
 
-from foliot.tools.base import ToolError, ToolTimeout, ToolUnreachable
+from foliot.tools.base import ToolAnswerLost, ToolError, ToolTimeout, ToolUnreachable
 from foliot.tools.outbound.guard import Guard, OutboundRefused, Target
 from foliot.waits import Waits
 
@@ -37,6 +37,7 @@ class ToolAnswerTooLarge(ToolError):
 
     kind = "too_large"
     retryable = False
+    lost = True
 
 
 class Answer:
@@ -118,8 +119,13 @@ class OutboundClient:
 
         target = await self.guard.check_url(url)
         place, sent = URL(url.strip()), {**(headers or {}), **(credentials or {})}
+        acted = False  # whether a server that sends us on may have done what it was asked to
         while True:
-            response = await self._ask(method, place, target, sent, body)
+            try:
+                response = await self._ask(method, place, target, sent, body)
+            except ToolError as error:
+                error.before_effect = error.before_effect and not acted
+                raise
             async with response:
                 onward = response.headers.get("Location") if response.status in _REDIRECTS else None
                 if onward is None:
@@ -130,7 +136,7 @@ class OutboundClient:
                 raise OutboundRefused(f"{_where(target)} redirects to somewhere else too often", host=target.host)
             redirects -= 1
             if response.status not in _SAME_METHOD and method not in ("GET", "HEAD"):
-                method, body = "GET", None
+                method, body, acted = "GET", None, True
                 sent = {name: value for name, value in sent.items() if name.lower() not in _BODY_HEADERS}
             previous, (target, place) = target, await self._redirected(place, onward)
             if previous.origin != target.origin:  # for good: who sends us away must not choose what we do at home
@@ -209,7 +215,7 @@ def _where(target: Target) -> str:
 def _check_encoding(response: aiohttp.ClientResponse, target: Target) -> None:
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise ToolError(
+        raise ToolAnswerLost(
             f"{_where(target)} answered in {encoding[:40]!r}, although it was not asked to", retryable=False
         )
 
@@ -221,18 +227,25 @@ def _explain(error: Exception, where: str, *, sent: str) -> NoReturn:
     words = str(error) or type(error).__name__
     if isinstance(error, ToolError):
         raise error
+    unsent: ToolError | None = None
     if isinstance(error, aiohttp.ClientConnectorError):
         secure = not isinstance(error, aiohttp.ClientSSLError)
         what = "cannot be reached" if secure else "has no secure connection to offer"
-        raise ToolUnreachable(f"{where} {what}: {words}", retryable=secure, sent="no") from error
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        raise ToolTimeout(f"no connection to {where} in time", sent="no") from error
+        unsent = ToolUnreachable(f"{where} {what}: {words}", retryable=secure, sent="no")
+    elif isinstance(error, aiohttp.ConnectionTimeoutError):
+        unsent = ToolTimeout(f"no connection to {where} in time", sent="no")
+    elif isinstance(error, aiohttp.InvalidURL) or type(error) is ValueError:
+        unsent = ToolError(f"the request to {where} cannot be made: {words}", retryable=False, sent="no")
+    if unsent is not None:
+        unsent.before_effect = sent != "yes"
+        raise unsent from error
     if isinstance(error, TimeoutError):
         raise ToolTimeout(f"{where} did not answer in time", sent=sent) from error
     if isinstance(error, aiohttp.InvalidURL | ValueError):
         raise ToolError(f"the request to {where} cannot be made: {words}", retryable=False, sent="no") from error
     if isinstance(error, aiohttp.ClientResponseError):
-        raise ToolError(f"{where} does not speak HTTP as it should: {words}", retryable=False, sent=sent) from error
+        message = f"{where} does not speak HTTP as it should: {words}"
+        raise ToolAnswerLost(message, retryable=False, sent=sent) from error
     if isinstance(error, aiohttp.ClientError | OSError):
         raise ToolUnreachable(f"the connection to {where} broke off: {words}", sent=sent) from error
     raise error

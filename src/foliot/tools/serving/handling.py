@@ -38,7 +38,7 @@ from foliot.tools.serving.health import Health
 from foliot.tools.serving.ledger import Collision, Corrupt, Ledger, StoreFailed
 from foliot.tools.serving.messages import CallMessage, Meta, Poison, ResultMessage, call_subject, decode_call
 from foliot.tools.serving.metrics import UNKNOWN_TOOL, Metrics
-from foliot.tools.serving.outcomes import answer, compact, refusal
+from foliot.tools.serving.outcomes import NOT_STARTED, answer, compact, refusal
 from foliot.tools.serving.signing import Headers
 from foliot.tools.stages.asking import nobody_hears
 
@@ -290,7 +290,9 @@ class Handler:
 
     def _too_late(self, call: CallMessage) -> ResultMessage:
         self._metrics.count("rejections_total", tool_name=call.name, reason="too_late")
-        return refusal(call, f'the deadline passed before tool "{call.name}" was started', "timeout")
+        return refusal(
+            call, f'the deadline passed before tool "{call.name}" was started', "timeout", failure=NOT_STARTED
+        )
 
     async def _run(
         self,

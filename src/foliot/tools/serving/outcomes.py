@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
-from foliot.tools.base import ToolError
+from foliot.tools.base import ToolAnswerLost, ToolError
 from foliot.tools.error_text import reported_error
 from foliot.tools.serving.messages import CallMessage, ResultMessage
 
@@ -64,6 +64,10 @@ def answer(call: CallMessage, result: ToolResult) -> ResultMessage:
     )
 
 
+# What a refusal says of a call that was not begun, so that nobody has to ask whether it took effect.
+NOT_STARTED: Final[dict[str, Any]] = {"before_effect": True}
+
+
 def refusal(call: CallMessage, error: str, kind: str, **metadata: Any) -> ResultMessage:
     """A result that whoever serves gives in the tool's place."""
     return _stamped(call, error=error, error_kind=kind, metadata=metadata)
@@ -87,14 +91,14 @@ def value_of(message: ResultMessage) -> Any:
     try:
         return _parts.decode(msgspec.json.encode(message.metadata["parts"]))
     except msgspec.DecodeError:
-        raise ToolError("the tool's server sent parts that are none") from None
+        raise ToolAnswerLost("the tool's server sent parts that are none") from None
 
 
 def _reported(message: ResultMessage) -> ToolError:
     code, reason, kind, retryable = _FROM_WIRE.get(message.error_kind, _UNKNOWN)
     more = _object(message.metadata.get("failure"))
     more_kind = str(more.get("kind") or kind)
-    return reported_error(
+    error = reported_error(
         status="denied" if more_kind == "denied" else "error",
         code=str(more.get("code") or code),
         reason=str(more.get("reason") or reason),
@@ -103,6 +107,8 @@ def _reported(message: ResultMessage) -> ToolError:
         details=_object(more.get("details")),
         kind=more_kind,
     )
+    error.before_effect = error.before_effect or more.get("before_effect") is True
+    return error
 
 
 def _object(value: Any) -> dict[str, Any]:

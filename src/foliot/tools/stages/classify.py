@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
+from typing import Any, Final
 
 from foliot.tools.base import Invocation, ToolError, ToolUnreachable
 from foliot.tools.running import Handler, Running
 
 log = logging.getLogger(__name__)
+
+
+# What HTTP libraries raise that functions use, by name, so that none of them has to be installed: the connection or the
+# answer was lost, and among them what is raised before anything was sent.
+LOST: Final = frozenset(
+    {
+        *("httpx.TransportError", "requests.ConnectionError", "requests.Timeout", "requests.ChunkedEncodingError"),
+        *("aiohttp.ClientConnectionError", "aiohttp.ClientPayloadError", "urllib3.HTTPError"),
+    }
+)
+UNSENT: Final = frozenset(
+    {
+        *("httpx.ConnectError", "httpx.ConnectTimeout", "httpx.PoolTimeout", "httpx.UnsupportedProtocol"),
+        *("requests.ConnectTimeout", "aiohttp.ClientConnectorError", "aiohttp.ConnectionTimeoutError"),
+        *("urllib3.NewConnectionError", "urllib3.ConnectTimeoutError"),
+    }
+)
 
 
 class Classify:
@@ -31,9 +48,14 @@ def classified(error: Exception, tool: str) -> ToolError:
     if isinstance(error, ToolError):
         return error
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+    lost = isinstance(error, ConnectionError | TimeoutError | socket.gaierror)
+    unsent = isinstance(error, ConnectionRefusedError | socket.gaierror)
+    if not lost:
+        names = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
+        lost, unsent = not names.isdisjoint(LOST), not names.isdisjoint(UNSENT)
+    if lost:
         unreachable = ToolUnreachable(said)
-        unreachable.before_effect = isinstance(error, ConnectionRefusedError | socket.gaierror)
+        unreachable.before_effect = unsent
         return unreachable
     if isinstance(error, RecursionError | MemoryError):
         return ToolInternal(said, retryable=False)

@@ -67,6 +67,8 @@ class Retries:
         retry = self._retry
         if attempts >= retry.max_attempts or not error.retryable or error.kind in NEVER:
             return None
+        if retry.on_kinds is not None and error.kind not in retry.on_kinds:
+            return None
         if not self._repeatable and not error.before_effect:
             return None
         wait = self._backoff(attempts)

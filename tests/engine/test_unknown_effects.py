@@ -1,0 +1,302 @@
+"""A call has not started, has a result, or may have acted: every way to end without a result, counted outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from aiohttp import web
+
+from foliot.engine.fork import branch
+from foliot.engine.signals import signal
+from foliot.engine.story.explain import Explanation, Standing, explain
+from foliot.engine.story.tracing import trace_of
+from foliot.kernel.budget import Limits
+from foliot.kernel.calls import MOST_REPEATS
+from foliot.kernel.events import (
+    CancelRequested,
+    RunCancelled,
+    RunFailed,
+    RunSucceeded,
+    ToolFinished,
+    ToolUnknown,
+    UnknownDecided,
+)
+from foliot.kernel.messages import ToolResult
+from foliot.kernel.state import State
+from foliot.tools.backends.http import HttpTool
+from foliot.tools.base import Invocation, Tool, ToolDefinition
+from foliot.tools.function import tool
+from tests.engine.kit import Engine, calls, in_turn, says
+from tests.tools.web_service import serving, way_out
+
+Way = Literal["timeout", "attempt", "idle", "lost", "run_deadline", "http_timeout", "http_lost"]
+WAYS: tuple[Way, ...] = ("timeout", "attempt", "idle", "lost", "run_deadline", "http_timeout", "http_lost")
+SHORT = 0.03
+
+
+class Till:
+    """What happens outside: how often money left it, and under which keys."""
+
+    def __init__(self) -> None:
+        self.paid: Counter[str] = Counter()
+        self.url = ""
+        self.time_is_up: Callable[[], None] = lambda: None
+
+    async def post(self, request: web.Request) -> web.StreamResponse:
+        self.paid[request.headers["Idempotency-Key"]] += 1
+        if request.path == "/lost":
+            assert request.transport is not None
+            request.transport.close()
+        await asyncio.Event().wait()
+        raise AssertionError("never reached")
+
+
+def paying(till: Till, way: Way, effect: Any, on_unknown: Any, web_tools: Any) -> Tool:
+    if way.startswith("http"):
+        limits: dict[str, Any] = {"timeout": SHORT * 4} if way == "http_timeout" else {}
+        definition = ToolDefinition(
+            "pay", endpoint=f"{till.url}/{way.removeprefix('http_')}", type="http", effect=effect, on_unknown=on_unknown
+        )
+        return web_tools(replace(definition, **limits))
+
+    @tool(effect=effect, on_unknown=on_unknown)
+    async def pay(call: Invocation) -> str:
+        till.paid[call.idempotency_key] += 1
+        if way == "lost":
+            raise ConnectionResetError("the line is dead")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            till.time_is_up()
+        return "paid"
+
+    bounds: dict[str, Any] = {
+        "timeout": {"timeout": SHORT},
+        "attempt": {"attempt_timeout": SHORT},
+        "idle": {"idle_timeout": SHORT},
+    }
+    return pay.with_definition(replace(pay.definition, **bounds.get(way, {})))
+
+
+async def play(till: Till, way: Way, effect: str, on_unknown: str) -> tuple[Engine, State]:
+    """The model calls, and calls again with the same arguments when it is let."""
+    limits = Limits(max_seconds=SHORT) if way == "run_deadline" else Limits()
+    async with way_out() as out:
+        made = paying(till, way, effect, on_unknown, lambda definition: HttpTool(definition, out.client, out.auth))
+        answers = in_turn(calls("pay"), calls("pay"), says("done"))
+        engine = Engine(answers, [made], limits=limits)
+
+        def pass_time() -> None:
+            engine.now += SHORT
+
+        till.time_is_up = pass_time
+        return engine, await engine.run()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("effect", "on_unknown"),
+    [("once", "ask"), ("once", "fail"), ("once", "retry"), ("idempotent", "ask"), ("read", "ask")],
+)
+async def test_no_way_to_end_without_a_result_makes_a_call_twice(way: Way, effect: str, on_unknown: str) -> None:
+    till = Till()
+    async with serving(till.post) as service:
+        till.url = service.url
+        engine, state = await play(till, way, effect, on_unknown)
+    events = await engine.events()
+    unknown = [event for event in events if isinstance(event, ToolUnknown)]
+    late = way == "run_deadline"
+    match effect, on_unknown:
+        case "once", "ask":
+            assert sum(till.paid.values()) == 1
+            assert len(unknown) == 1
+            if late:
+                assert isinstance(state.ended, RunFailed)
+            else:
+                assert state.waiting is not None
+                assert state.waiting.reason == "unknown_effect"
+        case "once", "fail":
+            assert sum(till.paid.values()) == 1
+            assert isinstance(state.ended, RunFailed)
+            assert late or state.ended.code == "unknown_effect"
+        case "once", "retry":
+            assert set(till.paid) == {"r1/c1"}, "the same request, however often it is made"
+            # The circuit of the tool opens after five failures, and then it is not called at all.
+            assert len(unknown) == (1 if late else 5)
+            assert 2 * (1 + MOST_REPEATS) > 5
+        case "idempotent", _:
+            assert set(till.paid) == {"r1/c1"}
+            assert not unknown
+        case _:
+            assert not unknown
+    if effect != "read":
+        shown = [part for message in state.transcript for part in message.parts if isinstance(part, ToolResult)]
+        assert bool(shown) == (state.waiting is None), "a call that is asked about has no result yet"
+        for result in shown:
+            assert result.error is not None
+            assert result.error.unknown
+            assert result.error.key == "r1/c1"
+            assert "may have taken effect" in result.text
+            assert "stopped" not in result.text
+        told = story(await engine.runs.facts("r1"), engine)
+        assert not any("stopped" in line for line in (told.headline, *told.chain))
+    await engine.close()
+
+
+def story(facts: Any, engine: Engine) -> Explanation:
+    return explain(trace_of("r1", facts), Standing("waiting"), engine.spec, engine.now)
+
+
+def never(till: Till, effect: Any = "once", on_unknown: Any = "ask") -> tuple[Tool, asyncio.Event]:
+    began = asyncio.Event()
+
+    @tool(effect=effect, on_unknown=on_unknown)
+    async def pay(call: Invocation) -> str:
+        till.paid[call.idempotency_key] += 1
+        began.set()
+        await asyncio.Event().wait()
+        return "paid"
+
+    return pay, began
+
+
+async def cancelled(till: Till, effect: str = "once") -> tuple[Engine, State]:
+    pay, began = never(till, effect)
+    engine = Engine(in_turn(calls("pay"), calls("pay"), says("done")), [pay])
+    run = asyncio.create_task(engine.run())
+    await asyncio.wait_for(began.wait(), 10)
+    driver = engine.runs.local("r1")
+    assert driver is not None
+    driver.deliver(signal("r1", CancelRequested("ann"), engine.now))
+    return engine, await run
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent"])
+async def test_a_cancelled_run_says_that_its_call_may_have_acted(effect: str) -> None:
+    till = Till()
+    engine, state = await cancelled(till, effect)
+    assert isinstance(state.ended, RunCancelled)
+    events = await engine.events()
+    assert [event.reason for event in events if isinstance(event, ToolUnknown)] == ["cancelled"]
+    finished = next(event for event in events if isinstance(event, ToolFinished))
+    assert finished.result.error is not None
+    assert (finished.result.error.unknown, finished.result.error.key) == ("cancelled", "r1/c1")
+    assert "may have taken effect" in finished.result.text
+    trace = trace_of("r1", await engine.runs.facts("r1"))
+    assert trace.calls[0].may_have_acted
+    assert any("may have taken effect" in line for line in story(await engine.runs.facts("r1"), engine).chain)
+    await engine.close()
+
+
+async def test_a_run_that_takes_over_a_conversation_holds_the_call_that_may_have_acted() -> None:
+    till = Till()
+    first, state = await cancelled(till)
+    pay, _ = never(till)
+    engine = Engine(in_turn(calls("pay")), [pay])
+    driver = await engine.runs.start(engine.spec, (), run_id="r2", history=state.transcript)
+
+    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+
+    assert state.waiting is not None
+    assert state.waiting.reason == "unknown_effect"
+    assert till.paid == {"r1/c1": 1}
+    await first.close()
+    await engine.close()
+
+
+async def test_a_fork_from_before_the_call_holds_it_and_repeats_it_under_the_same_key_when_told_to() -> None:
+    till = Till()
+    engine, _ = await cancelled(till)
+    base = await branch(engine.runs, "r1", at=1)
+    assert [(each.tool, each.key) for each in base.unsettled] == [("pay", "r1/c1")]
+    engine.models.answer = in_turn(calls("pay"), says("done"))
+
+    @tool
+    async def pay(call: Invocation) -> str:
+        till.paid[call.idempotency_key] += 1
+        return "paid"
+
+    again = Engine(engine.models.answer, [pay], journal=engine.journal)
+    driver = await again.runs.start(base.spec, base.input, run_id="r2", fork=base.fork, unsettled=base.unsettled)
+    state = await asyncio.wait_for(again.runs.drive(driver), 10)
+    assert state.waiting is not None
+    assert state.waiting.reason == "unknown_effect"
+    assert till.paid == {"r1/c1": 1}
+
+    driver = await again.runs.take("r2")
+    driver.deliver(signal("r2", UnknownDecided(state.calls[0].id, "run", "ann"), again.now))
+    state = await asyncio.wait_for(again.runs.drive(driver), 10)
+
+    assert isinstance(state.ended, RunSucceeded)
+    assert till.paid == {"r1/c1": 2}, "a person said that it had not happened"
+    assert not state.unsettled
+    await engine.close()
+    await again.close()
+
+
+async def test_the_same_call_of_one_answer_waits_until_the_first_is_settled() -> None:
+    till = Till()
+    pay = paying(till, "timeout", "once", "ask", None)
+    engine = Engine(in_turn(calls("pay", "pay"), says("done")), [pay], limits=Limits(parallel_tools=1))
+
+    state = await engine.run()
+
+    assert state.waiting is not None
+    assert state.waiting.calls == ("c1",)
+    assert till.paid == {"r1/c1": 1}
+    driver = await engine.runs.take("r1")
+    said = UnknownDecided("c1", "happened", "ann", result=ToolResult("c1", "pay"))
+    driver.deliver(signal("r1", said, engine.now))
+    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    assert till.paid == {"r1/c1": 1, "r1/c2": 1}, "the model wrote it twice before it knew anything"
+    await engine.close()
+
+
+async def test_a_call_that_another_process_takes_over_is_recorded_as_unknown() -> None:
+    till = Till()
+    pay, began = never(till)
+    engine = Engine(in_turn(calls("pay")), [pay])
+    run = asyncio.create_task(engine.run())
+    await asyncio.wait_for(began.wait(), 10)
+    engine.now += 1000.0  # its lease is over
+    other = engine.process("w2")
+
+    state = await asyncio.wait_for(other.drive(await other.take("r1")), 10)
+
+    assert state.waiting is not None
+    assert [event.reason for event in await engine.events() if isinstance(event, ToolUnknown)] == ["lease_lost"]
+    assert sum(till.paid.values()) == 1
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    await engine.close()
+
+
+async def test_a_result_that_cannot_be_stored_is_no_reason_to_pay_again() -> None:
+    till = Till()
+
+    @tool
+    async def pay(call: Invocation) -> str:
+        till.paid[call.idempotency_key] += 1
+        return "half \ud800"
+
+    engine = Engine(in_turn(calls("pay"), calls("pay"), says("done")), [pay])
+    state = await engine.run()
+    assert state.waiting is not None
+    assert state.waiting.reason == "unknown_effect"
+    assert sum(till.paid.values()) == 1
+    await engine.close()
+
+
+async def test_a_refused_connection_is_a_failure_that_the_model_is_told() -> None:
+    till = Till()
+    async with serving(till.post) as service:
+        till.url = service.url
+    engine, state = await play(till, "http_lost", "once", "ask")
+    assert isinstance(state.ended, RunSucceeded)
+    assert not [event for event in await engine.events() if isinstance(event, ToolUnknown)]
+    await engine.close()
