@@ -102,12 +102,14 @@ class Proxy:
         async def end() -> None:
             if self._server is not None:
                 self._server.close()
+            await asyncio.sleep(0.01)  # whoever was accepted at this moment is a link in a later turn of the loop
             for link in list(self._links):
                 link.abort()
             pumps = asyncio.all_tasks() - {asyncio.current_task()}
             for task in pumps:
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+            await asyncio.sleep(0.01)  # and sockets are closed in one
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
