@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,8 +18,14 @@ from foliot.waits import Waits
 
 ENDS = 60.0
 # The client library forgets the connection of an attempt that timed out, and leaves it to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 TICKET = Ticket("t1", "r1", "default", "clerk", "task", due_at=0.0)
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 async def until(holds: Callable[[], bool]) -> None:
