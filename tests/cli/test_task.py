@@ -428,3 +428,39 @@ def test_a_task_that_was_applied_is_run_by_its_name(duo, tmp_path):
     said = duo("task", "run", "now", "-q")
 
     assert (said.code, said.out) == (0, "first on clocks\n\ntone: dry\nage: 9\n"), said.err
+
+
+def test_messages_are_metered_and_audited_from_the_journals(duo):
+    assert duo("task", "run", "duo", "clocks", "--name", "t1", "-q").code == 0
+
+    lines = [json.loads(line) for line in duo("task", "messages", "t1").out.splitlines()]
+
+    told = [(each["type"], each["status"], each["agent"], each["attempt"]) for each in lines]
+    assert told == [
+        ("message.attempt_started", "running", "first", 1),
+        ("message.completed", "forwarded", "first", 1),
+        ("message.attempt_started", "running", "second", 1),
+        ("message.completed", "succeeded", "second", 1),
+    ]
+    assert lines[0]["message_id"] == lines[1]["message_id"] != lines[2]["message_id"] == lines[3]["message_id"]
+    assert lines[1]["metadata"] == {"forwarded_to": ["second"]}
+    assert {each["system"] for each in lines} == {"duo"}
+    assert lines[1]["tokens_used"] > 0
+    assert lines[1]["worker"]
+    audited = [json.loads(line) for line in duo("task", "messages", "t1", "--audit").out.splitlines()]
+    assert [(each["action"], each["outcome"]) for each in audited] == [
+        ("message.attempt_started", "success"),
+        ("message.forwarded", "success"),
+        ("message.attempt_started", "success"),
+        ("message.completed", "succeeded"),
+    ]
+    assert [each["resource_name"] for each in audited] == [each["message_id"] for each in lines]
+
+
+def test_a_message_that_was_given_up_says_why(duo):
+    duo("task", "run", "second", "bad", "--name", "t1", "-q")
+
+    lines = [json.loads(line) for line in duo("task", "messages", "t1").out.splitlines()]
+
+    assert (lines[-1]["type"], lines[-1]["status"]) == ("message.completed", "deadletter")
+    assert lines[-1]["metadata"]["error"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from foliot.cli.commands.task_looks import task_events, task_graph, task_logs, task_trace
+from foliot.cli.commands.task_looks import task_events, task_graph, task_logs, task_messages, task_trace
 from foliot.cli.commands.task_run import task_run, task_wait
 from foliot.cli.commands.wait import parse_seconds
 from foliot.cli.connect import namespace, run
@@ -355,5 +355,5 @@ def _letters(story: TaskStory) -> list[dict[str, Any]]:
     ]
 
 
-for _command in (task_run, task_wait, task_logs, task_trace, task_graph, task_events):
+for _command in (task_run, task_wait, task_logs, task_trace, task_graph, task_events, task_messages):
     task.add_command(_command)

@@ -1,4 +1,4 @@
-"""`foliot task logs|events|trace|graph`: looking at a task from all sides."""
+"""`foliot task logs|events|messages|trace|graph`: looking at a task from all sides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from foliot.printable import visible, visible_json
 from foliot.store.tasks import ENDED
 from foliot.work.base import TaskInfo
 from foliot.work.story import drawing
-from foliot.work.story.happenings import Batch, TaskHappening, as_data, log_line
+from foliot.work.story.happenings import Batch, Happening, TaskHappening, as_data, log_line
+from foliot.work.story.message_records import message_records
 from foliot.work.story.telling import MessageStory, TaskStory, nodes_of
 
 LOOK_EVERY = 1.0
@@ -95,6 +96,31 @@ async def _events(name: str | None, follow: bool, after: int, limit: int | None)
                 return 0
             cursor = (await work.happenings(task.namespace, task.name, cursor=cursor)).cursor
             await work.changed(task.namespace, task.name, cursor=cursor, timeout=LOOK_EVERY)
+
+
+@click.command(name="messages")
+@task_argument(required=False)
+@click.option("--audit", is_flag=True, help="As an auditor reads them: who did what to which message, and how it went.")
+def task_messages(name: str | None, audit: bool) -> int:
+    """What each message between the agents took, as JSON lines: begun, tried again, handed on, ended.
+
+    Worked out from the journals of the task and its runs, so nothing of it can be lost.
+    """
+    return run(_messages(name, audit))
+
+
+async def _messages(name: str | None, audit: bool) -> int:
+    async with reached() as reach:
+        task = await find_task(reach.work, name)
+        happenings: list[Happening] = []
+        cursor: str | None = None
+        while (batch := await reach.work.happenings(task.namespace, task.name, cursor=cursor)).happenings:
+            happenings += batch.happenings
+            cursor = batch.cursor
+    for record in message_records(happenings):
+        line = record.audit(task) if audit else record.metering(task)
+        out(visible_json(msgspec.json.encode(line).decode()))
+    return 0
 
 
 @click.command(name="graph")
