@@ -250,7 +250,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "type version description http.method http.headers http.query http.body grpc.plaintext input_schema "
                 f"mcp_tool_name resource_keys on_dependency_failure deprecated_since {_RATE} runtime.timeout "
                 "runtime.timeouts.attempt runtime.timeouts.total runtime.timeouts.idle runtime.retry.max_attempts "
-                "runtime.retry.backoff runtime.retry.max_backoff runtime.retry.jitter",
+                "runtime.retry.backoff runtime.retry.max_backoff runtime.retry.jitter runtime.retry.retry_on_kinds",
             ),
         ),
     ),
