@@ -77,7 +77,7 @@ async def test_a_short_result_is_left_alone() -> None:
 async def test_a_long_result_keeps_its_beginning_and_end_and_says_where_the_rest_is() -> None:
     blobs: dict[str, bytes] = {}
 
-    async def store(data: bytes) -> str:
+    async def store(data: bytes, *, run_id: str = "") -> str:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         blobs[digest] = data
         return digest
