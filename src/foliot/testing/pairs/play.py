@@ -32,7 +32,7 @@ Performed = Callable[[Seat, str], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Choice:
-    """One turn: who was let through, and whether the other could have been."""
+    """One turn: who was let through, and whether it would have made a difference to let the other one through."""
 
     player: int
     free: bool
@@ -112,9 +112,15 @@ class Theatre:
         return await self.play((act, _nothing), (0,), frozenset())
 
     async def play(
-        self, acts: tuple[Performed, Performed], prefix: Sequence[int], tables: frozenset[str], *, whole: bool = False
+        self,
+        acts: tuple[Performed, Performed],
+        prefix: Sequence[int],
+        tables: frozenset[str],
+        *,
+        whole: bool = False,
+        known: tuple[Footprint, Footprint] | None = None,
     ) -> Played:
-        """One play. `whole`: nobody is interrupted within a transaction."""
+        """One play. `whole`: nobody is interrupted within a transaction. `known` is what each is known to touch."""
         await self._stage.reset()
         bell = asyncio.Event()
         gates = tuple(
@@ -129,7 +135,7 @@ class Theatre:
         problems: list[str] = []
         try:
             async with asyncio.timeout(LONGEST):
-                await self._direct(gates, players, bell, prefix, choices, whole=whole)
+                await self._direct(gates, players, bell, prefix, choices, whole=whole, known=known)
         except TimeoutError:
             problems.append("the play did not come to an end")
         finally:
@@ -169,6 +175,7 @@ class Theatre:
         choices: list[Choice],
         *,
         whole: bool,
+        known: tuple[Footprint, Footprint] | None,
     ) -> None:
         current = prefix[0] if prefix else 0
         while True:
@@ -185,10 +192,13 @@ class Theatre:
                 chosen = prefix[number]
             else:
                 chosen = current if current in ready else ready[0]
-            free = len(ready) == 2 and (not whole or all(gate.between for gate in gates))
             if whole:
                 busy = [each for each in ready if not gates[each].between]
                 chosen = busy[0] if busy else chosen
+            free = len(ready) == 2 and (not whole or all(gate.between for gate in gates))
+            if free and known is not None and number:
+                # Who does something that does not concern the other may as well do it first.
+                free = gates[chosen].touches(whole=whole).meets(known[1 - chosen])
             choices.append(Choice(chosen, free, gates[chosen].step))
             ends = gates[chosen].step == COMMIT
             gates[chosen].let_through()
@@ -242,10 +252,11 @@ class Theatre:
         most: int,
     ) -> tuple[PairReport, frozenset[str]]:
         report = PairReport(names)
+        known = (await self.footprint(names[0], acts[0]), await self.footprint(names[1], acts[1]))
         touched: frozenset[str] = frozenset()
         right: dict[tuple[Any, ...], Played] = {}
         serial_problems: set[str] = set()
-        for played in await self._tree(acts, tables, switches=None, most=MOST_SERIAL, whole=True):
+        for played in await self._tree(acts, tables, known, switches=None, most=MOST_SERIAL, whole=True):
             right.setdefault(played.outcome, played)
             touched |= played.touched.written
             report.serial += 1
@@ -253,7 +264,7 @@ class Theatre:
                 if problem not in serial_problems:
                     serial_problems.add(problem)
                     report.findings.append(Finding("serial", problem, played.schedule))
-        plays = await self._tree(acts, tables, switches=switches, most=most, whole=False)
+        plays = await self._tree(acts, tables, known, switches=switches, most=most, whole=False)
         report.plays = len(plays)
         report.cut_off = len(plays) >= most
         for played in plays:
@@ -277,6 +288,7 @@ class Theatre:
         self,
         acts: tuple[Performed, Performed],
         tables: frozenset[str],
+        known: tuple[Footprint, Footprint],
         *,
         switches: int | None,
         most: int,
@@ -286,7 +298,7 @@ class Theatre:
         found: list[Played] = []
         while waiting and len(found) < most:
             prefix = waiting.pop()
-            played = await self.play(acts, prefix, tables, whole=whole)
+            played = await self.play(acts, prefix, tables, whole=whole, known=known)
             found.append(played)
             order = [choice.player for choice in played.choices]
             # Nearest to the end first, so that what is popped next differs early: a bound cuts off what is alike.

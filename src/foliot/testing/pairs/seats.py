@@ -19,6 +19,7 @@ from foliot.store.postgres_notices import SEND
 from foliot.store.postgres_pool import Connections
 from foliot.store.queries import load, load_for_postgres
 from foliot.store.transaction import Guarded, Tx
+from foliot.testing.pairs.tables import EVERYTHING, Footprint, footprint, together
 from foliot.waits import Waits
 
 P = ParamSpec("P")
@@ -50,6 +51,7 @@ class Gate:
         self.begun = False
         self.in_transaction = False
         self.deadlocks = 0
+        self._began = 0
         self.queries: list[str] = []
 
     @property
@@ -61,6 +63,17 @@ class Gate:
     def between(self) -> bool:
         """Whether none of its transactions is under way."""
         return not (self.in_transaction and self.begun)
+
+    def touches(self, *, whole: bool) -> Footprint:
+        """What the step before which it waits may have to do with others.
+
+        The end of a transaction shows all of it; and who is not interrupted within one begins all of it.
+        """
+        if whole:
+            return EVERYTHING
+        if self.step == COMMIT:
+            return together(self.queries[self._began :])
+        return footprint(self.step)
 
     def let_through(self) -> None:
         assert self._turn is not None, "only who waits can be let through"
@@ -74,6 +87,8 @@ class Gate:
         self._turn = asyncio.get_running_loop().create_future()
         self._bell.set()
         await self._turn
+        if not self.begun:
+            self._began = len(self.queries)
         self.queries.append(self.step)
         self.begun = True
         try:

@@ -18,6 +18,8 @@ _RANDOM: Final = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{12,64}|[A-Za-z0-9_-]{43}|\b[a-z0-9]{12}\b"
 )
 _ANY: Final = "~"
+# Most rows are as they were in the play before.
+MOST_KEPT: Final = 20_000
 # Columns that hold the key of a run, or of a task: a number that depends on who came first.
 _RUN_KEYS: Final = {
     "run": ("key",),
@@ -89,6 +91,7 @@ class Stage:
         self._dirty: frozenset[str] = self.tables
         self._resets: dict[frozenset[str], str] = {}
         self._looks: dict[frozenset[str], str] = {}
+        self._plains: dict[str, str] = {}
 
     @classmethod
     async def set_up(cls, url: str) -> Stage:
@@ -176,7 +179,12 @@ class Stage:
         return self._plain(repr(result))
 
     def _plain(self, text: str) -> str:
-        return _RANDOM.sub(lambda found: found[0] if found[0] in self._known else _ANY, text)
+        plain = self._plains.get(text)
+        if plain is None:
+            plain = _RANDOM.sub(lambda found: found[0] if found[0] in self._known else _ANY, text)
+            if len(self._plains) < MOST_KEPT:
+                self._plains[text] = plain
+        return plain
 
     def _look_text(self, tables: frozenset[str]) -> str:
         text = self._looks.get(tables)

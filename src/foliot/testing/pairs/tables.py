@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from foliot.store.queries import load
 from foliot.store.schema import migrations
@@ -60,3 +60,6 @@ def together(queries: Iterable[str]) -> Footprint:
         frozenset(table for each in found for table in each.read),
         frozenset(table for each in found for table in each.written),
     )
+
+
+EVERYTHING: Final = Footprint(all_tables(), all_tables())
