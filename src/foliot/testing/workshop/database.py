@@ -1,9 +1,14 @@
-"""The one true database of a workshop, and the wire on which each process reaches it."""
+"""The one true database of a workshop, and the wire on which each process reaches it.
+
+A write is one instant, as on SQLite; or, where the profile says so, a statement at a time with those of others between
+them, as on PostgreSQL (read_committed.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -18,27 +23,38 @@ from foliot.store.sqlite_writer import Executor, Job
 from foliot.store.transaction import Row, Statement, Tx
 from foliot.testing.simulator.process import Mortal
 from foliot.testing.simulator.world import World
+from foliot.testing.workshop.read_committed import Transaction, Weave
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _NOWHERE = Path(":memory:")
+_UNHEARD = """
+SELECT q.run_id FROM queue AS q JOIN run AS r ON r.key = q.run
+ WHERE q.held = 0 AND q.due_at IS NULL AND EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = q.run_id)"""
 
 
 class Truth:
-    """A SQLite database in memory, with the real schema and the real queries. Each transaction is one instant."""
+    """A SQLite database in memory, with the real schema and the real queries. Each transaction is one instant, unless
+    they are `woven`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, woven: bool = False) -> None:
         self._connection = cast("Connection", apsw.Connection(":memory:"))
         self._connection.execute(CREATE_VERSIONS)
         for migration in migrations("sqlite"):
             self._connection.execute(migration.script)
         self._executor = Executor(self._connection)
+        # Told of each run that its holder begins to let go of, by its id.
+        self.about_to_rest: Callable[[str], None] = lambda _: None
+        self.weave = Weave(self._connection, self._ask) if woven else None
 
-    def read(self, name: str, params: dict[str, Any]) -> list[Row]:
-        def body() -> Tx[list[Row]]:
-            return (yield Statement(name, params, "rows"))
+    def _ask(self, statement: Statement) -> Any:
+        def body() -> Tx[Any]:
+            return (yield statement)
 
         return self._executor.run(_job(body, (), {}), _NOWHERE)
+
+    def read(self, name: str, params: dict[str, Any]) -> list[Row]:
+        return self._ask(Statement(name, params, "rows"))
 
     def write(self, body: Callable[..., Tx[T]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
         """As one transaction. Raises what the body raises, and then nothing of it is stored."""
@@ -55,6 +71,11 @@ class Truth:
         """Who holds a run, and until when."""
         (row,) = self.read("run_get", {"id": run_id})
         return row["worker"], row["lease_until"]
+
+    def unheard(self) -> list[str]:
+        """Runs of tasks that rest until somebody signals, and were signalled."""
+        found = self._connection.execute(_UNHEARD).fetchall()
+        return [run_id for (run_id,) in found]
 
     def close(self) -> None:
         self._connection.close()
@@ -113,17 +134,56 @@ class Wire:
         if fails and world.maybe(0.5):
             self._fail(done, f"disk fails before {what}")
             return
+        weave = self._truth.weave
+        if weave is not None:
+            if what == "_let_go":
+                self._truth.about_to_rest(args[0].run_id)
+            self._step(what, weave.begin(body, args, kwargs), done, fails=fails)
+            return
         try:
             result = self._truth.write(body, args, kwargs)
-        except (FoliotError, IllegalEvent) as error:
-            if not process.dead and not done.done():
-                done.set_exception(error)
-            return
         except Exception as error:
-            world.history.problems.append(f"{process.name}: {what} raised {error!r}")
-            if not process.dead and not done.done():
-                done.set_exception(Unavailable(str(error)))
+            self._refuse(what, error, done)
             return
+        self._answer(what, result, done, fails=fails)
+
+    def _step(self, what: str, transaction: Transaction, done: asyncio.Future[Any], *, fails: bool) -> None:
+        """One statement of a transaction, and in a while the next. The connection of a dead process is closed, sooner
+        or later, and what was not committed is undone."""
+        world, process = self._world, self._process
+        if world.over:
+            return
+        if process.dead and world.maybe(0.3):
+            transaction.undo()
+            return
+        try:
+            going = transaction.step()
+        except Exception as error:
+            self._refuse(what, error, done)
+            return
+        if going != "ready":
+            world.later(world.soon() / 20, partial(self._step, what, transaction, done, fails=fails))
+            return
+        world.later(world.soon() / 20, partial(self._commit, what, transaction, done, fails=fails))
+
+    def _commit(self, what: str, transaction: Transaction, done: asyncio.Future[Any], *, fails: bool) -> None:
+        if self._world.over:
+            return
+        result = transaction.commit()
+        for run_id in self._truth.unheard():
+            self._world.history.problems.append(f"run {run_id} rests with a signal that nobody will take, since {what}")
+        self._answer(what, result, done, fails=fails)
+
+    def _refuse(self, what: str, error: Exception, done: asyncio.Future[Any]) -> None:
+        process = self._process
+        if not isinstance(error, (FoliotError, IllegalEvent)):
+            self._world.history.problems.append(f"{process.name}: {what} raised {error!r}")
+            error = Unavailable(str(error))
+        if not process.dead and not done.done():
+            done.set_exception(error)
+
+    def _answer(self, what: str, result: T, done: asyncio.Future[T], *, fails: bool) -> None:
+        process = self._process
         if fails:
             self._fail(done, f"disk fails after {what}")
             return

@@ -1,4 +1,4 @@
-"""Those who look after a workshop: they cancel, say what became of calls cut off, and requeue what was given up."""
+"""Those who look after a workshop: they cancel, talk, say what became of calls cut off, requeue what was given up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 from foliot.engine.signals import signal
 from foliot.errors import FoliotError
 from foliot.kernel.codec import decode
-from foliot.kernel.events import RunWaiting, UnknownDecided
-from foliot.kernel.messages import Text, ToolResult
+from foliot.kernel.events import InputReceived, RunWaiting, UnknownDecided
+from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.testing.workshop.database import Truth
 from foliot.testing.workshop.process import Colleague
 
@@ -23,6 +23,7 @@ class Caretaker:
         self._desk = desk
         self._truth = truth
         self._said = 0
+        self._talked = 0
         self.ordered: set[str] = set()
         self.rerun: set[str] = set()
 
@@ -44,6 +45,19 @@ class Caretaker:
             name = chance.choice(names)
             self.ordered.add(name)  # it may be stored even when the answer is lost
             await self._try(desk.tasks.cancel("default", name, by="bob", reason="enough"))
+
+    def interrupt(self, run_id: str) -> None:
+        """A run is about to rest: somebody may say something to it in this very moment."""
+        world = self._desk.world
+        if self._talked < self._desk.profile.talks and world.maybe(0.5):
+            self._talked += 1
+            world.start(self._say(run_id, self._talked))
+
+    async def _say(self, run_id: str, number: int) -> None:
+        world = self._desk.world
+        await asyncio.sleep(world.soon() / 20)
+        said = InputReceived(f"i{number}", Message("user", (Text("by the way"),)), by="cid")
+        await self._try(self._desk.journal.signal(signal(run_id, said, world.now, signal_id=f"t{number}")))
 
     async def _answer(self, run_id: str) -> None:
         world = self._desk.world

@@ -14,7 +14,8 @@ from foliot.testing.simulator.profiles import ANY, Profile
 @dataclass(frozen=True)
 class ShopProfile(Profile):
     """`lost` and `doubled` are of tickets; `cut` is the chance per look that a process loses the database for a while;
-    `skew` is how many seconds clocks may be off, and jump."""
+    `skew` is how many seconds clocks may be off, and jump; `talks` is how often somebody says something to a run
+    that is about to rest; `woven`: transactions are interleaved by their statements, as on PostgreSQL."""
 
     tasks: int = 4
     lost: float = 0.0
@@ -23,6 +24,8 @@ class ShopProfile(Profile):
     skew: float = 0.0
     busy_model: float = 0.0
     cancels: int = 0
+    talks: int = 0
+    woven: bool = False
 
 
 PROFILES: Final[Mapping[str, ShopProfile]] = {
@@ -39,6 +42,8 @@ PROFILES: Final[Mapping[str, ShopProfile]] = {
         ShopProfile("post", lost=0.3, doubled=0.3, crash=0.01, workers=3),
         ShopProfile("clocks", skew=40.0, crash=0.01, faults=8, workers=3),
         ShopProfile("models", busy_model=0.2, crash=0.01, faults=12, workers=2),
+        ShopProfile("crowds", crash=0.03, faults=12, workers=3, talks=30, cancels=2, woven=True),
+        ShopProfile("threads", crash=0.02, pause=0.01, disk=0.01, cancels=3, faults=10, workers=4, woven=True),
         ShopProfile("people", cancels=3, stop=0.02, crash=0.01, workers=2),
         ShopProfile(
             "rough",

@@ -92,7 +92,9 @@ def simulate(seed: int, profile: ShopProfile | str = ANY) -> Report:
     loop = VirtualLoop(Random(f"{seed}/schedule"), latest=PATIENCE, most_callbacks=600_000)
     world = World(loop, chance, chosen, {}, MemoryJournal(), Runs)
     commands = {f"t{n}": _command(f"t{n}", chance) for n in range(1, chance.randint(1, chosen.tasks) + 1)}
-    shop = Shop(world, chosen, Truth(), Broker(world, lost=chosen.lost, doubled=chosen.doubled), commands)
+    shop = Shop(
+        world, chosen, Truth(woven=chosen.woven), Broker(world, lost=chosen.lost, doubled=chosen.doubled), commands
+    )
     world.lease_of = shop.truth.lease_of
     quiet = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -122,11 +124,18 @@ def _judge(shop: Shop) -> list[str]:
 async def _play(shop: Shop) -> None:
     world = shop.world
     shop.expected = {name: await reference(command) for name, command in shop.commands.items()}
-    desk = Desk(world, "desk", shop.truth, shop.broker, ShopProfile("desk", cancels=shop.profile.cancels))
+    desk = Desk(
+        world,
+        "desk",
+        shop.truth,
+        shop.broker,
+        ShopProfile("desk", cancels=shop.profile.cancels, talks=shop.profile.talks),
+    )
     shop.broker.listening.remove(desk.transport)
     shop.caretaker = Caretaker(desk, shop.truth)
     world.start(shop.caretaker.look_after())
     meddling = world.start(shop.caretaker.meddle(list(shop.commands)))
+    shop.truth.about_to_rest = shop.caretaker.interrupt
     for _ in range(world.chance.randint(1, shop.profile.workers)):
         world.later(world.soon(), shop.spawn)
     shop.hand_in()
