@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from foliot.errors import UsageError
-from foliot.store import journal
+from foliot.store import journal, queries
 from foliot.testing.simulator.history import Noted
 from foliot.testing.workshop.profiles import PROFILES, profile_for
 from foliot.testing.workshop.simulation import simulate
@@ -75,6 +75,26 @@ def test_a_queue_that_forgets_a_run_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(journal.queue, "let_go", drops)
     assert _caught("crashes")
+
+
+# Worlds in which the code of its day broke a promise, and those in which a lock that is left out breaks one.
+LOST_WAKE_UPS = (2, 11, 26)
+WITHOUT_A_LOCK = (20, 44, 50)
+
+
+@pytest.mark.parametrize("seed", LOST_WAKE_UPS)
+def test_a_run_that_goes_to_rest_hears_what_is_said_in_that_moment(seed: int) -> None:
+    """Transactions are interleaved here, as PostgreSQL does it."""
+    report = simulate(seed, "crowds")
+    assert report.ok, report
+    assert report.digest == simulate(seed, "crowds").digest
+
+
+def test_a_signal_beside_a_run_that_goes_to_rest_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the lock on the run's row neither sees the other."""
+    monkeypatch.setitem(queries.load(), "run_lock", queries.load()["run_lock"].replace("/*for_update*/", ""))
+    broken = [simulate(seed, "crowds") for seed in WITHOUT_A_LOCK]
+    assert any("rests with a signal that nobody will take" in str(report) for report in broken)
 
 
 def test_an_unknown_profile_is_told() -> None:

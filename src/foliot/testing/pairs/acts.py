@@ -13,7 +13,7 @@ from typing import Any, Final
 from foliot.engine.signals import signal
 from foliot.engine.task_memory import TaskMemory
 from foliot.kernel.events import CancelRequested, RunFailed, RunSucceeded
-from foliot.store import bounds, claims, triggers, workers
+from foliot.store import bounds, claims, queue, triggers, workers
 from foliot.store.audit import append_records
 from foliot.store.audit_pruning import prune_audit
 from foliot.store.base import Delete, Key, Put
@@ -265,6 +265,11 @@ async def _delete(t: Tools) -> Any:
 @act("task.timers")
 async def _timers(t: Tools) -> Any:
     await t.tasks.timers(t.now)
+
+
+@act("queue.wake")
+async def _wake(t: Tools) -> Any:
+    return await t.db.write(queue.wake, t.seed.leases["parked"].run_id, t.now)
 
 
 @act("task.purge")

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from foliot.store.queries import load
 from foliot.store.schema import migrations
 
-_MADE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?([a-z_]+)")
+_MADE = re.compile(r"(CREATE|DROP|ALTER) TABLE (?:IF (?:NOT )?EXISTS )?([a-z_]+)(?: RENAME TO ([a-z_]+))?")
 _WRITTEN = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+([a-z_]+)\b")
 _READ = re.compile(r"(?:\b(?:FROM|JOIN)|,)\s+([a-z_]+)\b(?=\s+AS\b|\s|$|\)|;)")
 _LOCKED = re.compile(r"/\*(?:for_update|for_share|skip_locked)\*/")
@@ -34,7 +34,15 @@ class Footprint(NamedTuple):
 @cache
 def all_tables() -> frozenset[str]:
     """Every table of the schema."""
-    made = {name for step in migrations("postgres") for name in _MADE.findall(step.script)}
+    made: set[str] = set()
+    for step in migrations("postgres"):
+        for what, name, renamed in _MADE.findall(step.script):
+            if what == "CREATE":
+                made.add(name)
+            elif what == "DROP":
+                made.discard(name)
+            elif renamed:
+                made = (made - {name}) | {renamed}
     return frozenset(made)
 
 

@@ -45,6 +45,8 @@ class Truth:
         self._executor = Executor(self._connection)
         # Told of each run that its holder begins to let go of, by its id.
         self.about_to_rest: Callable[[str], None] = lambda _: None
+        # Runs of which it was told that they rest unheard.
+        self.told: set[str] = set()
         self.weave = Weave(self._connection, self._ask) if woven else None
 
     def _ask(self, statement: Statement) -> Any:
@@ -171,7 +173,10 @@ class Wire:
             return
         result = transaction.commit()
         for run_id in self._truth.unheard():
-            self._world.history.problems.append(f"run {run_id} rests with a signal that nobody will take, since {what}")
+            if run_id not in self._truth.told:
+                self._truth.told.add(run_id)
+                problem = f"run {run_id} rests with a signal that nobody will take, since {what}"
+                self._world.history.problems.append(problem)
         self._answer(what, result, done, fails=fails)
 
     def _refuse(self, what: str, error: Exception, done: asyncio.Future[Any]) -> None:
