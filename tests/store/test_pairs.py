@@ -56,22 +56,14 @@ MATTERS = (
     ("resource.put", "resource.compact"),
     ("audit.append", "audit.prune"),
     ("user.create", "token.create"),
+    ("schedule.decide", "schedule.forget"),
+    ("webhook.rotate", "webhook.forget"),
+    ("key.claim.broken", "key.drop"),
+    ("budget.renew", "budget.sweep"),
 )
 # Faults that are known and not yet repaired: remove each with its repair.
-KNOWN = frozenset(
-    {
-        ("run.signal.held", "run.append.park-task"),
-        ("run.signal.held", "run.append.end-task"),
-        ("run.signal.busy", "run.append.end"),
-        ("run.create.old-content", "run.purge"),
-        ("run.blob.old", "run.purge"),
-        ("task.requeue.ancient", "task.purge"),
-        ("task.cancel", "run.append.end-task"),
-        ("task.delete", "task.requeue"),
-        ("budget.reserve.batch", "budget.reserve.batch"),
-        ("budget.reserve.most", "budget.give-back"),
-        ("budget.settle.dead", "budget.sweep"),
-    }
+KNOWN: frozenset[tuple[str, str]] = frozenset(
+    {("run.create.old-content", "run.purge"), ("task.requeue.ancient", "task.purge")}
 )
 
 

@@ -260,8 +260,7 @@ def _release(act: Act, now: float) -> Tx[bool]:
     hold = yield from one("budget_hold_get", run_id=act.run_id, act=act.name)
     if hold is None or hold["state"] != "held":
         return False
-    yield from _undo([hold], now)
-    return True
+    return bool((yield from _undo([hold], now)))
 
 
 def _renew(holder: str, until: float) -> Tx[int]:
@@ -272,43 +271,50 @@ def _give_back(holders: tuple[str, ...], now: float) -> Tx[int]:
     held: list[Row] = []
     for holder in sorted(holders):
         held += yield from rows("budget_hold_of_holder", holder=holder)
-    yield from _undo(held, now)
-    return len(held)
+    return (yield from _undo(held, now))
 
 
 def _sweep(now: float) -> Tx[int]:
     over = yield from rows("budget_hold_over", now=now, count=SWEPT_AT_ONCE)
-    yield from _undo(over, now)
+    ended = yield from _undo(over, now, end="budget_hold_lapse")
     yield from run("budget_hold_forget", before=now - REMEMBER_SECONDS)
-    return len(over)
+    return ended
 
 
-def _undo(holds: Sequence[Row], now: float, also: Sequence[str] = ()) -> Tx[None]:
-    """Give holds back. All their accounts are taken in one order first, with those that are needed next (`also`)."""
+def _undo(holds: Sequence[Row], now: float, also: Sequence[str] = (), end: str = "budget_hold_end") -> Tx[int]:
+    """Give holds back; how many of them nobody else had ended.
+
+    All their accounts are taken in one order first, with those that are needed next (`also`).
+    """
     if not holds:
-        return
+        return 0
     keys = sorted({key for hold in holds for key in _accounts(hold)}.union(also))
     yield from rows("budget_turn", keys=_keys(keys))
-    yield from _end(holds, now)
+    return (yield from _end(holds, now, end))
 
 
 def _undo_if_free(holds: Sequence[Row], mine: Sequence[str], now: float) -> Tx[int]:
-    """Give back those of these holds whose accounts nobody else has: `mine` are locked already. How many."""
+    """Give back those of these holds that are over and whose accounts nobody else has; how many.
+
+    `mine` are locked already.
+    """
     others = {key for hold in holds for key in _accounts(hold)}.difference(mine)
     had = set(mine)
     if others:
         had.update(row["key"] for row in (yield from rows("budget_turn_if_free", keys=_keys(sorted(others)))))
     free = [hold for hold in holds if had.issuperset(_accounts(hold))]
-    yield from _end(free, now)
-    return len(free)
+    return (yield from _end(free, now, "budget_hold_lapse"))
 
 
-def _end(holds: Sequence[Row], now: float) -> Tx[None]:
+def _end(holds: Sequence[Row], now: float, end: str) -> Tx[int]:
+    count = 0
     for hold in sorted(holds, key=lambda hold: (hold["run_id"], hold["act"])):
-        ended = yield from one("budget_hold_end", run_id=hold["run_id"], act=hold["act"], state="released", now=now)
-        if ended is not None:  # somebody else may have been faster
+        ended = yield from one(end, run_id=hold["run_id"], act=hold["act"], state="released", now=now)
+        if ended is not None:  # somebody else may have been faster, or its holder may live after all
+            count += 1
             back = Amount(-ended["amount"], -ended["tokens"])
             yield from many("budget_move", [_move(key, now, reserved=back) for key in _accounts(ended)])
+    return count
 
 
 def _opened(account: Account, now: float) -> dict[str, Any]:

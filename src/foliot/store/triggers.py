@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from foliot.errors import NotFound
 from foliot.store.base import Database
 from foliot.store.transaction import Row, Tx, many, one, run, value
 
@@ -68,9 +69,10 @@ async def known_of(database: Database, schedule: str, *, upto: float) -> Known |
 
 def begin(schedule: str, timing: str, first: float, since: float) -> Tx[None]:
     """Slots count from `first` on for a schedule that is new, and from `since` on when its timing is another one."""
-    yield from run("schedule_state_add", schedule=schedule, timing=timing, since=first)
-    state = yield from one("schedule_state_lock", schedule=schedule)
-    assert state is not None  # it was just made, or had been there
+    state: Row | None = None
+    while state is None:  # it is made here, or was there; and may be forgotten by another before it is locked
+        yield from run("schedule_state_add", schedule=schedule, timing=timing, since=first)
+        state = yield from one("schedule_state_lock", schedule=schedule)
     if state["timing"] != timing:
         yield from run("schedule_state_set", schedule=schedule, timing=timing, since=max(since, state["since"]))
 
@@ -87,7 +89,12 @@ def decide(schedule: str, last: int | None, slots: Sequence[NewSlot], now: float
 
 
 def decide_manual(schedule: str, slot: NewSlot, now: float) -> Tx[bool]:
-    """A slot that a person asked for. False when there is one at this very millisecond."""
+    """A slot that a person asked for. False when there is one at this very millisecond.
+
+    Raises `NotFound` for a schedule that is forgotten.
+    """
+    if (yield from one("schedule_state_lock", schedule=schedule)) is None:
+        raise NotFound("the schedule has been deleted")
     return bool((yield from run("slot_add", **_row(schedule, slot, now))))
 
 
@@ -125,6 +132,7 @@ def forget_slots(schedule: str, keep: int) -> Tx[int]:
 
 def forget_schedule(schedule: str) -> Tx[None]:
     """The schedule was deleted."""
+    yield from one("schedule_state_lock", schedule=schedule)
     yield from run("schedule_forget_slots", schedule=schedule)
     yield from run("schedule_forget", schedule=schedule)
 
@@ -177,10 +185,17 @@ class Taken(Struct, frozen=True):
     new: bool
 
 
+def _turn(webhook: str) -> Tx[None]:
+    """One at a time: the row of this webhook, made when it is new, and nobody else's until the transaction ends."""
+    held: Row | None = None
+    while held is None:  # another may forget it before it is locked
+        yield from run("webhook_state_add", webhook=webhook)
+        held = yield from one("webhook_state_lock", webhook=webhook)
+
+
 def ensure_endpoint(webhook: str, namespace: str, name: str, fresh: str, now: float) -> Tx[str]:
     """The address of a webhook; `fresh` becomes it when it has none."""
-    yield from run("webhook_state_add", webhook=webhook)
-    yield from one("webhook_state_lock", webhook=webhook)  # one at a time
+    yield from _turn(webhook)
     found = yield from value("endpoint_of", webhook=webhook)
     if found is not None:
         return found
@@ -190,8 +205,7 @@ def ensure_endpoint(webhook: str, namespace: str, name: str, fresh: str, now: fl
 
 def rotate_endpoint(webhook: str, namespace: str, name: str, fresh: str, now: float, grace: float) -> Tx[None]:
     """`fresh` becomes the address; the old one goes on for `grace` seconds."""
-    yield from run("webhook_state_add", webhook=webhook)
-    yield from one("webhook_state_lock", webhook=webhook)
+    yield from _turn(webhook)
     yield from run("endpoint_retire", webhook=webhook, expires_at=now + grace)
     yield from run("endpoint_forget_old", now=now)
     yield from _add_endpoint(webhook, namespace, name, fresh, now)
@@ -207,8 +221,7 @@ def take_event(webhook: str, events: Mapping[str, float], now: float) -> Tx[Take
 
     A name whose time is over is taken anew, with a `taken_at` of its own.
     """
-    yield from run("webhook_state_add", webhook=webhook)
-    yield from one("webhook_state_lock", webhook=webhook)
+    yield from _turn(webhook)
     for event in events:
         found = yield from one("event_get", webhook=webhook, event=event)
         if found is not None and found["expires_at"] > now:
@@ -229,7 +242,7 @@ def settle_event(webhook: str, events: Sequence[str], taken_at: int, task: str) 
 
 def log_delivery(webhook: str, delivery: Delivery, *, keep: int, more_rejected: int = 0) -> Tx[None]:
     """Remember a delivery, count it with those that were not worth a row, and forget the oldest beyond `keep`."""
-    yield from run("webhook_state_add", webhook=webhook)
+    yield from _turn(webhook)
     counted = {name: int(delivery.outcome == name) for name in ("accepted", "duplicate", "rejected", "filtered")}
     counted["rejected"] += more_rejected
     yield from run(
@@ -265,6 +278,7 @@ def log_delivery(webhook: str, delivery: Delivery, *, keep: int, more_rejected: 
 
 def forget_webhook(webhook: str) -> Tx[None]:
     """The webhook was deleted."""
+    yield from one("webhook_state_lock", webhook=webhook)
     for what in ("endpoints", "events", "deliveries", "state"):
         yield from run(f"webhook_forget_{what}", webhook=webhook)
 

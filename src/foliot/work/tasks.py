@@ -366,7 +366,10 @@ class TaskService(TaskList):
     async def ref(self, namespace: str, name: str) -> TaskRef:
         """What a transaction about the task needs. Raises `NotFound`."""
         info = await self.get(namespace, name)
-        content = (await self._db.read("task_content", namespace=namespace, name=name))[0]
+        found = await self._db.read("task_content", namespace=namespace, name=name)
+        if not found:  # deleted since the look before
+            raise NotFound(f"there is no task {name!r} in namespace {namespace!r}")
+        content = found[0]
         pinned = await self._bundles.get(content["plan"])
         command = _commands.decode(content["command"])
         return TaskRef(info.key, info.uid, info.namespace, info.name, info.priority, info.lane, command, pinned)

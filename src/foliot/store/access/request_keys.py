@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from foliot.store.access.users import digest_of
 from foliot.store.base import Database
-from foliot.store.transaction import Tx, one, run
+from foliot.store.transaction import Row, Tx, one, run
 
 Headers: TypeAlias = list[tuple[str, str]]
 # A claim is believed for so many seconds without a sign of life, and an answer kept for so many.
@@ -63,10 +63,11 @@ class SqlRequestKeys:
         def body() -> Tx[Found]:
             yield from run("request_key_prune", now=now)
             times = {"held_until": now + HELD, "forget_at": now + KEPT}
-            if (yield from run("request_key_add", id=id, request=request, claim=claim, **times)):
-                return Claimed(id, claim)
-            row = yield from one("request_key_get", id=id)
-            assert row is not None, "it is there, and locked by nobody else"
+            row: Row | None = None
+            while row is None:  # whoever had it may give it up before it is locked
+                if (yield from run("request_key_add", id=id, request=request, claim=claim, **times)):
+                    return Claimed(id, claim)
+                row = yield from one("request_key_get", id=id)
             if row["request"] != request:
                 return OtherRequest()
             if row["status"] is not None:

@@ -61,6 +61,13 @@ UPDATE budget_hold SET state = :state, until = :now
  WHERE run_id = :run_id AND act = :act AND state = 'held'
 RETURNING amount, tokens, accounts;
 
+-- name: budget_hold_lapse
+-- locks: -
+-- As budget_hold_end, of a hold that was over when it was looked for: its holder may have renewed it meanwhile.
+UPDATE budget_hold SET state = :state, until = :now
+ WHERE run_id = :run_id AND act = :act AND state = 'held' AND until < :now
+RETURNING amount, tokens, accounts;
+
 -- name: budget_hold_late
 -- locks: -
 -- An act that went on although its hold had been given back.

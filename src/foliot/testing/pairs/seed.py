@@ -42,6 +42,7 @@ from foliot.work.tasks import TaskService
 NOW: Final = 1_700_000_000.0
 OLD: Final = NOW - 1_000_000.0
 LEASE: Final = 30.0
+NOTE: Final = "note"
 ALIVE: Final = "here:1:1"
 DEAD: Final = "here:2:1"
 SPEC: Final = b'{"agent":"a","model":"simulated"}'
@@ -122,7 +123,7 @@ class Tools:
         settlement = TaskSettlement(ref, found["message"], self.transport, clock=self.clock)
         told = await self.journal.read(lease.run_id)
         spec = ref.pinned.specs[(await self.journal.get(lease.run_id)).agent][2]
-        facts = [(each.at, decode(each.data)) for each in told]
+        facts = [(each.at, decode(each.data)) for each in told if each.type != NOTE]
         said: list[Event] = [RunClaimed(1, lease.worker, lease.epoch), StepStarted(1)]
         if isinstance(last, RunSucceeded):
             said.append(ModelResponded(1, ModelResponse(Message("assistant", (Text(last.output),)))))
@@ -149,7 +150,7 @@ def new_run(name: str, at: float, *, content: bytes = SPEC) -> NewRun:
 
 def entry(seq: int, at: float = NOW, *, size: int = 10) -> Entry:
     """An event that nobody will decode."""
-    return Entry(seq, at, "note", b'{"type":"note","text":"' + b"x" * size + b'"}')
+    return Entry(seq, at, NOTE, b'{"type":"note","text":"' + b"x" * size + b'"}')
 
 
 def offer(name: str, identity: str) -> Offer:

@@ -209,7 +209,7 @@ class Weave:
 
     def _read_locks(self, statement: Statement, text: str) -> set[Lock]:
         """The rows that a statement reads in order to keep them."""
-        if not any(mark in text for mark in MARKS):
+        if not text.startswith("SELECT") or not any(mark in text for mark in MARKS):
             return set()
         return set(self._rows_read(statement, text))
 
@@ -231,9 +231,9 @@ class Weave:
 
 
 def _without(result: list[Row], taken: set[Lock]) -> list[Row]:
-    """Rows that others have not locked. Every query that skips names its run."""
-    runs = {values[0] for table, _, values in taken if table in ("run", "queue")}
-    return [row for row in result if row["run"] not in runs]
+    """Rows that others have not locked. A query that skips names the run, or the key, of each."""
+    keys = {values[0] for _, _, values in taken}
+    return [row for row in result if row.get("run", row.get("key")) not in keys]
 
 
 class Transaction:
