@@ -23,6 +23,18 @@ ALLOWANCES: Final = (
         "anomaly",
         "a claim passes over rows that others have locked: it takes what is left, and comes again",
     ),
+    Allowance(
+        "budget.reserve",
+        "budget.give-back",
+        "anomaly",
+        "what a process that is taken for dead holds from this moment on is given back when its time is over",
+    ),
+    Allowance(
+        "budget.reserve.takeover",
+        "budget.reserve.takeover",
+        "anomaly",
+        "of two that take over a run at once the last one holds its act; the fence of the run decides who goes on",
+    ),
 )
 
 
