@@ -35,6 +35,8 @@ NOT_PLAYED = {
     "store.secrets.reseal_page": "holds the lock of all resource writes, as they do, before it looks at anything",
     "run(setting_put)": "one statement, only by the one who rotates the key",
     "run(setting_delete)": "as above",
+    "work.housekeeping._take_turn": "one turn in a period, under the lock of its own row",
+    "work.housekeeping._note_size": "a note for people, by the one whose turn it is; a lost one is written next time",
 }
 
 # What can go wrong in ways that cost somebody a run, money or an answer.
@@ -62,9 +64,7 @@ MATTERS = (
     ("budget.renew", "budget.sweep"),
 )
 # Faults that are known and not yet repaired: remove each with its repair.
-KNOWN: frozenset[tuple[str, str]] = frozenset(
-    {("run.create.old-content", "run.purge"), ("task.requeue.ancient", "task.purge")}
-)
+KNOWN: frozenset[tuple[str, str]] = frozenset()
 
 
 def told(report: PairReport) -> str:

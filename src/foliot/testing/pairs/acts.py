@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from foliot.engine.budgets.waking import models_changed
 from foliot.engine.signals import signal
 from foliot.engine.task_memory import TaskMemory
 from foliot.kernel.events import CancelRequested, RunFailed, RunSucceeded
@@ -270,6 +271,11 @@ async def _timers(t: Tools) -> Any:
 @act("queue.wake")
 async def _wake(t: Tools) -> Any:
     return await t.db.write(queue.wake, t.seed.leases["parked"].run_id, t.now)
+
+
+@act("queue.hasten")
+async def _hasten(t: Tools) -> Any:
+    return await models_changed(t.db, "default", clock=t.clock)
 
 
 @act("task.purge")
