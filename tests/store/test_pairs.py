@@ -154,7 +154,7 @@ def test_every_query_has_its_tables() -> None:
     without = [name for name in load() if not footprint(name).tables]
     assert without == []
     assert footprint("queue_take").written == {"queue", "run"}
-    assert footprint("purge_blob") == ({"blob_use", "task", "blob"}, {"blob"})
+    assert footprint("purge_events") == ({"event"}, {"event"})
     assert footprint("feed_bounds").read == {"counter"}
 
 
