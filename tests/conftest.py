@@ -20,9 +20,12 @@ from foliot.testing.services.nats import Nats
 from foliot.testing.services.postgres import Postgres
 from foliot.testing.services.session import ServiceSession
 
-# How long something takes says nothing about whether it is right: machines are busy.
-settings.register_profile("foliot", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("foliot")
+# How long something takes says nothing about whether it is right: machines are busy. `make test` plays the same examples
+# every time; `make chaos` looks for new ones, and what ever failed is written into its test with `@example`.
+_PROFILE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("foliot", _PROFILE, derandomize=True, database=None)
+settings.register_profile("chaos", _PROFILE, print_blob=True)
+settings.load_profile("chaos" if os.environ.get("FOLIOT_CHAOS") else "foliot")
 
 SERVICE_FIXTURES = frozenset({"postgres_url", "postgres_service", "nats_url", "nats_service"})
 SESSION = pytest.StashKey[ServiceSession]()
