@@ -47,7 +47,9 @@ class HttpGateway:
         self.config = config
         self._wire = wire
         self._endpoint = HttpEndpoint(config, base_url, auth)
-        self._reads_text_calls = config.choice("tool_calls", ("native", "text"), "native") == "text"
+        # Only where models without proper calls are served: elsewhere the option is a mistake.
+        taken = "tool_calls" in self.OPTIONS
+        self._reads_text_calls = taken and config.choice("tool_calls", ("native", "text"), "native") == "text"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.config.provider} {self.config.model}>"
