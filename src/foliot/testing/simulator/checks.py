@@ -236,8 +236,13 @@ def replays_find_no_difference(history: History) -> Iterator[str]:
 
 
 def nothing_unexpected_is_raised(history: History) -> Iterator[str]:
-    """The engine raises what it says it raises, and no task is left with an error nobody sees."""
+    """The engine raises what it says it raises, no task is left with an error nobody sees, and no run ends for a fault
+    of the engine itself."""
     yield from history.problems
+    for item in history.items:
+        for event in item.events if isinstance(item, Stored) else ():
+            if isinstance(event, RunDeadLettered) and event.reason == "internal":
+                yield f"{item.run_id}: {event.message}"
 
 
 CHECKS: Final[tuple[Check, ...]] = (

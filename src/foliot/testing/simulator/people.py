@@ -61,7 +61,7 @@ class People:
                 self._send(run_id, UnknownDecided("c1", chance.choice(("happened", "run", "fail")), "bob"))
             else:
                 self._deliver(
-                    Signal(self._new_id(), run_id, world.now, "from.the.future", b'{"type":"from.the.future"}')
+                    Signal(self._new_id(), run_id, world.now, "input.received", b'{"type":"input.received","id":7}')
                 )
 
     def _waits(self, run_id: str) -> tuple[RunWaiting | None, int]:
