@@ -20,8 +20,8 @@ from foliot.testing.services.nats import Nats
 from foliot.testing.services.postgres import Postgres
 from foliot.testing.services.session import ServiceSession
 
-# How long something takes says nothing about whether it is right: machines are busy. `make test` plays the same examples
-# every time; `make chaos` looks for new ones, and what ever failed is written into its test with `@example`.
+# How long something takes says nothing about whether it is right: machines are busy. `make test` plays the same
+# examples every time; `make chaos` looks for new ones, and what ever failed is kept in its test by `@example`.
 _PROFILE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("foliot", _PROFILE, derandomize=True, database=None)
 settings.register_profile("chaos", _PROFILE, print_blob=True)
