@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 
+import msgspec
 import pytest
 
 from foliot.errors import Conflict, NotFound
@@ -95,6 +96,18 @@ class JournalConformance:
         assert new.epoch > old.epoch
         with pytest.raises(LeaseLost):
             await journal.append(old, [entry(2)])
+
+    async def test_an_owner_is_a_worker_and_an_epoch(self, journal: Journal) -> None:
+        """A store that went back in time gives an epoch a second time, to somebody else."""
+        mine = await born(journal)
+        other = msgspec.structs.replace(mine, worker="w9")
+        with pytest.raises(LeaseLost):
+            await journal.append(other, [entry(2, b"not mine")])
+        with pytest.raises(LeaseLost):
+            await journal.append(other, [], phase="failed")
+        assert await journal.renew([other], until=500.0) == {"r1"}
+        await asyncio.gather(journal.append(mine, [entry(2)]), *[_ignored(journal, other) for _ in range(3)])
+        assert await journal.read("r1") == [entry(1), entry(2)]
 
     async def test_renewal_tells_which_leases_are_lost(self, journal: Journal) -> None:
         kept, lost = await born(journal, "kept"), await born(journal, "lost")
@@ -298,3 +311,8 @@ class JournalConformance:
         )
         assert isinstance(results[0], LeaseLost)
         assert (await journal.read("r1"))[1].data == b"new"
+
+
+async def _ignored(journal: Journal, lease: Lease) -> None:
+    with pytest.raises((LeaseLost, JournalConflict)):
+        await journal.append(lease, [entry(2, b"not mine")])

@@ -80,10 +80,12 @@ async def append_again(
 
     async def look() -> Verdict:
         try:
-            epoch = (await journal.get(lease.run_id)).epoch
+            info = await journal.get(lease.run_id)
         except NotFound:
             return "lost"
         found = await journal.read(lease.run_id, after=entries[0].seq - 1, limit=len(entries)) if entries else ()
+        # An epoch that a store gave again, to another worker, is not ours.
+        epoch = info.epoch if info.worker == lease.worker or info.epoch != lease.epoch else info.epoch + 1
         return judge(lease, entries, lets_go=lets_go, epoch=epoch, found=found)
 
     async def attempt() -> None:

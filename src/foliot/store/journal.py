@@ -234,7 +234,8 @@ def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None)
 def _renew(leases: Sequence[Lease], until: float) -> Tx[set[str]]:
     lost: set[str] = set()
     for lease in sorted(leases, key=lambda lease: lease.key):
-        if not (yield from run("run_renew", key=lease.key, epoch=lease.epoch, until=until)):
+        held = yield from run("run_renew", key=lease.key, epoch=lease.epoch, worker=lease.worker, until=until)
+        if not held:
             lost.add(lease.run_id)
     kept = [lease.key for lease in leases if lease.queued and lease.run_id not in lost]
     if kept:
@@ -298,9 +299,12 @@ def _pass_fence(
         after, at = (row["last_seq"], row["updated_at"]) if row else (0, 0.0)
         last = after
     if phase is None:
-        changed = yield from run("run_advance", key=lease.key, epoch=lease.epoch, after=after, last=last)
+        changed = yield from run(
+            "run_advance", key=lease.key, epoch=lease.epoch, worker=lease.worker, after=after, last=last
+        )
     else:
-        fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "after": after, "last": last, "at": at}
+        fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker}
+        fields |= {"after": after, "last": last, "at": at}
         fields["summary"] = None if summary is None else msgspec.json.encode(summary).decode()
         if phase == "running":
             changed = yield from run("run_hold", **fields)
@@ -314,7 +318,7 @@ def _pass_fence(
 
 def _refuse(lease: Lease, after: int) -> Tx[None]:
     row = yield from one("run_fence", key=lease.key)
-    if row is None or row["epoch"] != lease.epoch:
+    if row is None or (row["epoch"], row["worker"]) != (lease.epoch, lease.worker):
         raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
     raise JournalConflict(f"the last event of run {lease.run_id} is {row['last_seq']}, not {after}")
 
@@ -335,7 +339,7 @@ def _plan_advance(lease: Lease, entries: Sequence[Entry]) -> Planned | None:
         if len(data) > large.LARGE:
             return None
         added.append((key, entry.seq, entry.at, entry.type, data, None, entry.link))
-    return Planned((last, key, lease.epoch, after), added)
+    return Planned((last, key, lease.epoch, lease.worker, after), added)
 
 
 _ADVANCE = Guarded(_advance, guard="run_advance", add="event_add", plan=_plan_advance)

@@ -96,7 +96,7 @@ class MemoryJournal:
         lost: set[str] = set()
         for lease in leases:
             run = self._runs.get(lease.run_id)
-            if run is None or run.info.epoch != lease.epoch:
+            if run is None or (run.info.epoch, run.info.worker) != (lease.epoch, lease.worker):
                 lost.add(lease.run_id)
             else:
                 run.info = msgspec.structs.replace(run.info, lease_until=max(until, run.info.lease_until or 0.0))
@@ -115,7 +115,7 @@ class MemoryJournal:
     ) -> None:
         assert also is None, "tasks need a database"
         run = self._get(lease.run_id)
-        if run.info.epoch != lease.epoch:
+        if (run.info.epoch, run.info.worker) != (lease.epoch, lease.worker):
             raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
         expected = len(run.entries) + 1
         if [entry.seq for entry in entries] != list(range(expected, expected + len(entries))):

@@ -22,7 +22,18 @@ import apsw
 from foliot.errors import Unavailable
 from foliot.store import queries
 from foliot.store.base import Size
-from foliot.store.sqlite_file import READ_PATIENCE, Connection, connect, explain, prepare, resolve, shrink
+from foliot.store.sqlite_file import (
+    READ_PATIENCE,
+    Connection,
+    OpenFiles,
+    connect,
+    explain,
+    leave_log,
+    prepare,
+    resolve,
+    shrink,
+    told_in_words,
+)
 from foliot.store.sqlite_writer import Job, Writer, fetch
 from foliot.store.transaction import Row, Tx
 from foliot.threads import on_thread
@@ -51,7 +62,7 @@ class SqliteDatabase:
     """One SQLite file. Make it with `await SqliteDatabase.open(path)`."""
 
     def __init__(self, path: Path, reader: Connection) -> None:
-        """For `open`; `reader` is a connection to the prepared file."""
+        """For `open`; `reader` is a connection to the prepared file, which keeps its log from being removed."""
         self.path = path
         self._life = _lives
         self._texts = queries.load()
@@ -62,12 +73,18 @@ class SqliteDatabase:
         self._waiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
         self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._closed = False
+        self._files = OpenFiles(path)
+        self._lost: Unavailable | None = None
+        self._stranded: list[Connection] = []  # to files that are no longer the store
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str]) -> SqliteDatabase:
         """Open the file, made or brought up to date when needed. Raises `InvalidInput`, `Unavailable`."""
         file = resolve(path)
-        return cls(file, prepare(file))
+        reader = prepare(file)
+        with told_in_words(file):
+            reader.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # opens the log, and so keeps it there
+        return cls(file, reader)
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
         connection = self._readers.get(threading.get_ident()) or self._connect_reader()
@@ -143,14 +160,16 @@ class SqliteDatabase:
         with self._lock:
             self._closed = True
             writer, self._writer = self._writer, None
-            readers, self._readers = self._readers, {}
+            readers, self._readers = [*self._readers.values(), *self._stranded], {}
         if self._life != _lives:
             return  # the connections belong to the parent
         self._wake()
         if writer is not None:
             writer.submit(self._gathered.pop(asyncio.get_running_loop(), ()))
             await on_thread(writer.stop)
-        for connection in readers.values():
+        for connection in readers:
+            if self._lost is not None:
+                leave_log(connection)
             connection.close()
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -195,7 +214,7 @@ class SqliteDatabase:
 
     def _connect_reader(self) -> Connection:
         with self._lock:
-            if self._closed or self._life != _lives:
+            if self._closed or self._life != _lives or self._lost is not None:
                 self._refuse()
             try:
                 connection = connect(self.path, patience=READ_PATIENCE, read_only=True)
@@ -209,12 +228,23 @@ class SqliteDatabase:
             if self._closed or self._life != _lives:
                 self._refuse()
             if self._writer is None:
-                self._writer = Writer(self.path, on_commit=self._wake)
+                self._writer = Writer(self.path, files=self._files, on_commit=self._wake, on_loss=self._lose)
+
+    def _lose(self, error: Unavailable) -> None:
+        """The files are gone: what is read from them must not be taken for the store. On the writer's thread."""
+        with self._lock:
+            self._lost = self._lost or error
+            self._stranded += self._readers.values()
+            self._readers = {}
+            for connection in self._stranded:
+                leave_log(connection)
 
     def _refuse(self) -> NoReturn:
         raise self._refusal()
 
     def _refusal(self) -> Unavailable:
+        if self._lost is not None:
+            return self._lost
         if self._life != _lives:
             return Unavailable(
                 f"the store {self.path} was opened before this process was forked",

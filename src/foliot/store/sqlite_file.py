@@ -31,6 +31,9 @@ PAGES_AT_ONCE = 2000
 # writing processes it starves. Short random naps give every process the same chance at each release of the lock.
 _SHORTEST_NAP, _LONGEST_NAP = 0.000_3, 0.003
 
+# Commits that follow one another so closely need not look at every file again.
+_MOMENT = 0.05
+
 _CODES: Final[Mapping[type[Exception], str]] = {
     apsw.BusyError: "SQLITE_BUSY",
     apsw.LockedError: "SQLITE_LOCKED",
@@ -71,6 +74,7 @@ class Connection(Protocol):
     def total_changes(self) -> int: ...
     def data_version(self) -> int: ...
     def table_exists(self, database: str, name: str, /) -> bool: ...
+    def config(self, option: int, value: int, /) -> int: ...
     def set_busy_handler(self, handler: Callable[[int], bool], /) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Connection: ...
@@ -114,6 +118,68 @@ def connect(path: Path, *, patience: float, read_only: bool = False) -> Connecti
     if read_only:
         connection.execute("PRAGMA query_only = ON")
     return connection
+
+
+class OpenFiles:
+    """The files of a store as this process has them open, to be told from others that took their names.
+
+    A process goes on writing to a file that was deleted or replaced, and all of it is lost with the last descriptor.
+    The log and its index stay for as long as anybody has the store open, so they are always the same too.
+    """
+
+    __slots__ = ("_all_at", "_known", "_path", "_paths")
+
+    def __init__(self, path: Path) -> None:
+        """Of a store from which something was read: its log is there."""
+        self._path = path
+        self._paths = (str(path), f"{path}-wal", f"{path}-shm")
+        self._known = [_which(each) for each in self._paths]
+        self._all_at = 0.0
+
+    def check(self) -> None:
+        """Raises `Unavailable` when the file or its log is not what it was. One system call each."""
+        self._check(0)
+        self._check(1)
+
+    def check_all(self) -> None:
+        """As `check`, with the index of the log; nothing if that was done a moment ago, as between busy commits."""
+        now = time.monotonic()
+        if now - self._all_at > _MOMENT:
+            self.check()
+            self._check(2)
+            self._all_at = now
+
+    def _check(self, number: int) -> None:
+        found = _which(self._paths[number])
+        if found == self._known[number]:
+            return
+        if self._known[number] is None:
+            self._known[number] = found  # it was not there before
+            return
+        self._all_at = 0.0
+        raise Unavailable(
+            f"the store {self._path} was {'replaced' if found else 'deleted'} while this process had it open "
+            f"({Path(self._paths[number]).name} is {'another file' if found else 'gone'}): nothing is stored any more",
+            hint="stop this process, put the store back (`foliot backup restore`), and start again",
+            retryable=False,
+            place=str(self._path),
+        )
+
+
+def leave_log(connection: Connection) -> None:
+    """Have the connection leave the log alone when it is closed: by that name there may be the log of another store."""
+    with suppress(apsw.Error):  # another thread is using it: whoever closes it asks again
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
+def _which(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def _fair_wait(patience: float) -> Callable[[int], bool]:

@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 import apsw
 from msgspec import Struct
 
-from foliot.errors import Unavailable
+from foliot.errors import FoliotError, Unavailable
 from foliot.store import queries
-from foliot.store.sqlite_file import WRITE_PATIENCE, Connection, Cursor, connect, explain
+from foliot.store.sqlite_file import WRITE_PATIENCE, Connection, Cursor, OpenFiles, connect, explain, leave_log
 from foliot.store.transaction import Guarded, GuardFailed, Planned, Statement, Tx
 
 LARGEST_BATCH = 1024
@@ -52,8 +52,13 @@ Outcome: TypeAlias = tuple[Job, Any, BaseException | None]
 class Writer:
     """Owns the writing connection. `on_commit` is called on the writer's thread after each commit."""
 
-    def __init__(self, path: Path, *, on_commit: Callable[[], None]) -> None:
+    def __init__(
+        self, path: Path, *, files: OpenFiles, on_commit: Callable[[], None], on_loss: Callable[[Unavailable], None]
+    ) -> None:
+        """`on_loss` is called when the files are found to have been deleted or replaced: nothing can be stored then."""
         self._path = path
+        self._files = files
+        self._on_loss = on_loss
         self._on_commit = on_commit
         self._queue: SimpleQueue[Sequence[Job] | None] = SimpleQueue()
         self._executor: Executor | None = None
@@ -116,8 +121,10 @@ class Writer:
             connection = executor.connection
             executor.begin()
             try:
+                self._files.check_all()  # before, so that nothing is added to the log of another store
                 outcomes = self._run_together(executor, jobs)
                 executor.commit()
+                self._files.check()  # after, so that nobody is told of a commit that went with its file
             except BaseException:
                 if connection.in_transaction:
                     executor.rollback()
@@ -125,9 +132,21 @@ class Writer:
             self._be_courteous(executor)
         except BaseException as error:
             told = explain(error, self._path) if isinstance(error, apsw.Error) else error
+            self._see_loss(told)
             return [(job, None, told) for job in jobs]
         else:
             return outcomes
+
+    def _see_loss(self, error: BaseException) -> None:
+        """A file that was deleted may show as any error of the disk."""
+        try:
+            self._files.check_all()
+        except Unavailable as lost:
+            if self._executor is not None:
+                leave_log(self._executor.connection)
+            self._on_loss(lost)
+            if error is not lost and isinstance(error, FoliotError):
+                error.__cause__ = lost
 
     def _run_together(self, executor: Executor, jobs: list[Job]) -> list[Outcome]:
         """Almost every batch is without an error, and then savepoints would be a third of its statements.

@@ -22,17 +22,18 @@ RETURNING key, epoch;
 -- locks: run key
 -- Never shorter: of two renewals under way the older one may come last.
 UPDATE run SET lease_until = CASE WHEN lease_until > :until THEN lease_until ELSE :until END
- WHERE key = :key AND epoch = :epoch;
+ WHERE key = :key AND epoch = :epoch AND worker = :worker;
 
 -- name: run_advance
 -- locks: run key
--- The fence of every append: no row is changed when the epoch or the last event is not what the writer believes.
-UPDATE run SET last_seq = :last WHERE key = :key AND epoch = :epoch AND last_seq = :after;
+-- The fence of every append: no row is changed when the holder or the last event is not what the writer believes. A
+-- holder is a worker and an epoch: a store that was set back gives an epoch again, to somebody else.
+UPDATE run SET last_seq = :last WHERE key = :key AND epoch = :epoch AND worker = :worker AND last_seq = :after;
 
 -- name: run_hold
 -- locks: run key
 UPDATE run SET last_seq = :last, phase = 'running', updated_at = :at, summary = COALESCE(:summary, summary)
- WHERE key = :key AND epoch = :epoch AND last_seq = :after;
+ WHERE key = :key AND epoch = :epoch AND worker = :worker AND last_seq = :after;
 
 -- name: run_release
 -- locks: run key
@@ -40,7 +41,7 @@ UPDATE run SET last_seq = :last, phase = 'running', updated_at = :at, summary = 
 UPDATE run
    SET last_seq = :last, phase = :phase, epoch = epoch + 1, worker = NULL, lease_until = NULL, updated_at = :at,
        summary = COALESCE(:summary, summary)
- WHERE key = :key AND epoch = :epoch AND last_seq = :after;
+ WHERE key = :key AND epoch = :epoch AND worker = :worker AND last_seq = :after;
 
 -- name: run_get
 SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
@@ -56,7 +57,7 @@ SELECT key, id, phase FROM run
  ORDER BY key /*for_update*/;
 
 -- name: run_fence
-SELECT epoch, last_seq, updated_at FROM run WHERE key = :key;
+SELECT epoch, worker, last_seq, updated_at FROM run WHERE key = :key;
 
 -- name: run_find
 SELECT id FROM run WHERE id >= :low AND id < :high ORDER BY id LIMIT 2;
