@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -35,6 +36,7 @@ from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Notices, ResourceStore
 from foliot.store.journal import SqlJournal
 from foliot.store.keyring import load_keyring
+from foliot.store.life import note_set_back
 from foliot.store.memory import MemoryJournal
 from foliot.store.open import open_when_there
 from foliot.store.resources import SqlResourceStore
@@ -65,6 +67,7 @@ class Parts:
     audit: AuditTrail | None = None
     budgets: RunBudgets | None = None
     limiting: Limiting | None = None
+    wall: Clock | None = None
 
     @cached_property
     def tasking(self) -> Tasking:
@@ -77,7 +80,14 @@ class Parts:
             raise UsageError("a runtime in memory keeps no tasks", hint="give the runtime a store, such as a path")
         transport = OpenedLater(partial(open_transport, self.settings, self.database, clock=self.clock))
         return Tasking(
-            self.database, self.resources, self.runs, self.assembly, transport, clock=self.clock, relay=self.relay
+            self.database,
+            self.resources,
+            self.runs,
+            self.assembly,
+            transport,
+            clock=self.clock,
+            wall=self.wall,
+            relay=self.relay,
         )
 
     @cached_property
@@ -124,11 +134,14 @@ async def compose(
     workspace: Path | None,
     watcher: Watcher,
     pause: Callable[[], Awaitable[None]],
-    clock: Clock,
+    clock: Clock | None,
     lease_seconds: float | None,
     store_wait: float = 0.0,
 ) -> Parts:
-    """Open the store that the settings name, and put everything else on top of it. Raises `FoliotError`."""
+    """Open the store that the settings name, and put everything else on top of it. Raises `FoliotError`.
+
+    Without a `clock` times are those of the store, so that processes on machines whose clocks differ agree.
+    """
     if url == MEMORY:
         journal: Journal = MemoryJournal(takes_turns=True)
         lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
@@ -146,7 +159,7 @@ async def compose(
     return _assembled(
         database,
         resources,
-        SqlJournal(database),
+        SqlJournal(database, clock=clock or database.clock),
         settings,
         audit,
         tools,
@@ -179,9 +192,12 @@ def _assembled(
     workspace: Path | None,
     watcher: Watcher,
     pause: Callable[[], Awaitable[None]],
-    clock: Clock,
+    given: Clock | None,
     lease_seconds: float,
 ) -> Parts:
+    clock, lease_clock, wall = given or time.time, given, None
+    if given is None and database is not None:
+        clock, lease_clock, wall = database.clock, database.lease_clock, time.time
     references = References(resources)
     secrets = stored_secrets(resources, os.environ, references)
     decisions = DecisionLog(audit)
@@ -239,6 +255,7 @@ def _assembled(
         tools=Pipeline(),
         watcher=watcher,
         clock=clock,
+        lease_clock=lease_clock,
         lease_seconds=lease_seconds,
         approvals=approvals,
         decisions=decisions,
@@ -249,6 +266,9 @@ def _assembled(
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=pause)
     runs.taken_up = delegator.taken_up
     parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting)
+    parts.wall = wall
+    if database is not None:
+        runs.set_back = partial(note_set_back, database, clock=clock)
     if database is not None:
         if audit is not None:
             runs.taken_over = Completion(database, masker=audit.masker, trail=audit).complete_run

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from hashlib import sha256
@@ -78,17 +77,17 @@ class Runtime:
         tools: Iterable[Tool | Callable[..., Any]] = (),
         settings: Settings | None = None,
         workspace: str | os.PathLike[str] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         lease_seconds: float | None = None,
         store_wait: float = 0.0,
     ) -> None:
         """`lease_seconds` is by default the setting `lease`; `store_wait` is how long to wait for a store that is away,
-        unless the setting of this name says."""
+        unless the setting of this name says. `clock` is for tests; by default times are those of the store."""
         self._url = os.fspath(store) if store is not None else None
         self._settings = settings
         self._workspace = Path(workspace) if workspace is not None else None
         self._tools = [as_tool(item) for item in tools]
-        self._clock = clock
+        self._given_clock = clock
         self._lease_seconds = lease_seconds
         self._store_wait = store_wait
         self._hub = Hub()
@@ -104,7 +103,7 @@ class Runtime:
             workspace=self._workspace,
             watcher=self._hub,
             pause=self._pause,
-            clock=self._clock,
+            clock=self._given_clock,
             lease_seconds=self._lease_seconds,
             store_wait=self._store_wait,
         )
@@ -114,6 +113,11 @@ class Runtime:
         if self._parts is not None:
             parts, self._parts = self._parts, None
             await parts.close()
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The time by the store, which processes on several machines agree on."""
+        return self._open().clock
 
     @property
     def runs(self) -> Runs:
@@ -169,7 +173,7 @@ class Runtime:
         """What tools there are, whether they can be called here, and calls of them outside any run."""
         from foliot.offering import Offering  # runs do not need it
 
-        return Offering(self._assembly, self._clock)
+        return Offering(self._assembly, self.clock)
 
     @property
     def _assembly(self) -> Assembly:
@@ -424,8 +428,8 @@ class Runtime:
         fact = UnknownDecided(call.id, decision, by, reason, given)
         # The same for the same attempt: of several decisions at once the store keeps the first, with its record.
         name = f"un-{sha256(f'{state.run_id}/{call.id}/{call.attempts}'.encode()).hexdigest()[:20]}"
-        message = signal(state.run_id, fact, self._clock(), signal_id=name)
-        record = DecisionLog(self._open().audit).new(decision, by, self._clock(), also=also)
+        message = signal(state.run_id, fact, self.clock(), signal_id=name)
+        record = DecisionLog(self._open().audit).new(decision, by, self.clock(), also=also)
         await self.runs.journal.signal(message, also=record.beside(call_document(state, call, name, reason=reason)))
         left = [each for each in await self.runs.journal.signals([state.run_id]) if each.id == name]
         if left and left[0].data != message.data:
@@ -504,14 +508,14 @@ class Runtime:
 
     def new_run_id(self) -> str:
         """An id for a run that is about to be started, so that starting it again after a crash finds it."""
-        return new_run_id(self._clock())
+        return new_run_id(self.clock())
 
     # --- how it is done ------------------------------------------------------------------------------------------
 
     async def _tell(
         self, run_id: str, event: Event, *, signal_id: str | None = None, also: Beside | None = None
     ) -> RunInfo:
-        message = signal(run_id, event, self._clock(), signal_id=signal_id)
+        message = signal(run_id, event, self.clock(), signal_id=signal_id)
         await self.runs.journal.signal(message, also=also)
         return await self._wake(run_id, message)
 
@@ -548,7 +552,7 @@ class Runtime:
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
         state = await self.runs.drive(driver)
-        while state.ended is None and state.waiting is not None and is_short(state.waiting, self._clock()):
+        while state.ended is None and state.waiting is not None and is_short(state.waiting, self.clock()):
             assert state.waiting.until is not None, "a timer knows when it goes off"
             try:
                 await self._sleep(state.run_id, state.waiting.until)
@@ -566,7 +570,7 @@ class Runtime:
 
     async def _sleep(self, run_id: str, until: float) -> None:
         """Until the timer of a waiting run goes off. Raises `Held` as soon as the run no longer waits."""
-        while (left := until - self._clock()) > 0:
+        while (left := until - self.clock()) > 0:
             await asyncio.sleep(min(left, LOOK_EVERY))
             if (await self.runs.journal.get(run_id)).phase != "waiting":
                 raise Held(f"run {run_id} was taken up meanwhile")

@@ -69,9 +69,11 @@ class Tasking:
         transport: Transport,
         *,
         clock: Clock,
+        wall: Clock | None = None,
         stream: bool = False,
         relay: Relay | None = None,
     ) -> None:
+        """`wall` is the clock of this machine, for workers to tell by how much it is off."""
         self.transport = transport
         self._relay = relay
         self.database = database
@@ -91,6 +93,7 @@ class Tasking:
         self._runs = runs
         self._resources = resources
         self._clock = clock
+        self._wall = wall
 
     def housekeeper(self, settings: Settings) -> Housekeeper:
         """Who forgets what is old in this store, for `await housekeeper.run()` beside a worker or a server."""
@@ -110,6 +113,8 @@ class Tasking:
             offer,
             timers=self._timers,
             clock=self._clock,
+            lease_clock=self._runs.lease_clock,
+            wall=self._wall,
             lease_seconds=self._runs.lease_seconds,
             grace=grace,
             once=once,
@@ -128,7 +133,7 @@ class Tasking:
 
     async def _end_here(self, run_id: str) -> None:
         """Take a run that nobody holds and let it hear what it was told. Raises `Held`, `Conflict`."""
-        now = self._clock()
+        now = self._runs.lease_clock()
         lease = await self._runs.journal.claim(
             run_id, worker=self._runs.worker, now=now, until=now + self._runs.lease_seconds
         )

@@ -116,6 +116,7 @@ class Driver:
         tools: Toolbox,
         watcher: Watcher,
         clock: Clock,
+        lease_clock: Clock | None = None,
         parking: Parking | None = None,
         decisions: DecisionLog | None = None,
         purse: Purse | None = None,
@@ -128,7 +129,8 @@ class Driver:
     ) -> None:
         """`claim`: this attempt is not in the journal yet. What an earlier one had under way is over.
 
-        `left_by` says how that one came to leave it.
+        `left_by` says how that one came to leave it. `lease_clock` is the one that leases are judged by, if it is not
+        `clock`.
         """
         self.lease = lease
         self.state = state
@@ -146,7 +148,8 @@ class Driver:
         self._claim = claim
         self._left_by: UnknownReason = left_by
         self._lease_seconds = lease_seconds
-        self._tenure = Tenure(lease.until, clock=clock, seconds=lease_seconds)
+        self._lease_clock = lease_clock or clock
+        self._tenure = Tenure(lease.until, clock=self._lease_clock, seconds=lease_seconds)
         self._caller = None if state.created is None else caller_of(state)
         # What is recorded and not yet written: the facts, and beside them what is stored of each.
         self._facts: list[Event] = []
@@ -515,7 +518,7 @@ class Driver:
     async def _may_act(self) -> bool:
         """Whoever slept past its lease (a suspended machine) asks before it acts: the run may be another's by now."""
         while not self._lost and not self._tenure.in_force():
-            until, ends = self._clock() + self._lease_seconds, self._loop.time() + self._lease_seconds
+            until, ends = self._lease_clock() + self._lease_seconds, self._loop.time() + self._lease_seconds
             try:
                 lost = await self._journal.renew([self.lease], until=until)
             except FoliotError as error:

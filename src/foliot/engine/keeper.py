@@ -20,7 +20,7 @@ from foliot.engine.base import Clock
 from foliot.engine.driver import STOP_WITHIN, Driver
 from foliot.errors import FoliotError
 from foliot.stopping import stop_tasks
-from foliot.store.runs import Journal
+from foliot.store.runs import Journal, StoreSetBack
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,19 @@ Claim: TypeAlias = tuple[str, int]
 
 
 class Keeper:
-    def __init__(self, journal: Journal, *, clock: Clock, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        clock: Clock,
+        lease_seconds: float,
+        set_back: Callable[[StoreSetBack], Awaitable[None]] | None = None,
+    ) -> None:
+        """`set_back` is told when the store knows less than what is renewed."""
         self._journal = journal
         self._clock = clock
         self._lease_seconds = lease_seconds
+        self._set_back = set_back
         self._drivers: dict[str, Driver] = {}  # of each run the newest claim: what is renewed, and hears signals
         self._orphans: dict[Claim, Driver] = {}  # claims that are lost, and have not come to their end
         self._ended = asyncio.Event()
@@ -145,7 +154,14 @@ class Keeper:
         until = self._clock() + self._lease_seconds
         began = asyncio.get_running_loop().time()
         drivers = dict(self._drivers)
-        lost = await self._journal.renew([driver.lease for driver in drivers.values()], until=until)
+        try:
+            lost = await self._journal.renew([driver.lease for driver in drivers.values()], until=until)
+        except StoreSetBack as error:
+            for driver in drivers.values():
+                driver.lose(error.message)
+            if self._set_back is not None:
+                await self._set_back(error)
+            return
         self._renewed_at, self._until = began, until
         for run_id, driver in drivers.items():
             if run_id not in lost:

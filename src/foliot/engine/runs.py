@@ -32,7 +32,18 @@ from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, digest, encode_spec
 from foliot.kernel.state import State
 from foliot.kernel.traces import new_trace
-from foliot.store.runs import Beside, Held, Journal, Lease, LeaseLost, NewRun, RunInfo, Signal, identity_labels
+from foliot.store.runs import (
+    Beside,
+    Held,
+    Journal,
+    Lease,
+    LeaseLost,
+    NewRun,
+    RunInfo,
+    Signal,
+    StoreSetBack,
+    identity_labels,
+)
 from foliot.tools.base import Toolbox
 
 log = logging.getLogger(__name__)
@@ -49,6 +60,7 @@ class Runs:
         tools: Toolbox,
         watcher: Watcher | None = None,
         clock: Clock = time.time,
+        lease_clock: Clock | None = None,
         worker: str | None = None,
         lease_seconds: float = 30.0,
         is_gone: Callable[[str | None], bool] = is_gone,
@@ -59,6 +71,7 @@ class Runs:
     ) -> None:
         """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
 
+        `lease_clock` is the one by which leases are judged, by default `clock`.
         Without `approvals` a parked call is known to its journal alone; without a `gate` every model may be asked.
         `decisions` keeps a record of what nobody decided in time.
         """
@@ -68,6 +81,7 @@ class Runs:
         self._models = models
         self._watcher = watcher or Silence()
         self._clock = clock
+        self.lease_clock = lease_clock or clock
         self.lease_seconds = lease_seconds
         self._is_gone = is_gone
         self._approvals = approvals
@@ -80,11 +94,13 @@ class Runs:
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
         # Hears of a run that its last holder did not let go, with all that is recorded of it.
         self.taken_over: Callable[[State, Sequence[tuple[float, Event]]], Awaitable[object]] | None = None
+        # Where it is kept that the store is older than what a run here had seen of it.
+        self.set_back: Callable[[str], Awaitable[None]] | None = None
         # Whether runs that begin here are traced, unless who begins one says so.
         self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
         self._specs = Specs()
-        self._keeper = Keeper(journal, clock=clock, lease_seconds=lease_seconds)
+        self._keeper = Keeper(journal, clock=self.lease_clock, lease_seconds=lease_seconds, set_back=self._say_set_back)
 
     async def start(
         self,
@@ -167,7 +183,7 @@ class Runs:
             ),
             entries,
             worker=self.worker,
-            lease_until=now + self.lease_seconds,
+            lease_until=self.lease_clock() + self.lease_seconds,
             also=also,
         )
         assert lease is not None, "a run created with a worker is held by it"
@@ -189,7 +205,7 @@ class Runs:
 
         Raises `NotFound`; `Held`; `Conflict` when it has ended, which is a `LeaseLost` if it happened just now.
         """
-        now = self._clock()
+        now = self.lease_clock()
         until = now + self.lease_seconds
         try:
             lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until)
@@ -278,11 +294,21 @@ class Runs:
                 if not driver.lease.queued:  # with a task, whoever does its work also says who should take it up
                     await self.journal.append(driver.lease, [], phase="pending")
                 raise
+            except StoreSetBack as error:
+                await self._say_set_back(error)
+                raise
             except asyncio.CancelledError:
                 # This process will not go on with it: let another one do so at once.
                 with contextlib.suppress(FoliotError):
                     await asyncio.shield(self.journal.append(driver.lease, [], phase="pending"))
                 raise
+
+    async def _say_set_back(self, error: StoreSetBack) -> None:
+        if self.set_back is None:
+            log.error("the store went back in time: %s", error.message)
+        else:
+            with contextlib.suppress(FoliotError):
+                await self.set_back(error.message)
 
     async def load(self, run_id: str, *, upto: int | None = None, trusting: bool = False) -> tuple[RunInfo, State]:
         """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`, `JournalChanged`.
@@ -316,7 +342,7 @@ class Runs:
         """Whether nobody drives this run although it neither waits nor has ended."""
         if info.phase == "pending":
             return True
-        over = info.lease_until is not None and info.lease_until < self._clock()
+        over = info.lease_until is not None and info.lease_until < self.lease_clock()
         return info.phase == "running" and (over or self._is_gone(info.worker))
 
     @property
@@ -355,6 +381,7 @@ class Runs:
             settlement=settlement,
             watcher=self._watcher,
             clock=self._clock,
+            lease_clock=self.lease_clock,
             stream=stream,
             claim=claim,
             left_by=self._left_by(state),

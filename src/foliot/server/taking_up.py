@@ -37,7 +37,7 @@ MOST_CLAIMS: Final = 5
 @asynccontextmanager
 async def taking_up(runtime: Runtime, drives: Drives) -> AsyncGenerator[None]:
     """Look after runs that were left behind, while the block runs."""
-    looking = asyncio.create_task(TakingUp(runtime, drives).run())
+    looking = asyncio.create_task(TakingUp(runtime, drives, clock=runtime.clock).run())
     try:
         yield
     finally:

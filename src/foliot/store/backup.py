@@ -228,6 +228,9 @@ def _put_in_use(fresh: Path) -> None:
         connection = connect(fresh, patience=READ_PATIENCE)
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            if connection.table_exists("main", "store_life"):
+                # Who knew the store as it was later must not take this one for it.
+                connection.execute("UPDATE store_life SET incarnation = lower(hex(randomblob(16))), boot = ''")
         finally:
             connection.close()
 

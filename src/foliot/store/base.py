@@ -53,6 +53,14 @@ class Database(Protocol):
         """Give what is free in the store back to the disk, as far as others can go on meanwhile; how many bytes."""
         ...
 
+    def clock(self) -> float:
+        """The time, by a clock that all processes with this database share. Asks nobody, and may be set."""
+        ...
+
+    def lease_clock(self) -> float:
+        """The time that leases are judged by, for all processes alike. Setting a machine's clock does not move it."""
+        ...
+
     async def close(self) -> None:
         """Finish the writes that were accepted, then let go of every thread, connection and file."""
         ...

@@ -28,7 +28,7 @@ from foliot.store import queue
 from foliot.store.base import Database
 from foliot.store.bounds import COOL_DOWN, hold_limit, may_probe, probing, room_left
 from foliot.store.placement import Offer, fits, lacked_by
-from foliot.store.runs import TERMINAL, Lease
+from foliot.store.runs import TERMINAL, Lease, StoreSetBack
 from foliot.store.transaction import Row, Tx, many, one, rows
 
 LOOKED_AT = 128
@@ -73,11 +73,12 @@ class Line(Struct, frozen=True):
     lapses_at: float | None
     running: int
 
-    def is_due(self, now: float) -> bool:
-        return (self.ready_at is not None and self.ready_at <= now) or self.has_lapsed(now)
+    def is_due(self, now: float, leased: float) -> bool:
+        return (self.ready_at is not None and self.ready_at <= now) or self.has_lapsed(leased)
 
-    def has_lapsed(self, now: float) -> bool:
-        return self.lapses_at is not None and self.lapses_at < now
+    def has_lapsed(self, leased: float) -> bool:
+        """`leased` is the time by the clock of leases."""
+        return self.lapses_at is not None and self.lapses_at < leased
 
     def since(self) -> float:
         """How long something of it has been due."""
@@ -89,6 +90,7 @@ class Bounds(Struct, frozen=True):
 
     limited: frozenset[tuple[str, str]]
     opened: dict[str, float]
+    incarnation: str = ""
 
     def of(self, line: Line) -> Iterable[tuple[str, str, str, int | None]]:
         """What limits a line: scope, namespace, name, and the maximum where it came with the run."""
@@ -110,33 +112,39 @@ async def claim(
     until: float,
     after: str = "",
     lacking: Set[str] = frozenset(),
+    leased: float | None = None,
+    incarnation: str = "",
 ) -> Claims:
     """Take up to `want` runs that are due, each under a new epoch with a lease until `until`.
 
+    `leased` is the time by the clock of leases, which `until` is of too; by default it is `now`.
     `after` is the cursor of an earlier look; without it the look is from the top. Runs that this worker gave back for
     want of something in `lacking` are left to others. An idle look is one query and writes nothing.
-    Raises `Unavailable`.
+    Raises `Unavailable`, and `StoreSetBack` when the store is not of the `incarnation` that is given.
     """
+    leased = now if leased is None else leased
     each = LOOKED_AT if after else EACH
     found = await db.read("queue_lines", after=after, now=now, count=LOOKED_AT, each=each)
     cursor = _cursor([row["line"] for row in found if row["waits"]], from_top=not after)
     lines = list({row["line"]: _line(row) for row in found}.values())
-    due = [line for line in lines if line.is_due(now)]
-    lapsed = [line for line in due if line.has_lapsed(now)]
+    due = [line for line in lines if line.is_due(now, leased)]
+    lapsed = [line for line in due if line.has_lapsed(leased)]
     fitting = [line for line in due if _suits(offer, line.requirements, lacking)]
     refused = Counter({"placement": len(due) - len(fitting)})
     bounds = Bounds(frozenset(), {})
     taken = Taken([], (), {})
     if want > 0 and (fitting or lapsed):
         bounds = _bounds(await db.read("bound_list"))
+        if incarnation and bounds.incarnation != incarnation:
+            raise StoreSetBack("it is another store than before, such as one that was put back from a backup")
         at_work = Counter[str]()
         for line in lines:
             at_work[line.namespace] += line.running
-        taken = await db.write(take, offer, want, now, until, fitting, lapsed, at_work, bounds)
+        taken = await db.write(take, offer, want, now, until, fitting, lapsed, at_work, bounds, leased)
         refused.update(taken.refused)
     return Claims(
         leases=taken.leases,
-        next_due=_next_due(lines, bounds, now),
+        next_due=_next_due(lines, bounds, now, leased),
         refused={reason: count for reason, count in refused.items() if count},
         recovered=taken.recovered,
         more=len(taken.leases) >= want or bool(cursor),
@@ -182,22 +190,25 @@ def take(
     lapsed: Sequence[Line],
     at_work: Mapping[str, int],
     bounds: Bounds,
+    leased: float | None = None,
 ) -> Tx[Taken]:
     """The transaction of a claim: from these lines, in fair order, within the bounds.
 
+    `now` says what is due, `leased` (by default the same) which leases have ended.
     `lapsed` are lines with leases that have ended, whoever may take what was held: they are set right first.
     """
+    leased = now if leased is None else leased
     recovered: set[str] = set()
     if lapsed:
         yield from _hold_bounds(lines, bounds)
     for line in lapsed:
-        recovered.update((yield from _recover(line, now)))
+        recovered.update((yield from _recover(line, now, leased)))
     gate = yield from _open_gate(lines, bounds, now)
     busy = Counter(at_work)
     chosen: list[Row] = []
     for _, level in groupby(lines, key=lambda line: line.line[: queue.URGENCY]):
         if len(chosen) < want:
-            chosen += yield from _take_level(list(level), want - len(chosen), now, busy, gate)
+            chosen += yield from _take_level(list(level), want - len(chosen), now, leased, busy, gate)
     leases = [Lease(row["run_id"], row["run"], row["epoch"] + 1, offer.identity, until, queued=True) for row in chosen]
     fields = [
         {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker, "until": until, "now": now} for lease in leases
@@ -208,7 +219,9 @@ def take(
     return Taken(leases, tuple(sorted(recovered & mine)), dict(gate.refused))
 
 
-def _take_level(lines: Sequence[Line], want: int, now: float, busy: Counter[str], gate: Gate) -> Tx[list[Row]]:
+def _take_level(
+    lines: Sequence[Line], want: int, now: float, leased: float, busy: Counter[str], gate: Gate
+) -> Tx[list[Row]]:
     """Up to `want` runs from lines that are equally urgent.
 
     Places are shared out as if every line had enough runs; what a line cannot use is shared out again among the rest.
@@ -223,7 +236,7 @@ def _take_level(lines: Sequence[Line], want: int, now: float, busy: Counter[str]
             before = picked[name] - line.running  # stand at its head until the end of this transaction
             found = (yield from rows("queue_take", line=name, now=now, count=before + allowed)) if allowed else []
             fresh = [row for row in found if row["run"] not in chosen]
-            good = yield from _without_strays(fresh, now)
+            good = yield from _without_strays(fresh, leased)
             if good:
                 yield from gate.passed(line, good)
             if not allowed or not (fresh or before):
@@ -321,33 +334,33 @@ def _open_gate(lines: Sequence[Line], bounds: Bounds, now: float) -> Tx[Gate]:
     return Gate({name: [limit[:3] for limit in each] for name, each in limits.items()}, rooms, shut)
 
 
-def _recover(line: Line, now: float) -> Tx[list[str]]:
+def _recover(line: Line, now: float, leased: float) -> Tx[list[str]]:
     """Free the runs of a line whose holders let their leases run out; the ids of those that can be taken now.
 
     They are due since then, so behind what waited longer: a run that kills its worker must not come first every time.
     """
     freed: list[str] = []
-    for row in (yield from rows("queue_lapsed", line=line.line, now=now, count=LOOKED_AT)):
-        if not (yield from _set_right(row, now)):
-            yield from queue.let_go(row["run"], row["due_at"])
+    for row in (yield from rows("queue_lapsed", line=line.line, now=leased, count=LOOKED_AT)):
+        if not (yield from _set_right(row, leased)):
+            yield from queue.let_go(row["run"], row["due_at"] - leased + now)
             freed.append(row["run_id"])
     return freed
 
 
-def _without_strays(found: Sequence[Row], now: float) -> Tx[list[Row]]:
+def _without_strays(found: Sequence[Row], leased: float) -> Tx[list[Row]]:
     good: list[Row] = []
     for row in found:
-        if not (yield from _set_right(row, now)):
+        if not (yield from _set_right(row, leased)):
             good.append(row)
     return good
 
 
-def _set_right(row: Row, now: float) -> Tx[bool]:
+def _set_right(row: Row, leased: float) -> Tx[bool]:
     """Make the queue agree with a run that somebody took or ended without it; True if that was so."""
     if row["phase"] in TERMINAL:
         yield from queue.remove(row["run"])
         return True
-    if row["lease_until"] is not None and row["lease_until"] >= now:
+    if row["lease_until"] is not None and row["lease_until"] >= leased:
         yield from many("queue_hold", [{"run": row["run"], "until": row["lease_until"]}])
         return True
     return False
@@ -361,9 +374,10 @@ def _cursor(names: Sequence[str], *, from_top: bool) -> str:
     return _BEGINNING if len(names) == LOOKED_AT or most >= EACH else ""
 
 
-def _next_due(lines: Iterable[Line], bounds: Bounds, now: float) -> float | None:
+def _next_due(lines: Iterable[Line], bounds: Bounds, now: float, leased: float) -> float | None:
     """When something will be due: a pause or a timer is over, a lease ends, an open class may be tried."""
-    times = [at for line in lines for at in (line.next_at, line.lapses_at) if at is not None]
+    times = [line.next_at for line in lines if line.next_at is not None]
+    times += [line.lapses_at - leased + now for line in lines if line.lapses_at is not None]
     classes = {line.class_key for line in lines}
     times += [opened + COOL_DOWN for key, opened in bounds.opened.items() if key in classes]
     return min((at for at in times if at > now), default=None)
@@ -388,9 +402,12 @@ def _line(row: Row) -> Line:
 def _bounds(found: Iterable[Row]) -> Bounds:
     limited: set[tuple[str, str]] = set()
     opened: dict[str, float] = {}
+    incarnation = ""
     for row in found:
-        if row["scope"] == "class":
+        if row["scope"] == "store":
+            incarnation = row["name"]
+        elif row["scope"] == "class":
             opened[row["name"]] = row["opened_at"]
         else:
             limited.add((row["scope"], row["name"]))
-    return Bounds(frozenset(limited), opened)
+    return Bounds(frozenset(limited), opened, incarnation)

@@ -27,6 +27,7 @@ from foliot.store.runs import (
     RunInfo,
     Signal,
     SignalsPending,
+    StoreSetBack,
 )
 from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows, run
 
@@ -236,11 +237,22 @@ def _renew(leases: Sequence[Lease], until: float) -> Tx[set[str]]:
     for lease in sorted(leases, key=lambda lease: lease.key):
         held = yield from run("run_renew", key=lease.key, epoch=lease.epoch, worker=lease.worker, until=until)
         if not held:
+            _check_not_set_back(lease, (yield from one("run_fence", key=lease.key)), 0)
             lost.add(lease.run_id)
     kept = [lease.key for lease in leases if lease.queued and lease.run_id not in lost]
     if kept:
         yield from queue.prolong(sorted(kept), until)
     return lost
+
+
+def _check_not_set_back(lease: Lease, row: Row | None, after: int) -> None:
+    """Epochs and journals only grow, and a run that is held is not forgotten. Raises `StoreSetBack`."""
+    if row is None:
+        raise StoreSetBack(f"the store knows nothing of run {lease.run_id}, which {lease.worker} holds")
+    if row["epoch"] < lease.epoch:
+        raise StoreSetBack(f"run {lease.run_id} is at epoch {row['epoch']}, and {lease.worker} was given {lease.epoch}")
+    if (row["epoch"], row["worker"]) == (lease.epoch, lease.worker) and row["last_seq"] < after:
+        raise StoreSetBack(f"run {lease.run_id} has {row['last_seq']} events, and {lease.worker} has stored {after}")
 
 
 def _append(
@@ -318,6 +330,7 @@ def _pass_fence(
 
 def _refuse(lease: Lease, after: int) -> Tx[None]:
     row = yield from one("run_fence", key=lease.key)
+    _check_not_set_back(lease, row, after)
     if row is None or (row["epoch"], row["worker"]) != (lease.epoch, lease.worker):
         raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
     raise JournalConflict(f"the last event of run {lease.run_id} is {row['last_seq']}, not {after}")

@@ -12,15 +12,17 @@ Belongs to the event loop that opened it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from foliot.errors import Unavailable, UsageError
+from foliot.errors import FoliotError, Unavailable, UsageError
 from foliot.stopping import stop_tasks
 from foliot.store import schema
 from foliot.store.base import Size
+from foliot.store.database_clock import DatabaseClock, steady
 from foliot.store.postgres_batches import Batch, LeftOut
 from foliot.store.postgres_driver import Connection, DriverErrors, Retryable, connect, is_lost
 from foliot.store.postgres_errors import explain, place
@@ -31,6 +33,8 @@ from foliot.store.postgres_signal import ChangeSignal
 from foliot.store.queries import load_for_postgres
 from foliot.store.transaction import Guarded, Params, Planned, Row, Statement, Tx
 from foliot.waits import Waits
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,6 +82,8 @@ class PostgresDatabase:
         self._board = Noticeboard(connections.listener, self._send, waits)
         self._signal = ChangeSignal(self._board)
         self._closed = False
+        self._clock = DatabaseClock()
+        self._measuring: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, url: str, waits: Waits | None = None) -> PostgresDatabase:
@@ -92,7 +98,9 @@ class PostgresDatabase:
             raise explain(error, where) from None
         except ValueError:
             raise UsageError(f"the URL of PostgreSQL at {where} has a part that is not understood") from None
-        return cls(url, connections, waits)
+        database = cls(url, connections, waits)
+        await database._measure_clock()
+        return database
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
         self._check_open()
@@ -120,6 +128,25 @@ class PostgresDatabase:
         if len(self._writers) < WRITERS:
             self._writers.add(asyncio.create_task(self._drain()))
         return future
+
+    def clock(self) -> float:
+        """The server's time. Measured again in the background when that was long ago."""
+        if self._clock.is_stale and self._measuring is None and not self._closed:
+            self._measuring = asyncio.create_task(self._measure_clock())
+        return self._clock()
+
+    lease_clock = clock
+
+    async def _measure_clock(self) -> None:
+        try:
+            async with self._connections.hold(within=self._waits.ping) as connection:
+                asked = steady()
+                theirs = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
+                self._clock.measured(theirs, asked, steady())
+        except (*DriverErrors, FoliotError) as error:
+            log.debug("the database's clock cannot be measured: %s", type(error).__name__)  # the last one goes on
+        finally:
+            self._measuring = None
 
     async def wait_for_change(self, *, timeout: float) -> None:
         self._check_open()

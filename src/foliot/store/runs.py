@@ -133,6 +133,12 @@ class LeaseLost(Conflict):
     code = "lease_lost"
 
 
+class StoreSetBack(LeaseLost):
+    """The store is older than what this process has seen of it: stop, write nothing more, and say so."""
+
+    code = "store_set_back"
+
+
 class JournalConflict(Conflict):
     """The journal is not where the writer believes it is."""
 

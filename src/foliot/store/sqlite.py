@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +23,14 @@ import apsw
 from foliot.errors import Unavailable
 from foliot.store import queries
 from foliot.store.base import Size
+from foliot.store.database_clock import steady
 from foliot.store.sqlite_file import (
     READ_PATIENCE,
     Connection,
     OpenFiles,
     connect,
     explain,
+    lease_offset,
     leave_log,
     prepare,
     resolve,
@@ -61,7 +64,7 @@ os.register_at_fork(after_in_child=_forked)
 class SqliteDatabase:
     """One SQLite file. Make it with `await SqliteDatabase.open(path)`."""
 
-    def __init__(self, path: Path, reader: Connection) -> None:
+    def __init__(self, path: Path, reader: Connection, lease_offset: float | None = None) -> None:
         """For `open`; `reader` is a connection to the prepared file, which keeps its log from being removed."""
         self.path = path
         self._life = _lives
@@ -74,6 +77,7 @@ class SqliteDatabase:
         self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._closed = False
         self._files = OpenFiles(path)
+        self._lease_offset = lease_offset
         self._lost: Unavailable | None = None
         self._stranded: list[Connection] = []  # to files that are no longer the store
 
@@ -83,8 +87,8 @@ class SqliteDatabase:
         file = resolve(path)
         reader = prepare(file)
         with told_in_words(file):
-            reader.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # opens the log, and so keeps it there
-        return cls(file, reader)
+            offset = lease_offset(reader)  # and this first read opens the log, which so stays where it is
+        return cls(file, reader, offset)
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
         connection = self._readers.get(threading.get_ident()) or self._connect_reader()
@@ -128,6 +132,13 @@ class SqliteDatabase:
             if left <= 0 or self._closed:
                 return
             await self._nap(loop, min(left, _LOOK_EVERY))
+
+    def clock(self) -> float:
+        """The machine's own clock: all processes on one file have the same."""
+        return time.time()
+
+    def lease_clock(self) -> float:
+        return time.time() if self._lease_offset is None else self._lease_offset + steady()
 
     def version(self) -> tuple[int, int]:
         connection = self._readers.get(threading.get_ident()) or self._connect_reader()

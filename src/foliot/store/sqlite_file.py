@@ -18,6 +18,7 @@ import apsw
 from foliot.causes import SQLITE, UNLISTED
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
 from foliot.store import schema
+from foliot.store.database_clock import boot, steady
 from foliot.waits import Waits
 
 # How long a writer waits for the other processes, and a reader for a recovery after a crash (readers never wait for
@@ -95,7 +96,9 @@ def prepare(path: Path, *, upto: int | None = None) -> Connection:
         if path.exists():
             connection = connect(path, patience=READ_PATIENCE, read_only=True)
             if _is_current(connection, path):
-                return connection
+                if _is_of_this_boot(connection):
+                    return connection
+                connection.close()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _alone(path.parent):
             _create_private(path)
@@ -105,6 +108,8 @@ def prepare(path: Path, *, upto: int | None = None) -> Connection:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
                 _migrate(connection, path, upto)
+                with suppress(apsw.ReadOnlyError):  # whoever may only read goes by the clock of the machine
+                    _set_boot(connection)
             finally:
                 connection.close()
         return connect(path, patience=READ_PATIENCE, read_only=True)
@@ -205,6 +210,25 @@ def _is_current(connection: Connection, path: Path) -> bool:
     if not current:
         connection.close()
     return current
+
+
+def lease_offset(connection: Connection) -> float | None:
+    """What to add to `database_clock.steady` for the time of leases; None where the machine's own clock must do."""
+    found = connection.execute("SELECT boot, boot_offset FROM store_life").fetchall()
+    return float(found[0][1]) if found and found[0][0] and found[0][0] == boot() else None
+
+
+def _is_of_this_boot(connection: Connection) -> bool:
+    return not boot() or lease_offset(connection) is not None
+
+
+def _set_boot(connection: Connection) -> None:
+    """Fix by what clock leases are judged until the machine is booted again: the first process says, for all."""
+    if (this := boot()) and connection.table_exists("main", "store_life"):
+        offset = time.time() - steady()
+        connection.execute(
+            "UPDATE store_life SET boot = ?, boot_offset = ? WHERE boot <> ?", (this, offset, this)
+        ).fetchall()
 
 
 def _version(connection: Connection) -> int:

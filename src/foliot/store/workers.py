@@ -15,7 +15,7 @@ from msgspec import Struct
 from foliot.store import queue
 from foliot.store.base import Database
 from foliot.store.placement import Offer
-from foliot.store.transaction import Row, Tx, many, rows, run
+from foliot.store.transaction import Row, Tx, many, one, rows, run
 
 HEARTBEAT = 10.0
 # Three signs of life are missing.
@@ -27,7 +27,7 @@ State: TypeAlias = Literal["ready", "draining", "stopped", "lost"]
 
 
 class WorkerInfo(Struct, frozen=True):
-    """`current` is how many runs it holds."""
+    """`current` is how many runs it holds, `clock_off` by how much the clock of its machine is ahead of the store's."""
 
     name: str
     identity: str
@@ -40,6 +40,7 @@ class WorkerInfo(Struct, frozen=True):
     phase: Phase
     started_at: float
     heartbeat_at: float
+    clock_off: float = 0.0
 
     def state(self, now: float) -> State:
         """Its phase, or `lost` when it should have given a sign of life long ago."""
@@ -54,9 +55,16 @@ async def register(db: Database, offer: Offer, *, now: float, is_gone: Callable[
     return await db.write(_register, offer, dead, now)
 
 
-async def beat(db: Database, offer: Offer, *, now: float, phase: Phase) -> bool:
-    """A sign of life. False when another process has taken the name."""
-    return bool(await db.write(_beat, offer, now, phase))
+class Beat(Struct, frozen=True):
+    """The store's answer to a sign of life: how many it has had of this process, and which store it is."""
+
+    beats: int
+    incarnation: str
+
+
+async def beat(db: Database, offer: Offer, *, now: float, phase: Phase, clock_off: float = 0.0) -> Beat | None:
+    """Give a sign of life. None when another process has taken the name."""
+    return await db.write(_beat, offer, now, phase, clock_off)
 
 
 async def bury(
@@ -122,8 +130,11 @@ def _register(offer: Offer, dead: Sequence[str], now: float) -> Tx[int]:
     return freed
 
 
-def _beat(offer: Offer, now: float, phase: str) -> Tx[int]:
-    return (yield from run("worker_beat", name=offer.name, identity=offer.identity, now=now, phase=phase))
+def _beat(offer: Offer, now: float, phase: str, clock_off: float) -> Tx[Beat | None]:
+    row = yield from one(
+        "worker_beat", name=offer.name, identity=offer.identity, now=now, phase=phase, clock_off=clock_off
+    )
+    return None if row is None else Beat(row["beats"], row["incarnation"])
 
 
 def _bury(dead: Iterable[str], now: float) -> Tx[int]:

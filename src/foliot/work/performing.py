@@ -192,5 +192,6 @@ class TaskPerformer:
                 raise
             # Nothing acts any more, and the fence says whose the run is: so much patience is only a bound.
             seconds = self._runs.lease_seconds
-            tenure = Tenure(self._clock() + seconds, clock=self._clock, seconds=seconds)
+            clock = self._runs.lease_clock
+            tenure = Tenure(clock() + seconds, clock=clock, seconds=seconds)
             await append_again(append, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)

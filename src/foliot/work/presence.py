@@ -9,8 +9,9 @@ from typing import Literal
 
 from foliot.errors import FoliotError
 from foliot.store.base import Database
+from foliot.store.life import note_set_back, store_life
 from foliot.store.placement import Offer
-from foliot.store.workers import Phase, beat, bury, others, register
+from foliot.store.workers import Beat, Phase, beat, bury, others, register
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +46,26 @@ class Presence:
         complaints: Complaints,
         *,
         clock: Callable[[], float],
+        lease_clock: Callable[[], float] | None = None,
+        wall: Callable[[], float] | None = None,
         is_gone: Callable[[str | None], bool],
     ) -> None:
         self._db = db
         self._offer = offer
         self._complaints = complaints
         self._clock = clock
+        self._lease_clock = lease_clock or clock
+        self._wall = wall
+        self._last: Beat | None = None
+        self.incarnation = ""  # of the store that this worker registered with
+        self.set_back = ""  # what was found, when the store is older than it was
         self._is_gone = is_gone
         self._neighbours: set[str] = set()
 
     async def begin(self) -> bool:
         """Register, in place of a dead process of the same name whose runs are then free at once. False: try again."""
         try:
+            self.incarnation = (await store_life(self._db)).incarnation
             self._neighbours = await others(self._db, self._offer)  # one that is dying may lose its name to this one
             freed = await register(self._db, self._offer, now=self._clock(), is_gone=self._is_gone)
         except FoliotError as error:
@@ -69,10 +78,35 @@ class Presence:
     async def say(self, phase: Phase) -> bool:
         """A sign of life. False when another process has the name now."""
         try:
-            return await beat(self._db, self._offer, now=self._clock(), phase=phase)
+            off = 0.0 if self._wall is None else self._wall() - self._lease_clock()
+            beat_now = await beat(self._db, self._offer, now=self._clock(), phase=phase, clock_off=off)
+            if beat_now is None:
+                return False
+            await self._compare(beat_now)
         except FoliotError as error:
             self._complaints.trouble("send a heartbeat", error)
-            return True
+        return True
+
+    async def _compare(self, found: Beat) -> None:
+        """See whether this is still the store of the last time, and no older."""
+        last, self._last = self._last, found
+        if last is None or (found.incarnation == last.incarnation and found.beats > last.beats):
+            return
+        if found.incarnation != last.incarnation:
+            self.set_back = "it is another store than before, such as one that was put back from a backup"
+        else:
+            self.set_back = (
+                f"worker {self._offer.name} gave sign of life {last.beats}, and the store has {found.beats - 1}"
+            )
+        await self.note_set_back(self.set_back)
+
+    async def note_set_back(self, what: str) -> None:
+        """Keep it that the store is older than it was. What is said of it here ends the worker."""
+        self.set_back = what
+        try:
+            await note_set_back(self._db, what, clock=self._clock)
+        except FoliotError as error:
+            self._complaints.trouble("note that the store went back in time", error)
 
     async def bury(self, look: Literal["nobody", "workers", "holders"]) -> bool:
         """Set free what dead processes of this machine held; whether there was anything.

@@ -25,7 +25,7 @@ from foliot.stopping import stop_tasks
 from foliot.store.base import Database
 from foliot.store.claims import Claims, claim, recall, waiting_for_others
 from foliot.store.placement import Offer
-from foliot.store.runs import Lease
+from foliot.store.runs import Lease, StoreSetBack
 from foliot.store.workers import HEARTBEAT, Phase
 from foliot.work.base import Performer
 from foliot.work.pace import Pace, Round
@@ -57,6 +57,8 @@ class Worker:
         *,
         timers: Timers | None = None,
         clock: Callable[[], float] = time.time,
+        lease_clock: Callable[[], float] | None = None,
+        wall: Callable[[], float] | None = None,
         lease_seconds: float = 30.0,
         grace: float = 30.0,
         heartbeat: float = HEARTBEAT,
@@ -68,7 +70,9 @@ class Worker:
     ) -> None:
         """`grace` is how long runs may go on after `drain`. With `once` it ends when there is nothing to take.
 
-        `lacking` says what this process has not at a time: runs that it gave back for want of it are left to others.
+        `lease_clock` is the one by which leases are judged, by default `clock`; `wall` is that of this machine, to tell
+        others by how much it is off. `lacking` says what this process has not at a time: runs that it gave back for
+        want of it are left to others.
         """
         self._lacking = lacking
         self.offer = offer
@@ -77,6 +81,7 @@ class Worker:
         self._performer = performer
         self._timers = timers
         self._clock = clock
+        self._lease_clock = lease_clock or clock
         self._lease_seconds = lease_seconds
         self._grace = grace
         self._heartbeat = heartbeat
@@ -96,7 +101,9 @@ class Worker:
         self._phase: Phase = "ready"
         self._hurry = asyncio.Event()
         self._complaints = Complaints(offer.name)
-        self._presence = Presence(db, offer, self._complaints, clock=clock, is_gone=is_gone)
+        self._presence = Presence(
+            db, offer, self._complaints, clock=clock, lease_clock=self._lease_clock, wall=wall, is_gone=is_gone
+        )
 
     @property
     def current(self) -> int:
@@ -116,7 +123,10 @@ class Worker:
         self._changed.set()
 
     async def run(self) -> None:
-        """Work until drained. When this is cancelled, what is at work is handed back at once."""
+        """Work until drained. When this is cancelled, what is at work is handed back at once.
+
+        Raises `StoreSetBack` when the store went back in time: then nothing is taken any more.
+        """
         keeping: list[asyncio.Task[None]] = []
         try:
             await self._register()
@@ -133,6 +143,11 @@ class Worker:
             await self._finish_in_grace()
         finally:
             await self._stop(keeping)
+        if self._presence.set_back:
+            raise StoreSetBack(
+                f"the store went back in time: {self._presence.set_back}",
+                hint="see `foliot doctor`, then start the worker again; it goes on with what the store knows",
+            )
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
@@ -188,9 +203,10 @@ class Worker:
         self._looked = True
         was_idle = not self._at_work
         now = self._clock()
-        until = now + self._lease_seconds
+        leased = self._lease_clock()
+        until = leased + self._lease_seconds
         try:
-            await self._take_what_was_given(now)
+            await self._take_what_was_given(leased)
             want = self.offer.capacity - len(self._at_work)
             claims = await claim(
                 self._db,
@@ -200,7 +216,13 @@ class Worker:
                 until=until,
                 after=self._round.place,
                 lacking=self._lacking(now),
+                leased=leased,
+                incarnation=self._presence.incarnation,
             )
+        except StoreSetBack as error:
+            await self._presence.note_set_back(error.message)
+            self._stop_at_once()
+            wait = LATEST
         except Exception as error:
             if isinstance(error, Unavailable):
                 self._unanswered.append(until)
@@ -323,6 +345,12 @@ class Worker:
         if not await self._presence.say(self._phase) and self._phase == "ready":
             log.warning("another process took the name %s: this one finishes and ends", self.offer.name)
             self.drain()
+        if self._presence.set_back:
+            self._stop_at_once()
+
+    def _stop_at_once(self) -> None:
+        self.drain()
+        self._hurry.set()
 
     async def _keep_time(self, timers: Timers) -> None:
         late = 0  # how often in a row there was something left that should have been dealt with

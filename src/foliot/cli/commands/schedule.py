@@ -182,7 +182,7 @@ async def _serve() -> int:
     settings = current().store_settings()
     configure(settings, service=True)
     async with triggering() as (database, store, tasks):
-        scheduler = Scheduler(database, store, tasks)
+        scheduler = Scheduler(database, store, tasks, clock=database.clock)
         out(f"Making tasks by the clock on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
         await until_stopped(asyncio.create_task(scheduler.run()))
         out("Stopped.", err=True)

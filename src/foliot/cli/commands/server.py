@@ -82,7 +82,7 @@ async def _up(capacity: int, *, insecure: bool) -> int:
         tasking = runtime.tasking
         tasking.performer.stream = True  # whoever follows a run here sees answers as they are written
         worker = _worker(runtime, capacity)
-        scheduler = Scheduler(tasking.database, runtime.resources, tasking.tasks)
+        scheduler = Scheduler(tasking.database, runtime.resources, tasking.tasks, clock=runtime.clock)
         async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
             working = asyncio.create_task(worker.run())
             try:

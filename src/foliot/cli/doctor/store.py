@@ -278,6 +278,10 @@ def _skew(offset: float) -> Finding:
     told = f"the database's clock is {abs(offset):.3f} s {'ahead of' if offset > 0 else 'behind'} this machine's"
     if abs(offset) > SKEW:
         return Finding(
-            AREA, "store.clock", "warning", told, "set both by NTP: leases of other machines end by the clock"
+            AREA,
+            "store.clock",
+            "warning",
+            told,
+            "set both by NTP: leases go by the database's, what you read here does not",
         )
     return Finding(AREA, "store.clock", "ok", told)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from foliot.cli.doctor.base import Finding, Findings, lasted, listed
 from foliot.engine.telemetry.standing import Standing, look, waits_for
+from foliot.store.database_clock import NOTABLE
 
 if TYPE_CHECKING:
     from foliot.store.base import Database, Document, ResourceStore
@@ -20,12 +20,16 @@ LAPSED: Final = 120.0
 OVERDUE: Final = 300.0
 SOON: Final = 3600.0
 QUICK: Final = 5_000
+# For how long it is told that the store went back in time.
+TOLD_FOR: Final = 7 * 24 * 3600.0
 
 
 async def look_at_work(database: Database, resources: ResourceStore) -> Findings:
-    now = time.time()
+    now = database.clock()
     standing = await look(database, None, now=now)
     yield _workers(standing)
+    yield _clocks(standing)
+    yield await _set_back(database, now)
     yield _queue(standing)
     yield await _lapsed(database, now)
     yield await _left_alone(database, now)
@@ -51,6 +55,36 @@ def _workers(standing: Standing) -> Finding:
     if not ready:
         return Finding(AREA, "work.workers", "note", "no worker runs, and nothing waits for one", "")
     return Finding(AREA, "work.workers", "ok", told)
+
+
+def _clocks(standing: Standing) -> Finding:
+    """Leases go by the store's clock, so a wrong one loses nothing; but what that machine shows and signs is off."""
+    off = [
+        f"{worker.name} by {worker.clock_off:+.1f} s"
+        for worker in standing.workers
+        if abs(worker.clock_off) > NOTABLE and worker.state(standing.at) in ("ready", "draining")
+    ]
+    if off:
+        told = f"the clocks of {len(off)} workers are off: {listed(off)}"
+        return Finding(AREA, "work.clocks", "warning", told, "set them by NTP; leases go by the store's clock")
+    return Finding(AREA, "work.clocks", "ok", "no worker's clock is off")
+
+
+async def _set_back(database: Database, now: float) -> Finding:
+    from foliot.store.life import store_life
+
+    life = await store_life(database)
+    if life.set_back_at is None or now - life.set_back_at > TOLD_FOR:
+        return Finding(
+            AREA, "work.store", "ok", f"the store has not gone back in time (incarnation {life.incarnation[:8]})"
+        )
+    return Finding(
+        AREA,
+        "work.store",
+        "error",
+        f"the store went back in time, as was found {lasted(now - life.set_back_at)} ago: {life.set_back}",
+        "compare what was done since with what the store knows (`foliot runs`, `foliot audit`); calls may happen again",
+    )
 
 
 def _queue(standing: Standing) -> Finding:

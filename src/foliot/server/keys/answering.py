@@ -91,7 +91,7 @@ async def _claimed(services: Services, keys: SqlRequestKeys, who: str, key: str,
     """The claim, or the answer; while somebody else is at it, that is waited for. Raises `Conflict`."""
     until = time.monotonic() + PATIENCE
     while True:
-        found = await keys.claim(who, key, request, now=time.time())
+        found = await keys.claim(who, key, request, now=keys.clock())
         match found:
             case Kept() | Claimed():
                 return found
@@ -141,7 +141,7 @@ async def _hold(keys: SqlRequestKeys, claimed: Claimed) -> None:
     while True:
         await asyncio.sleep(HELD / 3)
         with contextlib.suppress(FoliotError):  # the store may be back in time
-            await keys.hold(claimed, until=time.time() + HELD)
+            await keys.hold(claimed, until=keys.clock() + HELD)
 
 
 class _Gathered:

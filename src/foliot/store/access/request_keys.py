@@ -56,6 +56,10 @@ class SqlRequestKeys:
     def __init__(self, database: Database) -> None:
         self._db = database
 
+    def clock(self) -> float:
+        """The time that claims are judged by."""
+        return self._db.lease_clock()
+
     async def claim(self, who: str, key: str, request: str, *, now: float) -> Found:
         """Claim a key of somebody for a request, of which `request` is a digest; or what is known of it."""
         id, claim = digest_of(f"{who}\0{key}"), secrets.token_hex(8)

@@ -156,10 +156,12 @@ SELECT COUNT(*) AS running FROM queue WHERE namespace = :namespace AND agent = :
 SELECT COUNT(*) AS running FROM queue WHERE namespace = :namespace AND lane = :name AND held = 1;
 
 -- name: bound_list
--- What stands in the way of some runs: limits, and classes that are open.
+-- What stands in the way of some runs: limits, and classes that are open. And which store this is.
 SELECT scope, name, max_running, CAST(NULL AS REAL) AS opened_at FROM work_limit WHERE scope <> 'definition'
 UNION ALL
-SELECT 'class', key, failures, opened_at FROM work_class WHERE opened_at IS NOT NULL;
+SELECT 'class', key, failures, opened_at FROM work_class WHERE opened_at IS NOT NULL
+UNION ALL
+SELECT 'store', incarnation, 0, NULL FROM store_life;
 
 -- name: class_failed
 -- locks: limit/class key

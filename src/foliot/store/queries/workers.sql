@@ -6,15 +6,16 @@ INSERT INTO worker (name, identity, region, gpu, models, labels, capacity, phase
 VALUES (:name, :identity, :region, :gpu, :models, :labels, :capacity, 'ready', :now, :now)
 ON CONFLICT (name) DO UPDATE
    SET identity = excluded.identity, region = excluded.region, gpu = excluded.gpu, models = excluded.models,
-       labels = excluded.labels, capacity = excluded.capacity, phase = 'ready',
+       labels = excluded.labels, capacity = excluded.capacity, phase = 'ready', beats = 0, clock_off = 0,
        started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at;
 
 -- name: worker_beat
-UPDATE worker SET heartbeat_at = :now, phase = :phase
- WHERE name = :name AND identity = :identity;
+UPDATE worker SET heartbeat_at = :now, phase = :phase, clock_off = :clock_off, beats = beats + 1
+ WHERE name = :name AND identity = :identity
+RETURNING beats, (SELECT incarnation FROM store_life) AS incarnation;
 
 -- name: worker_list
-SELECT name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at
+SELECT name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at, clock_off
   FROM worker ORDER BY name;
 
 -- name: worker_loads

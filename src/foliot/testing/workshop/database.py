@@ -31,6 +31,15 @@ _NOWHERE = Path(":memory:")
 _UNHEARD = """
 SELECT q.run_id FROM queue AS q JOIN run AS r ON r.key = q.run
  WHERE q.held = 0 AND q.due_at IS NULL AND EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = q.run_id)"""
+_THEFTS = """
+CREATE TEMP TABLE theft (run TEXT, victim TEXT, until REAL, thief TEXT, at REAL);
+CREATE TEMP TRIGGER stolen AFTER UPDATE OF worker ON main.run
+ WHEN NEW.worker IS NOT NULL AND OLD.worker IS NOT NULL AND NEW.worker <> OLD.worker
+      AND OLD.lease_until > true_now() AND lives(OLD.worker)
+BEGIN
+    INSERT INTO theft VALUES (OLD.id, OLD.worker, OLD.lease_until, NEW.worker, true_now());
+END;
+"""
 
 
 class Truth:
@@ -38,7 +47,9 @@ class Truth:
     they are `woven`."""
 
     def __init__(self, *, woven: bool = False) -> None:
-        self._connection = cast("Connection", apsw.Connection(":memory:"))
+        self._database: Any = apsw.Connection(":memory:")
+        self._connection = cast("Connection", self._database)
+        self._watched = False
         self._connection.execute(CREATE_VERSIONS)
         for migration in migrations("sqlite"):
             self._connection.execute(migration.script)
@@ -48,6 +59,19 @@ class Truth:
         # Runs of which it was told that they rest unheard.
         self.told: set[str] = set()
         self.weave = Weave(self._connection, self._ask) if woven else None
+
+    def watch_thefts(self, world: World, *, alive: Callable[[str | None], bool]) -> None:
+        """Write down every run that is taken from somebody who lives while its lease does, by the database's clock."""
+        self._database.create_scalar_function("true_now", lambda: world.now, 0)
+        self._database.create_scalar_function("lives", lambda worker: int(alive(worker)), 1)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]  # SQLite gives what it has
+        self._connection.execute(_THEFTS)
+        self._watched = True
+
+    def thefts(self) -> list[tuple[Any, ...]]:
+        """Of each: the run, who held it until when, who took it and when."""
+        if not self._watched:
+            return []
+        return self._connection.execute("SELECT run, victim, until, thief, at FROM theft").fetchall()
 
     def _ask(self, statement: Statement) -> Any:
         def body() -> Tx[Any]:
@@ -114,6 +138,12 @@ class Wire:
         done: asyncio.Future[T] = self._world.loop.create_future()
         self._world.later(self._world.soon() / 4, self._perform, what, body, args, kwargs, done)
         return await done
+
+    def clock(self) -> float:
+        """The database's time, which no machine's clock moves."""
+        return self._world.now
+
+    lease_clock = clock
 
     def _reach(self, what: str) -> None:
         if self._world.over:

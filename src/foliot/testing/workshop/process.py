@@ -48,7 +48,12 @@ class Colleague(Mortal):
         return id_from(now, self.world.chance.getrandbits(50))
 
     def clock(self) -> float:
+        """What this machine takes for the time."""
         return self.world.now + self.skew
+
+    def lease_clock(self) -> float:
+        """The database's time, as the store gives it to every process."""
+        return self.world.now
 
     async def disturb(self) -> None:
         """Now and then the wire is cut, and the clock set."""
@@ -88,6 +93,7 @@ class WorkerProcess(Colleague):
             models=Thinkers(self, fails=self.profile.busy_model),
             tools=Pipeline(),
             clock=self.clock,
+            lease_clock=self.lease_clock,
             worker=self.name,
             lease_seconds=self.profile.lease_seconds,
             is_gone=self.is_gone if certain else _in_doubt,
@@ -107,6 +113,8 @@ class WorkerProcess(Colleague):
             Offer(self.name, self.name, capacity=world.chance.choice((1, 2, 4))),
             timers=self.tasks.timers,
             clock=self.clock,
+            lease_clock=self.lease_clock,
+            wall=self.clock,
             lease_seconds=self.profile.lease_seconds,
             grace=world.chance.choice((0.0, 1.0, 5.0)),
             heartbeat=self.profile.lease_seconds,

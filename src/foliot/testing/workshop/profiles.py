@@ -40,7 +40,7 @@ PROFILES: Final[Mapping[str, ShopProfile]] = {
         ShopProfile("blackouts", disk=0.01, outage=0.01, outages=(0.5, 1.0, 1.5, 4.0), faults=10, workers=3),
         ShopProfile("partitions", cut=0.1, crash=0.01, faults=10, workers=3),
         ShopProfile("post", lost=0.3, doubled=0.3, crash=0.01, workers=3),
-        ShopProfile("clocks", skew=40.0, crash=0.01, faults=8, workers=3),
+        ShopProfile("clocks", skew=300.0, crash=0.01, faults=8, workers=3),
         ShopProfile("models", busy_model=0.2, crash=0.01, faults=12, workers=2),
         ShopProfile("crowds", crash=0.03, faults=12, workers=3, talks=30, cancels=2, woven=True),
         ShopProfile("threads", crash=0.02, pause=0.01, disk=0.01, cancels=3, faults=10, workers=4, woven=True),

@@ -24,7 +24,7 @@ from foliot.testing.simulator.report import Report
 from foliot.testing.simulator.virtual_loop import Stuck, VirtualLoop
 from foliot.testing.simulator.world import World
 from foliot.testing.workshop.cast import SYSTEMS
-from foliot.testing.workshop.checks import effect_problems, run_problems, task_problems
+from foliot.testing.workshop.checks import effect_problems, run_problems, task_problems, theft_problems
 from foliot.testing.workshop.database import Truth
 from foliot.testing.workshop.people import Caretaker
 from foliot.testing.workshop.process import Client, Desk, WorkerProcess
@@ -96,6 +96,8 @@ def simulate(seed: int, profile: ShopProfile | str = ANY) -> Report:
         world, chosen, Truth(woven=chosen.woven), Broker(world, lost=chosen.lost, doubled=chosen.doubled), commands
     )
     world.lease_of = shop.truth.lease_of
+    if not chosen.woven:  # what a transaction that is undone took, nobody has stolen
+        shop.truth.watch_thefts(world, alive=lambda worker: worker in world.alive)
     quiet = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     found: list[str] = []
@@ -117,6 +119,7 @@ def _judge(shop: Shop) -> list[str]:
     return [
         *task_problems(shop.truth, shop.commands, shop.expected, ordered),
         *run_problems(shop.truth, shop.commands),
+        *theft_problems(shop.truth),
         *effect_problems(shop.world.acts, tools, rerun),
     ]
 

@@ -22,6 +22,7 @@ from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_events import TaskCancelled, TaskSucceeded
 from foliot.printable import one_line
 from foliot.store.bounds import COOL_DOWN, ClassInfo, Limit
+from foliot.store.database_clock import NOTABLE
 from foliot.store.placement import Needs, Offer, fits, lacked_by, needs_of
 from foliot.store.workers import WorkerInfo
 from foliot.work.advancing import deadline_of
@@ -181,6 +182,9 @@ def _held(each: MessageStory, row: RunRow, around: Surroundings, now: float) -> 
         over = duration(now - row.lease_until)
         text = f"{agent} is held by {who}{ago}, whose lease ended {over} ago: the next worker that looks takes it over"
         return _cause("lapsed", text, each)
+    off = next((w.clock_off for w in around.workers if w.identity == row.worker and abs(w.clock_off) > NOTABLE), 0.0)
+    if off:
+        who += f", whose clock is {duration(abs(off))} {'ahead of' if off > 0 else 'behind'} the store's"
     left = f", lease for {duration(row.lease_until - now)} more" if row.lease_until is not None else ""
     return _cause("held", f"{agent} is done by {who}{ago}{left}", each, until=row.lease_until)
 
