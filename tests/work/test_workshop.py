@@ -12,6 +12,7 @@ import pytest
 from foliot.errors import UsageError
 from foliot.store import journal, queries
 from foliot.testing.simulator.history import Noted
+from foliot.testing.workshop.process import Colleague
 from foliot.testing.workshop.profiles import PROFILES, profile_for
 from foliot.testing.workshop.simulation import simulate
 
@@ -95,6 +96,12 @@ def test_a_signal_beside_a_run_that_goes_to_rest_is_caught(monkeypatch: pytest.M
     monkeypatch.setitem(queries.load(), "run_lock", queries.load()["run_lock"].replace("/*for_update*/", ""))
     worlds = (simulate(seed, "crowds") for seed in range(WITHOUT_A_LOCK))
     assert any("rests with a signal that nobody will take" in str(report) for report in worlds)
+
+
+def test_leases_that_go_by_the_clocks_of_machines_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With clocks up to five minutes off, runs would be stolen from workers that live."""
+    monkeypatch.setattr(Colleague, "lease_clock", Colleague.clock)
+    assert _caught("clocks", 20)
 
 
 def test_an_unknown_profile_is_told() -> None:
