@@ -102,7 +102,7 @@ async def test_it_goes_on_when_the_store_comes_back_and_complains_once(
 async def test_a_worker_that_starts_before_its_store_waits_for_it(db: CountingDatabase, doing: Doing) -> None:
     db.away = True
     async with working(db, doing, offer()):
-        await until(lambda: db.calls["worker_others"] >= 1)
+        await until(lambda: db.calls["life_get"] >= 1)
         db.away = False
         await until(lambda: db.calls["queue_lines"] >= 1)
 
