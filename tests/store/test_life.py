@@ -28,6 +28,7 @@ async def db(tmp_path: Path):
 def set_back(path: Path, statement: str) -> None:
     """Bring the store to where it was before, as an old replica would."""
     connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(20_000)  # the worker writes meanwhile
     connection.execute(statement)
     connection.close()
 
