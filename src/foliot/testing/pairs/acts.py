@@ -14,7 +14,7 @@ from foliot.engine.budgets.waking import models_changed
 from foliot.engine.signals import signal
 from foliot.engine.task_memory import TaskMemory
 from foliot.kernel.events import CancelRequested, RunFailed, RunSucceeded
-from foliot.store import bounds, claims, queue, triggers, workers
+from foliot.store import bounds, claims, life, queue, triggers, workers
 from foliot.store.audit import append_records
 from foliot.store.audit_pruning import prune_audit
 from foliot.store.base import Delete, Key, Put
@@ -320,7 +320,12 @@ async def _register(t: Tools) -> Any:
 
 @act("worker.beat")
 async def _beat(t: Tools) -> Any:
-    return await workers.beat(t.db, offer("w1", ALIVE), now=t.now, phase="draining")
+    return bool(await workers.beat(t.db, offer("w1", ALIVE), now=t.now, phase="draining"))
+
+
+@act("store.set_back")
+async def _set_back(t: Tools) -> Any:
+    await life.note_set_back(t.db, "it knows less than before", clock=lambda: t.now)
 
 
 @act("worker.bury")
