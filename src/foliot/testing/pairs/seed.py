@@ -121,9 +121,9 @@ class Tools:
         found = (await self.db.read("task_of_run", run_id=lease.run_id))[0]
         ref = await self.tasks.ref(found["namespace"], found["name"])
         settlement = TaskSettlement(ref, found["message"], self.transport, clock=self.clock)
-        told = await self.journal.read(lease.run_id)
+        told = await self.journal.read(lease.run_id, limit=1)  # all that there was when it was claimed
         spec = ref.pinned.specs[(await self.journal.get(lease.run_id)).agent][2]
-        facts = [(each.at, decode(each.data)) for each in told if each.type != NOTE]
+        facts = [(each.at, decode(each.data)) for each in told]
         said: list[Event] = [RunClaimed(1, lease.worker, lease.epoch), StepStarted(1)]
         if isinstance(last, RunSucceeded):
             said.append(ModelResponded(1, ModelResponse(Message("assistant", (Text(last.output),)))))
