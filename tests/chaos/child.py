@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -30,6 +31,8 @@ STEPS = [
     {"say": "all done"},
 ]
 CHARGES, SAVES = 5, 2
+# How long a refund may take at most, and how often it does.
+SLOW, SLOW_ONES = 1.0, 0.02
 chance = Random()
 
 
@@ -74,7 +77,22 @@ def tools(act: Act) -> list[Tool]:
         await a_moment()
         return f"charged {amount}"
 
-    return [look, save, charge]
+    @tool(effect="once")
+    def bill(amount: int, call: Invocation) -> str:
+        time.sleep(chance.expovariate(200.0))
+        act("bill", call)
+        time.sleep(chance.expovariate(200.0))
+        return f"billed {amount}"
+
+    @tool(effect="once", timeout=SLOW / 2)
+    async def refund(call: Invocation) -> str:
+        """Sometimes longer than it may take, and then it has acted or not."""
+        await (asyncio.sleep(chance.uniform(0.0, SLOW)) if chance.random() < SLOW_ONES else a_moment())
+        act("refund", call)
+        await (asyncio.sleep(chance.uniform(0.0, SLOW)) if chance.random() < SLOW_ONES else a_moment())
+        return "refunded"
+
+    return [look, save, charge, bill, refund]
 
 
 def clerk(effects: Path) -> Agent:

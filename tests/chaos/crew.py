@@ -21,15 +21,24 @@ from tests.chaos.book import Pen
 from tests.chaos.child import tools
 
 LEASE_SECONDS = 3.0
-# What every agent does before it answers: a repeatable write and a charge, side by side.
+# What every agent does before it answers: a repeatable write and three payments side by side, one of them on a thread
+# and one that is sometimes too slow.
 SCRIPT = {
     "turns": [
-        {"call": [{"charge": {"amount": 1}}, {"save": {"version": 1}}]},
+        {
+            "call": [
+                {"charge": {"amount": 1}},
+                {"save": {"version": 1}},
+                {"bill": {"amount": 2}},
+                {"refund": {}},
+            ]
+        },
         {"say": "{agent} is done"},
     ],
     "loop": True,
     "after": "2ms",
 }
+PAYMENTS = ("charge", "bill", "refund")
 AGENTS = ("plan", "left", "right", "close")
 SYSTEM = {
     "plan": {"edges": [{"to": "left"}, {"to": "right"}]},

@@ -1,6 +1,7 @@
-"""Workers killed, servers restarted, clocks moved, disks full: every task ends once, no card is charged twice.
+"""Workers killed, networks broken, servers restarted, clocks moved, disks full: every task ends once, nothing is paid
+twice.
 
-Each charge is written down by the process that made it, with its attempt and the epoch of its lease, and held against
+Each payment is written down by the process that made it, with its attempt and the epoch of its lease, and held against
 the journal: who made it, and why. Small in `make test`; `FOLIOT_CHAOS=1` does 5,000 tasks and prints its table.
 `FOLIOT_CHAOS_SEED` chooses again.
 """
@@ -10,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 import signal as signals
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -24,17 +27,18 @@ import pytest
 from foliot import Runtime
 from foliot.engine.signals import signal
 from foliot.errors import FoliotError
-from foliot.kernel.events import UnknownDecided
+from foliot.kernel.events import ToolStarted, UnknownDecided
 from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.task_events import TaskSucceeded
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
 from foliot.store.tasks import ENDED
+from foliot.testing.services.proxy import Proxy
 from foliot.tools.base import Invocation
 from foliot.work.base import Command, RetryRule
 from tests.chaos.book import Mark, by_key, explain, read_marks
 from tests.chaos.child import tools
-from tests.chaos.crew import AGENTS, LEASE_SECONDS, SCRIPT, SYSTEM, settings_for
+from tests.chaos.crew import AGENTS, LEASE_SECONDS, PAYMENTS, SCRIPT, SYSTEM, settings_for
 
 LARGE = bool(os.environ.get("FOLIOT_CHAOS"))
 TASKS = 5_000 if LARGE else 40
@@ -44,6 +48,16 @@ CREW = Path(__file__).with_name("crew.py")
 # How long a person looks before saying what became of a call.
 PATIENCE = 2.0
 ROOT = CREW.parents[2]
+
+
+def _unshare() -> tuple[str, ...]:
+    """The command that starts another in a PID namespace of its own; empty where that is not allowed."""
+    command = ("unshare", *(() if os.geteuid() == 0 else ("-Ur",)), "-pf", "--kill-child")
+    allowed = shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0
+    return command if allowed else ()
+
+
+UNSHARE = _unshare()
 ALL_DONE_WITHIN = 1_500.0 if LARGE else 150.0
 
 
@@ -65,6 +79,10 @@ class Crew:
         self.seen: Counter[str] = Counter()
         self.doubled: list[str] = []
         self.workers: dict[str, asyncio.subprocess.Process] = {}
+        self.apart: set[str] = (
+            set()
+        )  # workers in a PID namespace of their own: a signal reaches only what stands before it
+        self.proxies: dict[str, Proxy] = {}
         self.runtime = Runtime(settings=settings_for(store, nats), tools=tools(_nothing))
 
     async def declare(self) -> None:
@@ -75,7 +93,7 @@ class Crew:
                 {
                     "kind": "Agent",
                     "metadata": {"name": name},
-                    "spec": {"model_ref": "script", "prompt": "", "tools": ["charge", "save"]},
+                    "spec": {"model_ref": "script", "prompt": "", "tools": ["save", *PAYMENTS]},
                 }
                 for name in AGENTS
             ),
@@ -104,12 +122,15 @@ class Crew:
         command = Command("system", "crew", name=f"t{number}", message="go", idempotency_key=f"k{number}", retry=retry)
         await self.runtime.tasking.tasks.accept(command)
 
-    async def start(self, name: str, *, skew: float = 0.0, largest: int | None = None) -> None:
+    async def start(self, name: str, *, skew: float = 0.0, largest: int | None = None, apart: bool = False) -> None:
+        """A worker, on a network of its own if there are some; `apart` in a PID namespace of its own."""
         extra = [str(skew)] if largest is None else [str(skew), str(largest)]
+        proxy = self.proxies.get(name[:2])
         child = await asyncio.create_subprocess_exec(
+            *(UNSHARE if apart else ()),
             sys.executable,
             str(CREW),
-            self.store,
+            self.store if proxy is None else proxy.url,
             self.nats,
             str(self.effects),
             name,
@@ -121,6 +142,11 @@ class Crew:
         )
         self.workers[name] = child
         self.seen["lives"] += 1
+        if apart:
+            self.apart.add(name)
+            self.seen["lives in a PID namespace"] += 1
+        else:
+            self.apart.discard(name)
 
     async def kill(self, name: str) -> None:
         child = self.workers.pop(name)
@@ -149,10 +175,11 @@ class Crew:
                 waiting = state.waiting
                 if waiting is None or waiting.reason != "unknown_effect":
                     continue
-                charges = by_key(read_marks(self.effects), "charge")
+                paid = {mark.key for mark in read_marks(self.effects)}
                 for call_id in waiting.calls:
-                    happened = f"{info.id}/{call_id}" in charges
-                    result = ToolResult(call_id, "charge", (Text("charged"),)) if happened else None
+                    happened, call = f"{info.id}/{call_id}" in paid, state.call(call_id)
+                    name = call.name if call is not None else "charge"
+                    result = ToolResult(call_id, name, (Text("paid"),)) if happened else None
                     decided = UnknownDecided(call_id, "happened" if happened else "run", "chaos", result=result)
                     await self.runtime.runs.journal.signal(signal(info.id, decided, time.time()))
                     self.seen[f"questions answered: {decided.decision}"] += 1
@@ -180,30 +207,47 @@ class Crew:
         return time.monotonic() - began
 
     async def verify(self) -> None:
-        """Every task succeeded once, in one piece, and every charge was made once, unless a person said "run"."""
+        """Every task succeeded once, in one piece, and every payment was made once, unless a person said "run"."""
         marks = read_marks(self.effects)
-        charges = by_key(marks, "charge")
-        keys = list(charges)
-        for start in range(0, len(keys), 50):
-            await asyncio.gather(*(self._verify_charge(charges[key]) for key in keys[start : start + 50]))
+        runs = self.tasks * len(AGENTS)
+        for kind in PAYMENTS:
+            made = by_key(marks, kind)
+            keys = list(made)
+            for start in range(0, len(keys), 50):
+                await asyncio.gather(*(self._verify_payment(made[key]) for key in keys[start : start + 50]))
+            self.seen["payments"] += len(made)
+            self.seen["payments lost"] += runs - len(made)
         for number in range(self.tasks):
             records = await self.runtime.tasking.tasks.events("default", f"t{number}")
             ends = [record.event for record in records if record.event.__struct_config__.tag.startswith("task.")]
             assert [type(end) for end in ends[1:]] == [TaskSucceeded], f"t{number}: {ends[1:]}"
             assert ends[1].output == "close is done"
-        assert len(charges) == self.tasks * len(AGENTS)
-        assert len(by_key(marks, "save")) == self.tasks * len(AGENTS)
+        assert self.seen["payments lost"] == 0, await self._lost({mark.key for mark in marks})
+        assert len(by_key(marks, "save")) == runs
 
-    async def _verify_charge(self, made: list[Mark]) -> None:
-        """One charge for the first attempt and one for each that a person ordered, by whoever held the run then."""
+    async def _lost(self, paid: set[str]) -> str:
+        """What the journals say of payments that nobody made."""
+        told: list[str] = []
+        before: str | None = None
+        while page := await self.runtime.runs.journal.list(limit=200, before=before):
+            for info in page:
+                facts = await self.runtime.runs.facts(info.id)
+                for _, fact in facts:
+                    if isinstance(fact, ToolStarted) and fact.name in PAYMENTS and fact.key not in paid:
+                        told.append(f"{fact.key}: " + "; ".join(f"{at:.3f} {event}"[:400] for at, event in facts))
+            before = page[-1].id
+        return "\n".join(told) or "some were never begun"
+
+    async def _verify_payment(self, made: list[Mark]) -> None:
+        """One for the first attempt and one for each that a person ordered, by whoever held the run then."""
         facts = await self.runtime.runs.facts(made[0].run_id)
         explained = [explain(mark, facts) for mark in made]
-        account = f"{made[0].key} was charged {len(made)} times: " + "; ".join(map(str, explained))
+        account = f"{made[0].key} was paid {len(made)} times: " + "; ".join(map(str, explained))
         attempts = {mark.attempt for mark in made}
         assert len(attempts) == len(made), f"an attempt was made twice: {account}"
         assert all(each.in_order for each in explained), account
         for each in explained:
-            self.seen[f"charges: {each.why}"] += 1
+            self.seen[f"payments: {each.why}"] += 1
         if len(made) > 1:
             self.seen["a person was wrong"] += 1
             self.doubled.append(account)
@@ -212,6 +256,8 @@ class Crew:
         sys.stdout.write(
             f"\n{name}, seed {seed}: {self.tasks} tasks, {self.tasks * len(AGENTS)} runs in {seconds:.0f} s; "
             f"done {recovery:.1f} s after the last fault\n"
+            f"  {self.seen['payments']} payments: {self.seen['payments lost']} lost, {len(self.doubled)} doubled, "
+            f"{self.seen['questions answered: run'] + self.seen['questions answered: happened']} asked about, 0 stuck\n"
         )
         for what, count in sorted(self.seen.items()):
             sys.stdout.write(f"  {what:<32}{count:>7}\n")
@@ -237,6 +283,8 @@ async def play(crew: Crew, name: str, seed: int, faults: list[Callable[[], objec
             recovery = await crew.finish()
             await crew.verify()
         finally:
+            for proxy in crew.proxies.values():
+                proxy.pass_through()
             await crew.close()
         crew.report(name, seed, time.monotonic() - began, recovery)
 
@@ -245,14 +293,51 @@ def kill_someone(crew: Crew):
     async def fault() -> None:
         name = crew.chance.choice(list(crew.workers))
         await crew.kill(name)
-        await crew.start(name if crew.chance.random() < 0.7 else f"{name}x")
+        apart = bool(UNSHARE) and crew.chance.random() < 0.3
+        await crew.start(name if crew.chance.random() < 0.7 else f"{name}x", apart=apart)
+
+    return fault
+
+
+def break_network(crew: Crew):
+    """The network between one worker and the database, for less than a lease or for more."""
+
+    async def fault() -> None:
+        proxy = crew.proxies[crew.chance.choice(sorted(crew.proxies))]
+        what = crew.chance.choice(("dropped", "slow", "silent", "deaf", "cut after a commit", "silent after a commit"))
+        match what:
+            case "dropped":
+                proxy.drop()
+            case "slow":
+                proxy.delay(crew.chance.uniform(0.01, 0.2))
+            case "silent":
+                proxy.silence()
+            case "deaf":
+                proxy.swallow("answers")
+            case _:
+                proxy.cut_after(silently=what.startswith("silent"))
+        await asyncio.sleep(crew.chance.choice((0.3, 1.0, LEASE_SECONDS * 1.2)))
+        proxy.pass_through()
+        crew.seen[f"networks: {what}"] += 1
+
+    return fault
+
+
+def move_clock(crew: Crew, *seconds: float):
+    async def fault() -> None:
+        name = crew.chance.choice(list(crew.workers))
+        await crew.kill(name)
+        await crew.start(name, skew=crew.chance.choice(seconds))
+        crew.seen["clocks moved"] += 1
 
     return fault
 
 
 def pause_someone(crew: Crew):
     async def fault() -> None:
-        child = crew.chance.choice(list(crew.workers.values()))
+        if not (here := [name for name in crew.workers if name not in crew.apart]):
+            return
+        child = crew.workers[crew.chance.choice(here)]
         with suppress(ProcessLookupError):
             child.send_signal(signals.SIGSTOP)
             await asyncio.sleep(crew.chance.choice((0.3, LEASE_SECONDS * 1.5)))
@@ -287,16 +372,21 @@ def seed_of() -> int:
 
 
 @pytest.mark.timeout(3000)
-async def test_workers_die_and_servers_come_and_go(tmp_path, postgres_service, nats_service):
+async def test_workers_die_networks_break_and_servers_come_and_go(tmp_path, postgres_service, nats_service):
     seed = seed_of()
     crew = Crew(tmp_path, postgres_service.url, nats_service.url, seed, TASKS)
     faults = [
         *[kill_someone(crew)] * 6,
         pause_someone(crew),
+        *[break_network(crew)] * 4,
+        move_clock(crew, -300.0, -20.0, 20.0, 300.0),
         *disturb(crew, "PostgreSQL", postgres_service),
         *disturb(crew, "NATS", nats_service),
     ]
-    await play(crew, "PostgreSQL + NATS", seed, faults, FAULTS)
+    with ExitStack() as networks:
+        for name in ("w0", "w1", "w2"):
+            crew.proxies[name] = networks.enter_context(Proxy(postgres_service.url))
+        await play(crew, "PostgreSQL + NATS", seed, faults, FAULTS)
 
 
 @pytest.mark.timeout(3000)
@@ -310,11 +400,7 @@ async def test_workers_die_on_one_file_with_disks_full_and_clocks_moved(tmp_path
         await crew.start(name, largest=crew.chance.choice((64, 400, 900)) * 1024)
         crew.seen["full disks"] += 1
 
-    async def wrong_clock() -> None:
-        name = crew.chance.choice(list(crew.workers))
-        await crew.kill(name)
-        await crew.start(name, skew=crew.chance.choice((-90.0, -20.0, 15.0, 60.0)))
-        crew.seen["clocks moved"] += 1
+    wrong_clock = move_clock(crew, -300.0, -20.0, 15.0, 300.0)
 
     async def as_it_should_be() -> None:
         for name in list(crew.workers):
