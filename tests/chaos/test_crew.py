@@ -83,6 +83,7 @@ class Crew:
             set()
         )  # workers in a PID namespace of their own: a signal reaches only what stands before it
         self.proxies: dict[str, Proxy] = {}
+        self.asked: set[tuple[str, str, int]] = set()
         self.runtime = Runtime(settings=settings_for(store, nats), tools=tools(_nothing))
 
     async def declare(self) -> None:
@@ -182,7 +183,10 @@ class Crew:
                     result = ToolResult(call_id, name, (Text("paid"),)) if happened else None
                     decided = UnknownDecided(call_id, "happened" if happened else "run", "chaos", result=result)
                     await self.runtime.runs.journal.signal(signal(info.id, decided, time.time()))
-                    self.seen[f"questions answered: {decided.decision}"] += 1
+                    question = info.id, call_id, call.attempts if call is not None else 0
+                    if question not in self.asked:  # the answer may not have been taken yet
+                        self.asked.add(question)
+                        self.seen[f"questions answered: {decided.decision}"] += 1
 
     async def left(self) -> int:
         """How many tasks have not ended; all of them while nobody can say."""
@@ -257,7 +261,7 @@ class Crew:
             f"\n{name}, seed {seed}: {self.tasks} tasks, {self.tasks * len(AGENTS)} runs in {seconds:.0f} s; "
             f"done {recovery:.1f} s after the last fault\n"
             f"  {self.seen['payments']} payments: {self.seen['payments lost']} lost, {len(self.doubled)} doubled, "
-            f"{self.seen['questions answered: run'] + self.seen['questions answered: happened']} asked about, 0 stuck\n"
+            f"{len(self.asked)} asked about, 0 stuck\n"
         )
         for what, count in sorted(self.seen.items()):
             sys.stdout.write(f"  {what:<32}{count:>7}\n")
