@@ -208,10 +208,11 @@ class Driver:
         self._seen.add(signal.id)
         try:
             self._post(decode(signal.data), signal.id)
-        except NewerEvent as error:
-            self._unreadable = error
-            self._wake()
         except UnknownEvent as error:
+            if isinstance(error, NewerEvent) and self.lease.queued:  # a newer worker may take up the run of a task
+                self._unreadable = error
+                self._wake()
+                return
             # It is taken all the same: left where it is, it would keep the run from ever being let go to wait.
             log.warning("run %s: a signal was dropped: %s", self.lease.run_id, error)
             self._taken.append(signal.id)

@@ -25,7 +25,7 @@ from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, in_words, is_gone
 from foliot.errors import FoliotError, UsageError
-from foliot.kernel.errors import NewerEvent, UnknownEvent
+from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated, UnknownReason, Unsettled
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Message, Text
@@ -290,10 +290,6 @@ class Runs:
                 if self._keeper.orphans(driver.lease.run_id):
                     await self._keeper.stand_alone(driver)
                 return await driver.drive()
-            except NewerEvent:
-                if not driver.lease.queued:  # with a task, whoever does its work also says who should take it up
-                    await self.journal.append(driver.lease, [], phase="pending")
-                raise
             except StoreSetBack as error:
                 await self._say_set_back(error)
                 raise
