@@ -70,7 +70,7 @@ async def measure(
 
 
 async def bench(what: str, environ: dict[str, str], posts: int, *, apart: bool) -> float:
-    token = json.loads(foliot(environ, "tokens", "create", "bench", "--admin", "-o", "json"))["token"]
+    token = json.loads(foliot(environ, "tokens", "create", f"bench-{apart:d}", "--admin", "-o", "json"))["token"]
     words = [*FOLIOT, "server" if apart else "up", "--port", "0"]
     with running(words, environ) as (url, _):
         for path, document in DECLARED.items():
