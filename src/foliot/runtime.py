@@ -34,12 +34,13 @@ from foliot.engine.intake import system_of
 from foliot.engine.live import Hub, Live, Reader
 from foliot.engine.powers import Grants
 from foliot.engine.records.trail import AuditTrail
-from foliot.engine.replay import Replay, replay
+from foliot.engine.replay import Difference, Replay, replay
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal, was_said
 from foliot.engine.summary import phase_of
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.inputs import Input, messages_of
+from foliot.kernel.codec import decode
 from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message, Text, ToolResult
@@ -49,7 +50,7 @@ from foliot.results import RunResult, Value, result_of
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
 from foliot.store.base import ResourceStore
-from foliot.store.journal_chain import checked_link
+from foliot.store.journal_chain import check as check_chain
 from foliot.store.runs import TASK_LABEL, Beside, Held, RunInfo, RunTaken, Signal
 from foliot.tools.base import Tool
 
@@ -336,14 +337,21 @@ class Runtime:
         return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check, stream=stream)
 
     async def replay(self, run_id: str) -> Replay:
-        """Decide a whole run again from its journal, offline, and compare byte for byte. Raises `JournalChanged`."""
+        """Decide a whole run again from its journal, offline, and compare byte for byte.
+
+        An event that was changed in the store since it was recorded is a difference too.
+        """
         info = await self.runs.journal.get(run_id)
         entries = await self.runs.journal.read(run_id)
-        checked_link(run_id, entries)
+        changed = check_chain(run_id, entries).changed
         spec = decode_spec(await self.runs.journal.get_blob(info.spec))
-        facts = await self.runs.facts(run_id, limit=1)
-        history = await self.runs.history(facts[0][1]) if facts and isinstance(facts[0][1], RunCreated) else ()
-        return replay(spec, run_id, entries, history)
+        first = decode(entries[0].data) if entries else None
+        history = await self.runs.history(first) if isinstance(first, RunCreated) else ()
+        found = replay(spec, run_id, entries, history)
+        if changed and (found.difference is None or found.difference.seq > changed):
+            text = entries[changed - 1].data.decode("utf-8", "replace")
+            found.difference = Difference(changed, text, "something else: it was changed in the store since")
+        return found
 
     def watch(self, run_id: str, *, elsewhere: bool = False) -> AbstractContextManager[Reader]:
         """Read along from now on what happens to a run while this runtime drives it: `with rt.watch(id) as reader`.

@@ -66,14 +66,6 @@ def check(run_id: str, entries: Sequence[Entry]) -> Checked:
     return Checked(link, changed, unlinked)
 
 
-def checked_link(run_id: str, entries: Sequence[Entry]) -> bytes:
-    """The link to go on from. Raises `JournalChanged` when an event is not as it was recorded."""
-    found = check(run_id, entries)
-    if found.changed:
-        raise changed_journal(run_id, found.changed)
-    return found.link
-
-
 def changed_journal(run_id: str, seq: int) -> JournalChanged:
     """The error that says which event of a run was changed in the store."""
     return JournalChanged(
