@@ -11,14 +11,14 @@ import base64
 import hmac
 import json
 import random
-import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from msgspec.structs import replace
 
@@ -477,7 +477,7 @@ async def test_budgets_and_records_hold_over_nats(tmp_path: Path, link: NatsLink
         data = json.dumps(order(id="ghost")).encode()
         ghost = await bus.ask(data, signed(data, caller="ghost", key=EVIL))
         await runtime.audit.flush()
-        with sqlite3.connect(tmp_path / "foliot.db") as database:
+        with closing(apsw.Connection(str(tmp_path / "foliot.db"))) as database:
             records = [json.loads(data) for (data,) in database.execute("SELECT data FROM audit")]
     assert ["content" in each for each in said] == [True, True, False, False], said
     assert said[3]["metadata"]["failure"]["kind"] == "budget_exceeded"

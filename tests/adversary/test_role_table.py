@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 import sys
 import typing
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx2 as httpx
 import pytest
 
@@ -888,7 +888,7 @@ async def test_what_an_older_version_stored_counts_as_anybodys_until_it_is_appli
     assert made is not None, problems
     async with Runtime(settings=settings) as runtime:
         await apply_documents(runtime.resources, [made])
-    with contextlib.closing(sqlite3.connect(tmp_path / "foliot.db")) as connection, connection:
+    with contextlib.closing(apsw.Connection(str(tmp_path / "foliot.db"))) as connection:
         connection.execute("UPDATE resource SET document = json_remove(document, '$.metadata.declaredBy')")
     async with Runtime(settings=settings) as runtime:
         with pytest.raises(FoliotError, match="may not be tools here"):

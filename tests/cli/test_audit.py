@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.cli.conftest import Foliot
@@ -98,7 +98,7 @@ def test_an_untouched_log_holds_and_prints_its_head(foliot: Foliot, desk: Path) 
 
 
 def test_a_changed_record_is_found_and_its_place_told(foliot: Foliot, desk: Path) -> None:
-    connection = sqlite3.connect(desk)
+    connection = apsw.Connection(str(desk))
     with connection:
         connection.execute("UPDATE audit SET data = replace(data, 'hello', 'adieu') WHERE seq = 1")
     connection.close()

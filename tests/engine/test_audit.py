@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sqlite3
 from dataclasses import replace
 
+import apsw
 import msgspec
 import pytest
 
@@ -69,7 +69,7 @@ async def written(path):
 
 
 def tamper(path, *statements: str) -> None:
-    connection = sqlite3.connect(path)
+    connection = apsw.Connection(str(path))
     with connection:
         for statement in statements:
             connection.execute(statement)
@@ -123,7 +123,7 @@ class TestTheChain:
         assert await log.find(AuditFilter(run_id="r2")) == []
 
     async def test_the_records_of_one_run_are_found_without_going_along_all(self, written) -> None:
-        connection = sqlite3.connect(written)
+        connection = apsw.Connection(str(written))
         text = queries.load()["audit_find_run"]
         given = dict.fromkeys(re.findall(r":([a-z_]+)", text), "")
         (plan,) = [row[-1] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", given)]
@@ -176,7 +176,7 @@ class TestTampering:
     async def test_a_record_with_a_new_hash_of_its_own_is_missed_by_the_next(self, written) -> None:
         from hashlib import sha256
 
-        connection = sqlite3.connect(written)
+        connection = apsw.Connection(str(written))
         (data,) = connection.execute("SELECT data FROM audit WHERE seq = 2").fetchone()
         forged = data.replace('"amount":2', '"amount":9')
         with connection:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
+from contextlib import closing
 
+import apsw
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
@@ -118,7 +119,7 @@ async def test_a_decision_about_a_lost_call_is_in_the_audit_log_with_who_made_it
     _, state = await runtime.runs.load("r1")
     (call_id,) = state.waiting.calls
     await runtime.decide("r1", call_id, "fail", by="ann", reason="seen on the terminal")
-    with sqlite3.connect(tmp_path / "foliot.db") as database:
+    with closing(apsw.Connection(str(tmp_path / "foliot.db"))) as database:
         records = [json.loads(data) for (data,) in database.execute("SELECT data FROM audit")]
     decided = [each for each in records if each["moment"] == "decided"]
     assert [(each["outcome"], each["decision"]["by"], each["tool"]) for each in decided] == [("fail", "ann", "charge")]

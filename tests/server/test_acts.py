@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from typing import Any
 
+import apsw
 import httpx2 as httpx
 import pytest
 
@@ -76,9 +76,8 @@ async def test_nothing_is_written_that_cannot_be_recorded(
     http: httpx.AsyncClient, runtime: Runtime, settings: Settings
 ) -> None:
     await runtime.resources.write([Put(endpoint("a"))])
-    with closing(sqlite3.connect(settings.home / "foliot.db")) as file:
+    with closing(apsw.Connection(str(settings.home / "foliot.db"))) as file:
         file.execute("DELETE FROM audit_head")
-        file.commit()
 
     refused = [
         await http.post(PATH, json=endpoint("b")),

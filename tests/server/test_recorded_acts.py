@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
 from typing import Any
 
+import apsw
 import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
@@ -76,9 +76,8 @@ async def desk(http: httpx.AsyncClient, runtime: Runtime) -> str:
 
 
 def lose_head(settings: Settings) -> None:
-    with closing(sqlite3.connect(settings.home / "foliot.db")) as file:
+    with closing(apsw.Connection(str(settings.home / "foliot.db"))) as file:
         file.execute("DELETE FROM audit_head")
-        file.commit()
 
 
 async def told(runtime: Runtime, request: str) -> list[tuple[str, str]]:

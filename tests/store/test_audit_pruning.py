@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -165,7 +165,7 @@ async def fault_of(path: Path) -> str | None:
 
 
 def tamper(path: Path, *statements: str) -> None:
-    connection = sqlite3.connect(path)
+    connection = apsw.Connection(str(path))
     with connection:
         for statement in statements:
             connection.execute(statement)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from typing import Any
 
+import apsw
 import httpx2 as httpx
 import pytest
 
@@ -149,9 +149,8 @@ async def test_an_account_that_cannot_be_recorded_is_not_made(
     site: Site, http: httpx.AsyncClient, settings: Settings
 ) -> None:
     root = await site.token()
-    with closing(sqlite3.connect(settings.home / "foliot.db")) as file:
+    with closing(apsw.Connection(str(settings.home / "foliot.db"))) as file:
         file.execute("DELETE FROM audit_head")
-        file.commit()
 
     assert (await http.post("/v1/users", json=BOB, headers=root)).status_code == 503
     assert await site.users.list() == []
