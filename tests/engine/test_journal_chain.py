@@ -74,6 +74,16 @@ async def test_a_changed_event_is_named_by_load_trace_replay_and_fork(stored, mo
     assert check("r1", await engine.journal.read("r1")).changed == seq
 
 
+async def test_an_end_that_is_cut_off_is_missed_by_the_row_of_the_run(stored, monkeypatch) -> None:
+    engine, database = stored
+    count = len(await engine.journal.read("r1"))
+    await change(database, monkeypatch, f"DELETE FROM event WHERE seq = {count}")
+
+    for look_at in (engine.runs.load("r1"), engine.runs.facts("r1")):
+        with pytest.raises(JournalChanged, match=f"event {count} is not what was recorded"):
+            await look_at
+
+
 async def test_content_that_stands_apart_is_covered_too(stored, monkeypatch) -> None:
     engine, database = stored
     finished = next(e for e in await engine.journal.read("r1") if e.type == "tool.finished")

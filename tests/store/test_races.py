@@ -173,7 +173,7 @@ async def test_a_definition_that_is_purged_while_a_run_begins_with_it_is_stored_
 ) -> None:
     purging, creating = steppers
     await left_behind(database)
-    await purging.begin(journals._purge_content, NOW)
+    await purging.begin(journals._purge_content, ["sha256:0"], NOW)
     await purging.upto("purge_blob")
     await creating.begin(*created("new"))
     begun = asyncio.create_task(creating.end())
@@ -193,7 +193,7 @@ async def test_a_definition_that_a_run_begins_with_is_not_purged(
     await left_behind(database)
     await creating.begin(*created("new"))
     await creating.upto(upto)
-    await purging.begin(journals._purge_content, NOW)
+    await purging.begin(journals._purge_content, ["sha256:0"], NOW)
     assert await purging.end() == 0
     await creating.end()
     assert await SqlJournal(database).get_blob("sha256:0") == b"spec"

@@ -13,6 +13,7 @@ from foliot.errors import Conflict, NotFound
 from foliot.kernel.spec import digest as content_digest
 from foliot.store import large, queue
 from foliot.store.base import Database
+from foliot.store.journal_chain import changed_journal
 from foliot.store.runs import (
     TERMINAL,
     Beside,
@@ -83,6 +84,10 @@ class SqlJournal:
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
+        if limit is None and found and found[-1]["seq"] != found[-1]["last_seq"]:
+            raise changed_journal(
+                run_id, found[-1]["seq"] + 1
+            )  # the end was cut off: the run's row says how long it is
         return [
             Entry(
                 row["seq"],
@@ -153,9 +158,21 @@ class SqlJournal:
 
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
         gone = await self._db.write(_purge, ended_before, limit)
-        while await self._db.write(_purge_content, ended_before) == BLOBS_AT_ONCE:
-            pass
+        if gone < limit:
+            await self.purge_content(before=ended_before)
         return gone
+
+    async def purge_content(self, *, before: float) -> None:
+        """Forget content that nobody refers to and that was not used since a time."""
+        since, after = 0.0, ""
+        while True:
+            # Looked for outside the transaction: there may be much that is old and in use.
+            found = await self._db.read("purge_blobs", before=before, since=since, after=after, count=BLOBS_AT_ONCE)
+            if found:
+                await self._db.write(_purge_content, [row["digest"] for row in found], before)
+                since, after = found[-1]["created_at"], found[-1]["digest"]
+            if len(found) < BLOBS_AT_ONCE:
+                return
 
     async def forget(self, run_id: str) -> None:
         await self._db.write(_forget, run_id)
@@ -408,9 +425,9 @@ def _purge(before: float, limit: int) -> Tx[int]:
     return len(ended)
 
 
-def _purge_content(before: float) -> Tx[int]:
-    unused = yield from rows("purge_blobs", before=before, count=BLOBS_AT_ONCE)
-    yield from many("purge_blob", [{"digest": row["digest"]} for row in unused])
+def _purge_content(digests: Sequence[str], before: float) -> Tx[int]:
+    unused = yield from rows("purge_hold", digests=msgspec.json.encode(list(digests)).decode())
+    yield from many("purge_blob", [{"digest": row["digest"], "before": before} for row in unused])
     return len(unused)
 
 

@@ -2,8 +2,9 @@
 
 Each event is stored with a link: a digest over the link before it, its number, time, type and bytes. The first one
 follows the id of its run. So an event cannot be edited, moved, left out or taken from another run without its link, or
-that of the next one, being wrong. A change by somebody who can write to the whole database and makes new links is not
-found: the audit log, which can be held against a head that was noted elsewhere, is there for that.
+that of the next one, being wrong; and the row of the run says how many there are. A change by somebody who can write to
+the whole database and makes new links is not found: the audit log, which can be held against a head that was noted
+elsewhere, is there for that.
 
 Events of versions that knew no links have none. They are not checked themselves, but the first link after them covers
 them as they were then.

@@ -144,8 +144,9 @@ class Housekeeper:
         # In small transactions: others write to the same store meanwhile. Tasks first: their runs stay as long as they.
         while gone := await self._db.write(purge_tasks, before, AT_ONCE):
             found.tasks += gone
-        journal = SqlJournal(self._db)
-        while gone := await journal.purge(ended_before=before, limit=AT_ONCE):
+        journal, gone = SqlJournal(self._db), AT_ONCE
+        while gone == AT_ONCE:
+            gone = await journal.purge(ended_before=before, limit=AT_ONCE)
             found.runs += gone
 
     async def _cut_audit(self, found: Forgotten, before: float, now: float) -> None:
@@ -166,6 +167,7 @@ class Housekeeper:
         while (await self._db.size()).used > limit * BELOW:
             tasks = await self._db.write(purge_tasks, before, AT_ONCE)
             runs = await journal.purge(ended_before=before, limit=AT_ONCE)
+            await journal.purge_content(before=before)
             if not tasks and not runs:
                 log.warning("the store is larger than retention_size allows, and nothing in it has ended")
                 return

@@ -30,10 +30,10 @@ DELETE FROM queue WHERE run = :run;
 UPDATE queue SET due_at = :now WHERE run_id = :run_id AND held = 0 AND (due_at IS NULL OR due_at > :now);
 
 -- name: queue_unheard
--- Runs that wait although somebody told them something.
+-- Runs that wait although somebody told them something. Signals first, which are few: CROSS keeps SQLite to that order.
 SELECT DISTINCT q.run_id AS run_id
-  FROM signal AS s JOIN queue AS q ON q.run_id = s.run_id
- WHERE q.held = 0 AND (q.due_at IS NULL OR q.due_at > :now)
+  FROM signal AS s CROSS JOIN queue AS q
+ WHERE q.run_id = s.run_id AND q.held = 0 AND (q.due_at IS NULL OR q.due_at > :now)
  ORDER BY q.run_id LIMIT :count;
 
 -- name: queue_of_task

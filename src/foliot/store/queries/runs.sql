@@ -79,7 +79,8 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
 INSERT INTO event (run, seq, at, type, data, blob, link) VALUES (:run, :seq, :at, :type, :data, :blob, :link);
 
 -- name: event_read
-SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link
+SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link,
+       r.last_seq AS last_seq
   FROM run AS r JOIN event AS e ON e.run = r.key
  WHERE r.id = :id AND e.seq > :after
  ORDER BY e.seq LIMIT :count;
@@ -167,17 +168,22 @@ DELETE FROM blob_use WHERE run = :key;
 DELETE FROM run WHERE key = :key;
 
 -- name: purge_blobs
--- Content without an owner. Whoever refers to it right now has it locked, or waits and stores it again. Content of old
--- stores, whose owners are not known, stays as long as any run of that time.
-SELECT digest FROM blob
- WHERE created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
+-- Content without an owner, by an index that holds all that is asked. Content of old stores, whose owners are not known,
+-- stays as long as any run of that time.
+SELECT digest, created_at FROM blob
+ WHERE created_at < :before AND (created_at > :since OR (created_at = :since AND digest > :after)) AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest)
    AND (unowned = 0 OR NOT EXISTS (SELECT 1 FROM run WHERE run.key <= (
         SELECT CAST(setting.value AS BIGINT) FROM setting WHERE setting.name = 'runs_without_uses')))
- ORDER BY digest LIMIT :count /*skip_locked*/;
+ ORDER BY created_at, digest LIMIT :count;
+
+-- name: purge_hold
+-- Whoever refers to content right now has it locked, or waits and stores it again.
+SELECT digest FROM blob WHERE digest IN (SELECT value FROM json_each(:digests) AS wanted)
+ ORDER BY digest /*skip_locked*/;
 
 -- name: purge_blob
--- Looks again: an owner may have been committed between the look and the lock.
+-- Looks again: an owner may have been committed between the look and the lock, or it was stored again.
 DELETE FROM blob
- WHERE digest = :digest AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
+ WHERE digest = :digest AND created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest);
