@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, cast
 
 from msgspec.structs import replace
@@ -13,11 +13,11 @@ from foliot.agent import Agent
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.backends import Backends
 from foliot.engine.base import Clock
-from foliot.engine.definition import DEFERRED, ENDPOINT, LOCK, freeze, with_search
+from foliot.engine.definition import DECLARED, DEFERRED, ENDPOINT, LOCK, freeze, with_search
 from foliot.engine.endpoints import RunModels
 from foliot.engine.intake import caller_for
 from foliot.engine.policies import ModelGate
-from foliot.engine.toolbox import tools_of
+from foliot.engine.toolbox import Found, tools_of
 from foliot.errors import NotFound, UsageError
 from foliot.kernel.events import RunCreated
 from foliot.kernel.identity import NOBODY
@@ -25,7 +25,7 @@ from foliot.kernel.spec import RunSpec
 from foliot.resources.references import qualified, target_of
 from foliot.store.base import Key, ResourceStore
 from foliot.tools import search
-from foliot.tools.backends.agent import Agents, AgentTool
+from foliot.tools.backends.agent import PREFIX, Agents, AgentTool
 from foliot.tools.base import Tool
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
@@ -147,10 +147,15 @@ class Assembly:
         endpoint = qualified(agent.model_ref, agent.namespace)
         await self._models.allow(endpoint, agent.namespace)
         model = spec.get("model_name") or await self._models.model_of(endpoint, agent.namespace)
-        tools = await self._tools_for(spec.get("tools", []), agent.namespace, agent.name)
+        tools, declared = await self._tools_for(spec.get("tools", []), agent.namespace, agent.name)
         frozen = freeze(
             agent.document, model=model, endpoint=endpoint, tools=with_search(tool.definition for tool in tools)
         )
+        names = [tool.definition.name for tool in tools]
+        callees = [name for name in names if name.startswith(PREFIX)]
+        declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]
+        if declared:
+            frozen = replace(frozen, extra={**frozen.extra, DECLARED: declared})
         return await self._allowed(frozen)
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
@@ -171,14 +176,16 @@ class Assembly:
         """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`."""
         deferred = frozenset(spec.extra.get(DEFERRED, ()))
         names = [rule.name for rule in spec.tools if not (deferred and rule.name == search.NAME)]
-        tools = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent)
+        pinned = spec.extra.get(DECLARED, ())
+        tools, _ = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent, pinned)
         if deferred:
             tools.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
         return Pipeline(tools, self._parts_in(spec.namespace))
 
     async def toolbox(self, requests: Sequence[str], namespace: str, agent: str = "") -> Pipeline:
         """Tools by name, for calls outside any run. Raises as `pipeline`."""
-        return Pipeline(await self._tools_for(requests, namespace, agent), self._parts_in(namespace))
+        tools, _ = await self._tools_for(requests, namespace, agent)
+        return Pipeline(tools, self._parts_in(namespace))
 
     def pipeline_of(self, tools: Iterable[Tool], namespace: str) -> Pipeline:
         """These very tools, governed as any tool of the namespace."""
@@ -193,11 +200,13 @@ class Assembly:
             return self._parts
         return dataclasses.replace(self._parts, grants=StoredGrants(self.resources, namespace, clock=self._clock))
 
-    async def _tools_for(self, requests: Sequence[str], namespace: str, agent: str) -> list[Tool]:
+    async def _tools_for(
+        self, requests: Sequence[str], namespace: str, agent: str, pinned: Collection[str] = ()
+    ) -> Found:
         given = self._agent_tools.get((namespace, agent), self.given)
         backends = self.backends
         return await tools_of(
-            requests, namespace, given, self.resources, agent, backends.tool, self._agent_tool, backends.builtin
+            requests, namespace, given, self.resources, agent, backends.tool, self._agent_tool, backends.builtin, pinned
         )
 
     async def _agent_tool(self, namespace: str, name: str) -> Tool | None:

@@ -202,11 +202,14 @@ class TasksConformance:
         assert kit.asked == []
 
     async def test_cancelling_interrupts_the_model_and_the_task_ends_when_its_runs_have(self, kit):
-        asked, never = asyncio.Event(), asyncio.Event()
+        asked, never, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def hang(told):
             asked.set()
-            await never.wait()
+            try:
+                await never.wait()
+            finally:
+                await released.wait()
 
         kit.answer = lambda agent, told: hang(told)
         await kit.accept("line", name="t")
@@ -214,6 +217,7 @@ class TasksConformance:
         working = asyncio.create_task(kit.performer.perform(lease))
         await asyncio.wait_for(asked.wait(), 10)
         assert (await kit.tasks.cancel("default", "t")).phase == "running"
+        released.set()
         await asyncio.wait_for(working, 10)
         assert (await kit.tasks.get("default", "t")).phase == "cancelled"
 
@@ -224,11 +228,14 @@ class TasksConformance:
         assert (await kit.tasks.get("default", "c")).phase == "cancelled"
 
     async def test_cancelling_reaches_grandchildren_and_ends_where_parents_go_in_a_circle(self, kit):
-        asked, never = asyncio.Event(), asyncio.Event()
+        asked, never, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def hang(told):
             asked.set()
-            await never.wait()
+            try:
+                await never.wait()
+            finally:
+                await released.wait()
 
         kit.answer = lambda agent, told: hang(told)
         await kit.accept("line", name="a", parent="a")
@@ -238,6 +245,7 @@ class TasksConformance:
         await kit.accept("line", name="b", parent="a")
         await kit.accept("line", name="c", parent="b")
         assert (await asyncio.wait_for(kit.tasks.cancel("default", "a"), 10)).phase == "running"
+        released.set()
         await asyncio.wait_for(working, 10)
         assert {name: (await kit.tasks.get("default", name)).phase for name in "abc"} == dict.fromkeys(
             "abc", "cancelled"

@@ -1,4 +1,7 @@
-"""A worker that lacks a tool, or the module of one, gives the run back: others take it, and `why` says so."""
+"""A worker that lacks a tool, or the module of one, gives the run back: others take it, and `why` says so.
+
+What is gone from the store is gone for all of them, and the run ends.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from foliot.client.local_work import LocalWork
 from foliot.kernel.codec import type_of
 from foliot.resources.validate import validate_document
 from foliot.settings import load_settings
-from foliot.store.base import Put
+from foliot.store.base import Delete, Key, Put
 from foliot.store.placement import Offer
 from foliot.work.base import Command
 from foliot.work.performing import LACK_REST
@@ -42,7 +45,8 @@ async def working(runtime: Runtime, name: str) -> AsyncGenerator[None]:
 
 
 async def declare(runtime: Runtime, **more: dict[str, object]) -> None:
-    for kind, name, spec in (("ModelEndpoint", "script", ENDPOINT), *more.values(), ("Agent", "clerk", AGENT)):
+    more = {"agent": ("Agent", "clerk", AGENT)} | more  # type: ignore[dict-item]
+    for kind, name, spec in (("ModelEndpoint", "script", ENDPOINT), *more.values()):
         document, _ = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
         assert document is not None
         await runtime.resources.write([Put(document)])
@@ -108,3 +112,29 @@ async def test_a_module_that_is_installed_later_is_found(tmp_path: Path, monkeyp
             ahead = LACK_REST + 1
             await until(lambda: succeeded(runtime))
     sys.modules.pop("corner_shop", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "spec", "used"),
+    [
+        ("Tool", "price", {"type": "http", "endpoint": "http://127.0.0.1:9/", "effect": "read"}, "price"),
+        ("Agent", "helper", {"model_ref": "script", "prompt": ""}, "agent:helper"),
+    ],
+)
+async def test_a_run_ends_whose_tool_is_deleted(
+    kind: str, name: str, spec: dict[str, object], used: str, tmp_path: Path
+) -> None:
+    settings = load_settings({"store": str(tmp_path / "foliot.db")})
+    async with Runtime(settings=settings) as runtime:
+        agent = ("Agent", "clerk", {**AGENT, "tools": [used]})
+        await declare(runtime, used=(kind, name, spec), agent=agent)  # type: ignore[arg-type]
+        await runtime.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        await runtime.resources.write([Delete(Key(kind, "default", name))])
+        async with working(runtime, "here"):
+
+            async def ended() -> bool:
+                return (await runtime.tasking.tasks.get("default", "t1")).phase == "dead_lettered"
+
+            await until(ended)
+        end = (await runtime.tasking.tasks.events("default", "t1"))[-1].event
+        assert f"uses tools that are not there: {used}" in str(end)

@@ -24,6 +24,8 @@ from foliot.tools.registry import lock
 ENDPOINT = "endpoint"
 # Version and schema digest of each tool, by name: what a call is held against for as long as the run lives.
 LOCK = "tools"
+# Tools and agents to delegate to that came from the store when the run began: without them there it cannot go on.
+DECLARED = "declared"
 # Tools that a model is not shown until a search has found them.
 DEFERRED = "deferred"
 # How many runs of the agent may be at work at once, for the queue.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from foliot.errors import NotFound
 from foliot.store.base import Document, Key, ResourceStore
@@ -20,6 +20,13 @@ AgentTools: TypeAlias = Callable[[str, str], Awaitable[Tool | None]]
 """The tool in front of an agent, by namespace and name; None when there is no such agent."""
 
 
+class Found(NamedTuple):
+    """`declared` are the names of those among `tools` that come from the store, the same for every process."""
+
+    tools: list[Tool]
+    declared: list[str]
+
+
 async def tools_of(
     requests: Sequence[str],
     namespace: str,
@@ -29,12 +36,16 @@ async def tools_of(
     make: MakeTool,
     agents: AgentTools | None = None,
     builtin: BuiltinTools | None = None,
-) -> list[Tool]:
+    pinned: Collection[str] = (),
+) -> Found:
     """The tools that an agent asks for, each as `name` or `name@version`, in that order; `agent:name` is an agent.
 
-    Raises `NotFound` naming every one that is missing or has no such version, `InvalidInput`.
+    `pinned` are the names that were `declared` when the run began.
+    Raises `NotFound` naming every one that is missing or has no such version, `InvalidInput`. The error says what this
+    process `lacks` if another one may have it: what was declared and is no longer is gone for all of them.
     """
     found: list[Tool] = []
+    declared: list[str] = []
     missing: list[str] = []
     for request in requests:
         name, constraint = split_request(request)
@@ -55,15 +66,18 @@ async def tools_of(
                 missing.append(f"{request} (there is {version})")
         elif constraint.allows(parse_version(version := document["spec"]["version"])):
             found.append(make(document))
+            declared.append(name)
         else:
             missing.append(f"{request} (there is {version})")
     if missing:
-        raise NotFound(
+        error = NotFound(
             f"agent {agent!r} uses tools that are not there: {', '.join(missing)}",
             hint="apply a Tool of that name, or give the function to the Runtime",
-            lacks=f"tool {', '.join(missing)}",
         )
-    return found
+        if not any(name in pinned for name in missing):
+            error.details["lacks"] = f"tool {', '.join(missing)}"
+        raise error
+    return Found(found, declared)
 
 
 async def _declared(store: ResourceStore | None, namespace: str, name: str) -> Document | None:

@@ -132,11 +132,13 @@ class TaskPerformer:
             log.debug("run %s was not given back: %s", lease.run_id, error.message)
 
     async def _tools(self, spec: RunSpec) -> Toolbox:
-        """The tools of a run. It was made when all of them were there: one that is missing is missing here."""
+        """The tools of a run. Raises `NotHere` for one that others may have, `NotFound` for one that nobody has."""
         try:
             return await self._toolbox(spec)
         except NotFound as error:
-            raise NotHere(error.message, hint=error.hint, lacks=error.details.get("lacks")) from error
+            if "lacks" not in error.details:
+                raise
+            raise NotHere(error.message, hint=error.hint, lacks=error.details["lacks"]) from error
 
     def lacking(self, now: float) -> frozenset[str]:
         """What this process has not, as far as it found out lately."""
