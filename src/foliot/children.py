@@ -23,13 +23,12 @@ from foliot.kernel.state import State
 from foliot.stopping import stop_tasks
 from foliot.store.runs import TERMINAL
 from foliot.tools.base import ToolDenied
+from foliot.waits import Waits
 
 log = logging.getLogger(__name__)
 
 # How many children of one run may be under way beside it.
 MOST_BESIDE: Final = 10
-# How long a child that was told to end may take before it is let go as it is. Less than a driver waits.
-STOP_WITHIN: Final = 4.0
 ENDS_WITH_PARENT: Final = CancelRequested("parent", "the run that started it has ended")
 
 
@@ -173,7 +172,7 @@ class Children:
                     driver.deliver(stop)
         tasks = [child.task for child in ending if child.task is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=STOP_WITHIN)
+            await asyncio.wait(tasks, timeout=Waits(self._runs.lease_seconds).child)
             await _stopped(tasks)
 
 

@@ -16,7 +16,7 @@ from typing import Final, cast
 from msgspec.structs import replace
 
 from foliot.assembly import Assembly
-from foliot.children import ENDS_WITH_PARENT, STOP_WITHIN, Children
+from foliot.children import ENDS_WITH_PARENT, Children
 from foliot.engine.driver import Driver
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal
@@ -35,6 +35,7 @@ from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, Delegated, Order, child_id
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.spending import spend
+from foliot.waits import Waits
 
 MAX_DEPTH: Final = 5
 # The built-in tools that start children, by every name they go by.
@@ -280,7 +281,7 @@ class Delegator:
                 await self._runs.journal.signal(stop)
                 if (driver := self._runs.local(order.run_id)) is not None:
                     driver.deliver(stop)
-                await asyncio.wait({task}, timeout=STOP_WITHIN)
+                await asyncio.wait({task}, timeout=Waits(self._runs.lease_seconds).child)
         await stop_tasks(task)
 
     def _is_over(self, order: Order) -> bool:

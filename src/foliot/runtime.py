@@ -530,7 +530,7 @@ class Runtime:
     async def _wake(self, run_id: str, message: Signal) -> RunInfo:
         """Let a run hear its signal: where it is driven here, or by taking it up if nobody has it."""
         driver = self.runs.local(run_id)
-        if driver is not None:
+        if driver is not None and not driver.is_over:
             driver.deliver(message)
             return await self.runs.journal.get(run_id)
         info = await self.runs.journal.get(run_id)

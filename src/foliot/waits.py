@@ -9,6 +9,9 @@ holds a run must hear that the store is away, and try once more, before others m
     lock      the server waits for the lock of another transaction              half a try
     ping      a quiet connection is asked whether its other end lives           a ninth of the lease
     goodbye   what may still be said while a process ends                       a sixth of the lease
+    stop      what was told to stop comes to its end, before others go on       a sixth, and no more than 5 s
+    child     a run that ends with its parent does so, inside that              four fifths of that
+    inquiry   whoever slept past its lease asks whether it is still its own     a fifteenth, and no more than 2 s
 
 A connection whose answer did not come in time is ended, never used again: the answer may still be on its way.
 """
@@ -50,6 +53,18 @@ class Waits:
     @property
     def goodbye(self) -> float:
         return max(self.lease / 6, SHORTEST)
+
+    @property
+    def stop(self) -> float:
+        return max(min(self.lease / 6, 5.0), SHORTEST)
+
+    @property
+    def child(self) -> float:
+        return self.stop * 0.8
+
+    @property
+    def inquiry(self) -> float:
+        return max(min(self.lease / 15, 2.0), SHORTEST / 3)
 
 
 def keep_alive(connected: socket.socket, waits: Waits) -> None:

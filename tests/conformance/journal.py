@@ -9,7 +9,18 @@ import msgspec
 import pytest
 
 from foliot.errors import Conflict, NotFound
-from foliot.store.runs import Entry, Held, Journal, JournalConflict, Lease, LeaseLost, NewRun, Signal, SignalsPending
+from foliot.store.runs import (
+    Entry,
+    Held,
+    Journal,
+    JournalConflict,
+    Lease,
+    LeaseLost,
+    NewRun,
+    Renewal,
+    Signal,
+    SignalsPending,
+)
 
 # Chosen by users, so their order says nothing about their age.
 NAMES = ["order-17", "zebra", "apple", "r3", "mango"]
@@ -105,7 +116,7 @@ class JournalConformance:
             await journal.append(other, [entry(2, b"not mine")])
         with pytest.raises(LeaseLost):
             await journal.append(other, [], phase="failed")
-        assert await journal.renew([other], until=500.0) == {"r1"}
+        assert (await journal.renew([other], until=500.0)).lost == {"r1"}
         await asyncio.gather(journal.append(mine, [entry(2)]), *[_ignored(journal, other) for _ in range(3)])
         assert await journal.read("r1") == [entry(1), entry(2)]
 
@@ -113,7 +124,7 @@ class JournalConformance:
         kept, lost = await born(journal, "kept"), await born(journal, "lost")
         await journal.claim("lost", worker="w2", now=131.0, until=160.0)
 
-        assert await journal.renew([kept, lost], until=200.0) == {"lost"}
+        assert await journal.renew([kept, lost], until=200.0) == Renewal({"lost"})
 
         with pytest.raises(Held):
             await journal.claim("kept", worker="w2", now=190.0, until=220.0)
@@ -122,7 +133,7 @@ class JournalConformance:
         lease = await born(journal)
         await journal.renew([lease], until=200.0)
 
-        assert await journal.renew([lease], until=150.0) == set()
+        assert await journal.renew([lease], until=150.0) == Renewal()
 
         with pytest.raises(Held):
             await journal.claim("r1", worker="w2", now=180.0, until=220.0)

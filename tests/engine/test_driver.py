@@ -34,6 +34,7 @@ from foliot.tools.function import tool
 from foliot.tools.limiter import LocalLimiter
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
+from foliot.waits import Waits
 from tests.engine.kit import Engine, calls, in_turn, says
 
 
@@ -416,7 +417,7 @@ async def test_a_refusal_that_ends_the_run_keeps_the_other_calls_from_starting()
 
 
 async def test_a_tool_that_will_not_stop_does_not_hold_the_end_up_for_ever(monkeypatch) -> None:
-    monkeypatch.setattr("foliot.engine.driver.STOP_WITHIN", 0.01)
+    monkeypatch.setattr(Waits, "stop", 0.01)
     started, release = asyncio.Event(), asyncio.Event()
 
     @tool(effect="once", timeout=None)
@@ -534,3 +535,33 @@ async def test_a_thousand_waiting_runs_hold_no_task() -> None:
 
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert len(await engine.journal.list(phases=["waiting"], limit=2000)) == 1000
+
+
+async def test_a_call_that_tidies_up_is_not_told_to_stop_a_second_time() -> None:
+    started, tidy, told = asyncio.Event(), asyncio.Event(), []
+
+    @tool(effect="read", timeout=None)
+    async def careful() -> None:
+        """Puts everything away before it ends."""
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            while not tidy.is_set():
+                told.append("stop")
+                await tidy.wait()
+                told.append("tidied up")
+
+    engine = Engine(in_turn(calls("careful")), [careful])
+    driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1")
+    task = asyncio.create_task(engine.runs.drive(driver))
+    await until(started)
+    for _ in range(3):  # as a keeper does at each renewal
+        driver.lose()
+        await asyncio.sleep(0)
+    assert driver.is_over
+    tidy.set()
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(task, 5)
+    assert told == ["stop", "tidied up"]
+    await engine.close()

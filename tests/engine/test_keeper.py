@@ -7,9 +7,15 @@ import asyncio
 import pytest
 
 from foliot.engine.keeper import Keeper
+from foliot.engine.runs import user_message
+from foliot.engine.signals import signal
 from foliot.errors import Unavailable
-from foliot.store.runs import Lease, LeaseLost, Signal
+from foliot.kernel.events import CancelRequested
+from foliot.store.journal import SqlJournal
+from foliot.store.runs import Lease, LeaseLost, Renewal, Signal
+from foliot.store.sqlite import SqliteDatabase
 from foliot.tools.function import tool
+from foliot.waits import Waits
 from tests.engine.kit import Engine, calls, in_turn, says
 
 
@@ -17,16 +23,19 @@ class FakeDriver:
     def __init__(self, run_id: str, epoch: int = 1) -> None:
         self.lease = Lease(run_id, 1, epoch, "w1", 30.0)
         self.why = ""
+        self.is_over = False
         self.calls: list[asyncio.Task[None]] = []
         self.until = 30.0
         self.lost = asyncio.Event()
+        self.renewal = asyncio.Event()
         self.heard = asyncio.Event()
 
     def renewed(self, until: float, ends: float) -> None:
         self.until = until
+        self.renewal.set()
 
     def lose(self, why: str = "") -> None:
-        self.why = why
+        self.why, self.is_over = why, True
         self.lost.set()
 
     def under_way(self) -> list[asyncio.Task[None]]:
@@ -43,13 +52,14 @@ class Calls:
         self.renewals: list[list[str]] = []
         self.looks: list[list[str]] = []
         self.lost: set[str] = set()
+        self.locked: set[str] = set()
         self.waiting: list[Signal] = []
         self.fail = 0
         self.again = asyncio.Event()
 
     async def renew(self, leases, *, until):
         self.renewals.append([lease.run_id for lease in leases])
-        return self.lost
+        return Renewal(self.lost, self.locked)
 
     async def signals(self, run_ids):
         self.looks.append(list(run_ids))
@@ -61,8 +71,9 @@ class Calls:
 
 
 @pytest.fixture
-async def keeper():
+async def keeper(monkeypatch):
     journal, now = Calls(), [1000.0]
+    monkeypatch.setattr("foliot.engine.keeper.LOOK_EVERY", 0.01)
     keeper = Keeper(journal, clock=lambda: now[0], lease_seconds=0.03)
     yield keeper, journal, now
     await keeper.close()
@@ -82,6 +93,36 @@ async def test_all_leases_are_renewed_in_one_write_and_a_lost_one_is_told(keeper
     assert journal.renewals[0] == ["kept", "lost"]
     assert not kept.lost.is_set()
     assert kept.until == now[0] + 0.03
+
+
+async def test_a_lease_that_somebody_keeps_locked_is_renewed_at_the_next_look(keeper) -> None:
+    keeper, journal, now = keeper
+    free, locked = FakeDriver("free"), FakeDriver("locked")
+    journal.locked = {"locked"}
+    keeper._lease_seconds = 3600.0  # only once are all of them due
+    with keeper.keep(free), keeper.keep(locked):
+        now[0] += 3600.0
+        await soon(free.renewal)
+        assert not locked.renewal.is_set()
+        journal.locked = set()
+        await soon(locked.renewal)
+    assert journal.renewals[0] == ["free", "locked"]
+    assert journal.renewals[-1] == ["locked"], "the other one has nothing to wait for"
+    assert not locked.lost.is_set()
+
+
+async def test_what_was_given_back_or_lost_is_not_renewed_and_hears_nothing(keeper) -> None:
+    keeper, journal, now = keeper
+    kept, over = FakeDriver("kept"), FakeDriver("over")
+    with keeper.keep(kept), keeper.keep(over):
+        over.is_over = True
+        now[0] += 10.0
+        journal.again.clear()
+        await soon(journal.again)
+        await soon(kept.renewal)
+        assert keeper.driver("over") is over, "whoever ends with it looks at how it ended"
+    assert journal.renewals[0] == ["kept"]
+    assert journal.looks[-1] == ["kept"]
 
 
 async def test_signals_reach_their_run_and_nobody_else(keeper) -> None:
@@ -159,7 +200,7 @@ async def test_a_claim_is_remembered_until_its_last_call_has_ended(keeper) -> No
 
 async def test_a_call_of_an_older_claim_that_does_not_end_is_named(keeper, monkeypatch, caplog) -> None:
     keeper, _, _ = keeper
-    monkeypatch.setattr("foliot.engine.keeper.STOP_WITHIN", 0.01)
+    monkeypatch.setattr(Waits, "stop", 0.01)
     old, new, release = FakeDriver("r1", epoch=1), FakeDriver("r1", epoch=3), asyncio.Event()
     old.calls = [asyncio.create_task(release.wait(), name="pay")]
     with keeper.keep(old):
@@ -197,3 +238,67 @@ async def test_a_process_robbed_twice_pays_once() -> None:
         await first
     assert len(paid) == 1
     await engine.close()
+
+
+class Renewing(SqlJournal):
+    """Says when it has renewed, and what."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database)
+        self.renewed = asyncio.Event()
+        self.asked: list[str] = []
+
+    async def renew(self, leases, *, until):
+        self.asked += [lease.run_id for lease in leases]
+        try:
+            return await super().renew(leases, until=until)
+        finally:
+            self.renewed.set()
+
+
+async def test_a_run_that_is_deleted_while_its_calls_come_to_their_end_costs_no_other(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("foliot.engine.keeper.LOOK_EVERY", 0.01)
+    begun, tidied, finish = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    cancelled: list[str] = []
+
+    @tool(effect="read", timeout=None)
+    async def tidy() -> str:
+        """Works for ever, and has something to put away."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append("tidy")
+            await tidied.wait()
+            raise
+        return ""
+
+    @tool(effect="once", timeout=None)
+    async def work() -> str:
+        """Works until it is told."""
+        await finish.wait()
+        return "done"
+
+    database = await SqliteDatabase.open(tmp_path / "foliot.db")
+    journal = Renewing(database)
+    engine = Engine(in_turn(calls("tidy"), calls("work"), says("done")), [tidy, work], journal=journal)
+    victim = await engine.runs.start(engine.spec, (user_message("go"),), run_id="victim")
+    ending = asyncio.create_task(engine.runs.drive(victim))
+    await soon(begun)
+    other = asyncio.create_task(engine.run("other"))
+    victim.deliver(signal("victim", CancelRequested("ann"), 1.0))
+    while (await journal.get("victim")).phase != "cancelled":
+        await asyncio.sleep(0)
+    await journal.forget("victim")
+    journal.asked.clear()
+    journal.renewed.clear()
+    engine.now += 31.0
+    await soon(journal.renewed)
+    assert set(journal.asked) == {"other"}
+    tidied.set()
+    assert (await asyncio.wait_for(ending, 5)).ended is not None
+    finish.set()
+    assert (await other).ended is not None
+    assert cancelled == ["tidy"]
+    await engine.close()
+    await database.close()

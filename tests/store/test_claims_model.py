@@ -115,7 +115,7 @@ class ClaimMachine(RuleBasedStateMachine):
 
     @rule(lease=leases)
     def renew(self, lease: Lease) -> None:
-        lost = self.runner.run(self.journal.renew([lease], until=self.now + 30))
+        lost = self.runner.run(self.journal.renew([lease], until=self.now + 30)).lost
         assert bool(lost) == (self.holders.get(lease.run_id) != lease)
         if not lost:
             self.until[lease.run_id] = max(self.until[lease.run_id], self.now + 30)

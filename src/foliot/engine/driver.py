@@ -57,15 +57,14 @@ from foliot.stopping import stop_tasks
 from foliot.store.base import Document
 from foliot.store.runs import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
 from foliot.tools.base import Admitted, KeepsRecords, Toolbox
+from foliot.waits import Waits
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long something that was told to stop may take before the driver goes on without it.
-STOP_WITHIN = 5.0
-# How long whoever slept through the end of its lease may ask whether it is still its own, with effects under way.
-ASK_WITHIN = 2.0
+# How soon a lease that is over is asked for again while somebody keeps its row locked.
+ASK_AGAIN = 0.05
 # What an append of nothing but facts says beside them.
 _NOTHING_ELSE: dict[str, Any] = {}
 
@@ -148,6 +147,7 @@ class Driver:
         self._claim = claim
         self._left_by: UnknownReason = left_by
         self._lease_seconds = lease_seconds
+        self._waits = Waits(lease_seconds)
         self._lease_clock = lease_clock or clock
         self._tenure = Tenure(lease.until, clock=self._lease_clock, seconds=lease_seconds)
         self._caller = None if state.created is None else caller_of(state)
@@ -163,9 +163,11 @@ class Driver:
         self._asking: asyncio.Task[None] | None = None
         self._calling: dict[str, asyncio.Task[None]] = {}
         self._stopping: list[asyncio.Task[None]] = []
+        self._cancelled: set[asyncio.Task[None]] = set()
         self._inquiry: asyncio.Task[None] | None = None
         self._right = _Right(self._holds, self._may_act)
         self._lost = ""  # why the lease is gone
+        self._released = False  # it was given back: the run has ended, or waits
         self._unreadable: NewerEvent | None = None  # a signal for whoever knows its type
         self._broken: Exception | None = None  # what an effect, or whoever brought it something, did not expect
 
@@ -227,9 +229,16 @@ class Driver:
         self._lost = self._lost or why or f"run {self.lease.run_id} is no longer held by {self.lease.worker}"
         this = asyncio.current_task()
         for task in self._effects():
-            if task is not this:  # who asked whether it may act, and is about to hear that it may not
-                task.cancel()
+            # Not who asked whether it may act, and is about to hear that it may not. Nor one that was told before: a
+            # second time would interrupt what it does to come to an end.
+            if task is not this and task not in self._cancelled:
+                self._cancel(task)
         self._wake()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the lease was lost or given back: what is still under way comes to its end without it."""
+        return self._released or bool(self._lost)
 
     def under_way(self) -> list[asyncio.Task[None]]:
         """Calls that have not ended, each named after its tool: whether told to stop or not, they may still act."""
@@ -254,7 +263,7 @@ class Driver:
 
     async def _ask_again(self) -> None:
         try:
-            async with asyncio.timeout(ASK_WITHIN):
+            async with asyncio.timeout(self._waits.inquiry):
                 kept = await self._may_act()
         except TimeoutError:
             self.lose(f"the lease of run {self.lease.run_id} ended while this process slept")
@@ -400,6 +409,7 @@ class Driver:
             tenure = self._tenure
             await append_again(again, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)
         self._entries, self._facts = [], []  # nothing is recorded while something is written
+        self._released = phase is not None
         if taken:
             del self._taken[: len(taken)]
         if records:
@@ -518,21 +528,29 @@ class Driver:
 
     async def _may_act(self) -> bool:
         """Whoever slept past its lease (a suspended machine) asks before it acts: the run may be another's by now."""
+        ends_at = self._loop.time() + self._waits.answer
         while not self._lost and not self._tenure.in_force():
             until, ends = self._lease_clock() + self._lease_seconds, self._loop.time() + self._lease_seconds
             try:
-                lost = await self._journal.renew([self.lease], until=until)
+                renewal = await self._journal.renew([self.lease], until=until)
             except FoliotError as error:
                 self.lose(f"the lease of run {self.lease.run_id} is over and cannot be renewed: {error.message}")
             else:
-                self.lose() if lost else self.renewed(until, ends)
+                if renewal.lost:
+                    self.lose()
+                elif not renewal.passed_by:
+                    self.renewed(until, ends)
+                elif self._loop.time() < ends_at:
+                    await asyncio.sleep(ASK_AGAIN)
+                else:
+                    self.lose(f"the lease of run {self.lease.run_id} is over, and somebody keeps its row locked")
         return not self._lost
 
     def _ask_to_stop(self, calls: Sequence[str]) -> None:
         for call_id in calls:
             task = self._calling.pop(call_id, None)
             if task is not None:
-                task.cancel()
+                self._cancel(task)
                 self._stopping.append(task)
             call = self.state.call(call_id)
             if call is not None:
@@ -544,14 +562,18 @@ class Driver:
     async def _stop_effects(self) -> None:
         running = self._effects()
         for task in running:
-            if not task.cancelling():  # a second time would interrupt what it does to come to an end
-                task.cancel()
+            if not task.cancelling():  # by whomever: see `lose`
+                self._cancel(task)
         tasks = [task for task in (*running, *self._stopping) if not task.done()]
         if not tasks:
             return
-        _, deaf = await asyncio.wait(tasks, timeout=STOP_WITHIN)
+        _, deaf = await asyncio.wait(tasks, timeout=self._waits.stop)
         if deaf:
             log.warning("run %s: %d calls were told to stop and did not", self.lease.run_id, len(deaf))
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        self._cancelled.add(task)
+        task.cancel()
 
     # --- the mailbox ---------------------------------------------------------------------------------------------
 

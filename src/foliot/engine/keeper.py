@@ -1,7 +1,9 @@
 """Keeps the leases of all runs that this process drives, and brings them what was signalled from elsewhere.
 
 One write renews every lease and one read finds every signal, however many runs there are. A store that does not answer
-is asked again at the next look: each lease has its own end, and each driver sees to it (tenure.py).
+is asked again at the next look: each lease has its own end, and each driver sees to it (tenure.py). So is a single
+lease whose row somebody keeps locked. Of a run that has ended or waits nothing is renewed while its calls come to their
+end: it is not this process's any more, and may be deleted.
 
 A driver belongs to one claim, a run under one epoch. A process that lost a run and claims it again has two drivers of
 it for a while: the older one is told to stop before the newer one begins, and is remembered until all that it had under
@@ -12,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
 from foliot.engine.base import Clock
-from foliot.engine.driver import STOP_WITHIN, Driver
+from foliot.engine.driver import Driver
 from foliot.errors import FoliotError
 from foliot.stopping import stop_tasks
 from foliot.store.runs import Journal, StoreSetBack
+from foliot.waits import Waits
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +47,11 @@ class Keeper:
         self._journal = journal
         self._clock = clock
         self._lease_seconds = lease_seconds
+        self._waits = Waits(lease_seconds)
         self._set_back = set_back
         self._drivers: dict[str, Driver] = {}  # of each run the newest claim: what is renewed, and hears signals
         self._orphans: dict[Claim, Driver] = {}  # claims that are lost, and have not come to their end
+        self._passed_by: set[str] = set()  # runs that the last renewal could not get at
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._renewed_at = self._until = 0.0
@@ -99,7 +104,7 @@ class Keeper:
         """Wait until older drivers of the same run in this process have ended, and say what does not end in time."""
         run_id = driver.lease.run_id
         try:
-            async with asyncio.timeout(STOP_WITHIN):
+            async with asyncio.timeout(self._waits.stop):
                 while self.orphans(run_id):
                     self._ended.clear()
                     await self._ended.wait()
@@ -135,7 +140,9 @@ class Keeper:
                 continue
             # By a clock that nobody sets; and by the other one, which goes on while the machine is suspended.
             if loop.time() - self._renewed_at >= self._lease_seconds / 3 or self._clock() >= self._until:
-                await self._try("renew leases", self._renew)
+                await self._try("renew leases", self._renew_all)
+            elif self._passed_by:
+                await self._try("renew leases", self._renew_rest)
             await self._try("look for signals", self._deliver_signals)
 
     async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -150,27 +157,42 @@ class Keeper:
         else:
             self._troubled = False
 
-    async def _renew(self) -> None:
-        until = self._clock() + self._lease_seconds
-        began = asyncio.get_running_loop().time()
-        drivers = dict(self._drivers)
+    async def _renew_all(self) -> None:
+        began, until = asyncio.get_running_loop().time(), self._clock() + self._lease_seconds
+        await self._renew(self._drivers, until, began)
+        self._renewed_at, self._until = began, until
+
+    async def _renew_rest(self) -> None:
+        began, until = asyncio.get_running_loop().time(), self._clock() + self._lease_seconds
+        await self._renew(self._passed_by, until, began)
+
+    async def _renew(self, run_ids: Iterable[str], until: float, began: float) -> None:
+        drivers = {run_id: self._drivers[run_id] for run_id in run_ids if self._is_kept(run_id)}
+        if not drivers:
+            self._passed_by = set()
+            return
         try:
-            lost = await self._journal.renew([driver.lease for driver in drivers.values()], until=until)
+            renewal = await self._journal.renew([driver.lease for driver in drivers.values()], until=until)
         except StoreSetBack as error:
             for driver in drivers.values():
                 driver.lose(error.message)
             if self._set_back is not None:
                 await self._set_back(error)
             return
-        self._renewed_at, self._until = began, until
+        self._passed_by = set(renewal.passed_by)
         for run_id, driver in drivers.items():
-            if run_id not in lost:
-                driver.renewed(until, began + self._lease_seconds)
-            else:
+            if run_id in renewal.lost:
                 driver.lose()
+            elif run_id not in renewal.passed_by:
+                driver.renewed(until, began + self._lease_seconds)
+
+    def _is_kept(self, run_id: str) -> bool:
+        driver = self._drivers.get(run_id)
+        return driver is not None and not driver.is_over
 
     async def _deliver_signals(self) -> None:
-        for signal in await self._journal.signals(list(self._drivers)):
+        kept = [run_id for run_id in self._drivers if self._is_kept(run_id)]
+        for signal in await self._journal.signals(kept):
             driver = self._drivers.get(signal.run_id)
             if driver is None:
                 continue

@@ -25,6 +25,7 @@ from foliot.store.runs import (
     LeaseLost,
     NewRun,
     Phase,
+    Renewal,
     RunInfo,
     Signal,
     SignalsPending,
@@ -62,7 +63,7 @@ class SqlJournal:
         key, epoch, queued = await self._db.write(_claim, run_id, worker, now, until, dead)
         return Lease(run_id, key, epoch, worker, until, queued)
 
-    async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
         return await self._db.write(_renew, leases, until)
 
     def append(
@@ -249,23 +250,44 @@ def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None)
     raise Held(f"run {run_id} is held by {there['worker']}", hint="it is at work; wait, or cancel it")
 
 
-def _renew(leases: Sequence[Lease], until: float) -> Tx[set[str]]:
-    lost: set[str] = set()
-    for lease in sorted(leases, key=lambda lease: lease.key):
-        held = yield from run("run_renew", key=lease.key, epoch=lease.epoch, worker=lease.worker, until=until)
-        if not held:
-            _check_not_set_back(lease, (yield from one("run_fence", key=lease.key)), 0)
-            lost.add(lease.run_id)
-    kept = [lease.key for lease in leases if lease.queued and lease.run_id not in lost]
-    if kept:
-        yield from queue.prolong(sorted(kept), until)
-    return lost
+def _renew(leases: Sequence[Lease], until: float) -> Tx[Renewal]:
+    """A few statements, however many leases there are. One that is lost or cannot be had costs none of the others."""
+    found = yield from rows("run_renewable", keys=_keys(leases))
+    free = {row["key"]: row for row in found}
+    held = [lease for lease in leases if _holds(lease, free.get(lease.key))]
+    if held:
+        yield from run("run_renew", keys=_keys(held), until=until)
+    if queued := [lease.key for lease in held if lease.queued]:
+        yield from queue.prolong(queued, until)
+    if len(held) == len(leases):
+        return Renewal()
+    missed = [lease for lease in leases if lease.key not in free]
+    there = free
+    if missed:
+        there = free | {row["key"]: row for row in (yield from rows("run_fences", keys=_keys(missed)))}
+    lost = [lease for lease in leases if not _holds(lease, there.get(lease.key))]
+    for lease in lost:
+        _check_not_set_back(lease, there.get(lease.key), 0)
+    names = {lease.run_id for lease in lost}
+    return Renewal(names, {lease.run_id for lease in missed if lease.run_id not in names})
+
+
+def _keys(leases: Sequence[Lease]) -> str:
+    return msgspec.json.encode([lease.key for lease in leases]).decode()
+
+
+def _holds(lease: Lease, row: Row | None) -> bool:
+    """Whether the run is held as the lease says. SQLite gives the key of a deleted run to another one."""
+    return row is not None and (row["id"], row["epoch"], row["worker"]) == (lease.run_id, lease.epoch, lease.worker)
 
 
 def _check_not_set_back(lease: Lease, row: Row | None, after: int) -> None:
-    """Epochs and journals only grow, and a run that is held is not forgotten. Raises `StoreSetBack`."""
-    if row is None:
-        raise StoreSetBack(f"the store knows nothing of run {lease.run_id}, which {lease.worker} holds")
+    """Epochs and journals only grow. Raises `StoreSetBack`.
+
+    A run that is not there says nothing: others may have taken it over, ended and deleted it.
+    """
+    if row is None or row["id"] != lease.run_id:
+        return
     if row["epoch"] < lease.epoch:
         raise StoreSetBack(f"run {lease.run_id} is at epoch {row['epoch']}, and {lease.worker} was given {lease.epoch}")
     if (row["epoch"], row["worker"]) == (lease.epoch, lease.worker) and row["last_seq"] < after:
@@ -325,7 +347,9 @@ def _pass_fence(
         after, last, at = entries[0].seq - 1, entries[-1].seq, entries[-1].at
     else:
         row = yield from one("run_fence", key=lease.key)
-        after, at = (row["last_seq"], row["updated_at"]) if row else (0, 0.0)
+        if row is None or not _holds(lease, row):
+            return (yield from _refuse(lease, 0))
+        after, at = row["last_seq"], row["updated_at"]
         last = after
     if phase is None:
         changed = yield from run(
@@ -348,7 +372,7 @@ def _pass_fence(
 def _refuse(lease: Lease, after: int) -> Tx[None]:
     row = yield from one("run_fence", key=lease.key)
     _check_not_set_back(lease, row, after)
-    if row is None or (row["epoch"], row["worker"]) != (lease.epoch, lease.worker):
+    if row is None or not _holds(lease, row):
         raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
     raise JournalConflict(f"the last event of run {lease.run_id} is {row['last_seq']}, not {after}")
 

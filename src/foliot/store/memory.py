@@ -21,6 +21,7 @@ from foliot.store.runs import (
     LeaseLost,
     NewRun,
     Phase,
+    Renewal,
     RunInfo,
     Signal,
     SignalsPending,
@@ -92,7 +93,7 @@ class MemoryJournal:
         )
         return _lease(run.info)
 
-    async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
         lost: set[str] = set()
         for lease in leases:
             run = self._runs.get(lease.run_id)
@@ -100,7 +101,7 @@ class MemoryJournal:
                 lost.add(lease.run_id)
             else:
                 run.info = msgspec.structs.replace(run.info, lease_until=max(until, run.info.lease_until or 0.0))
-        return lost
+        return Renewal(lost)
 
     async def append(
         self,

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 
+import msgspec
 from msgspec import Struct
 
 from foliot.store.base import Database
@@ -125,4 +126,4 @@ async def wake_unheard(db: Database, now: float) -> int:
 
 def prolong(keys: Sequence[int], until: float) -> Tx[None]:
     """Whoever holds these runs is alive: others may not look at them before `until`."""
-    yield from many("queue_prolong", [{"run": key, "until": until} for key in keys])
+    yield from run("queue_prolong", runs=msgspec.json.encode(list(keys)).decode(), until=until)

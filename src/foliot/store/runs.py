@@ -11,8 +11,8 @@ Invariant:   `seq` has no gaps and one writer. An append begins with one stateme
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -163,6 +163,16 @@ class SignalsPending(Conflict):
     code = "signals_pending"
 
 
+class Renewal(NamedTuple):
+    """What became of leases, by run id: `lost` are another's by now, or gone. All others but `passed_by` are prolonged.
+
+    Those had a row that somebody else kept locked: they are as they were, and nothing is known of them.
+    """
+
+    lost: Set[str] = frozenset()
+    passed_by: Set[str] = frozenset()
+
+
 class Journal(Protocol):
     async def create(
         self,
@@ -186,8 +196,11 @@ class Journal(Protocol):
         """
         ...
 
-    async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
-        """Prolong many leases in one write, never shorten one; the run ids whose lease was lost."""
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
+        """Prolong many leases in one write, never shorten one, and wait for nobody's lock.
+
+        Raises `StoreSetBack`.
+        """
         ...
 
     def append(

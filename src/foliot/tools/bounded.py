@@ -115,7 +115,7 @@ class Bounded:
                     self._close(steps)
                     raise asyncio.CancelledError
                 if self._right is not None and error is None and not self._right.holds():
-                    error = yield from self._ask(self._right)
+                    error = yield from self._ask(self._right, task.cancelling() > cancelling)
                 waits_for = steps.send(None) if error is None else steps.throw(error)
         except StopIteration as done:
             self._settle(cancelling)
@@ -159,8 +159,13 @@ class Bounded:
             return error
         return None
 
-    def _ask(self, right: MayAct) -> Generator[Any, Any, BaseException | None]:
-        """Whether the work may go on, of whoever knows; what is to be raised in it then, if anything."""
+    def _ask(self, right: MayAct, ending: bool) -> Generator[Any, Any, BaseException | None]:
+        """Whether the work may go on, of whoever knows; what is to be raised in it then, if anything.
+
+        Not while it is `ending`: it was told so, has a bound for it, and may tidy up until then.
+        """
+        if ending:
+            return None
         try:
             if (yield from right().__await__()):
                 return None

@@ -41,7 +41,12 @@ SELECT run FROM queue WHERE task = :task;
 
 -- name: queue_prolong
 -- locks: -
-UPDATE queue SET due_at = :until WHERE run = :run AND held = 1 AND due_at < :until;
+-- A row that somebody keeps locked is passed over: the lease of its run is what counts, and it is prolonged next time.
+UPDATE queue SET due_at = :until
+ WHERE run IN (SELECT q.run FROM queue AS q
+                WHERE q.run IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:runs) AS wanted)
+                  AND q.held = 1 AND q.due_at < :until
+                ORDER BY q.run /*skip_locked*/);
 
 -- name: queue_lines
 -- Lines behind :after in which somebody waits, urgent ones first, each with its first run and how many of it are held; no

@@ -18,11 +18,18 @@ UPDATE run
    AND (lease_until IS NULL OR lease_until < :now OR epoch = :dead)
 RETURNING key, epoch;
 
+-- name: run_renewable
+-- locks: run keys[]
+-- Runs (a JSON array of keys) as they are. One that somebody keeps locked is passed over: it must not cost the others.
+SELECT key, id, epoch, worker, last_seq FROM run
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
+ ORDER BY key /*skip_locked*/;
+
 -- name: run_renew
--- locks: run key
--- Never shorter: of two renewals under way the older one may come last.
+-- locks: run keys[]
+-- Of runs that are locked by now. Never shorter: of two renewals under way the older one may come last.
 UPDATE run SET lease_until = CASE WHEN lease_until > :until THEN lease_until ELSE :until END
- WHERE key = :key AND epoch = :epoch AND worker = :worker;
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
 -- name: run_advance
 -- locks: run key
@@ -57,7 +64,11 @@ SELECT key, id, phase FROM run
  ORDER BY key /*for_update*/;
 
 -- name: run_fence
-SELECT epoch, worker, last_seq, updated_at FROM run WHERE key = :key;
+SELECT id, epoch, worker, last_seq, updated_at FROM run WHERE key = :key;
+
+-- name: run_fences
+SELECT key, id, epoch, worker, last_seq FROM run
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
 -- name: run_find
 SELECT id FROM run WHERE id >= :low AND id < :high ORDER BY id LIMIT 2;

@@ -121,7 +121,7 @@ async def _claim_dead(t: Tools) -> Any:
 @act("run.renew")
 async def _renew(t: Tools) -> Any:
     leases = [t.seed.leases["held"], t.seed.leases["busy"]]
-    return sorted(await t.journal.renew(leases, until=t.now + 2 * LEASE))
+    return sorted((await t.journal.renew(leases, until=t.now + 2 * LEASE)).lost)
 
 
 @act("run.append")

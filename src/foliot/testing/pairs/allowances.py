@@ -24,6 +24,12 @@ ALLOWANCES: Final = (
         "a claim passes over rows that others have locked: it takes what is left, and comes again",
     ),
     Allowance(
+        "run.renew",
+        "",
+        "anomaly",
+        "a renewal passes over rows that others have locked, and comes again long before the lease ends",
+    ),
+    Allowance(
         "budget.reserve",
         "budget.give-back",
         "anomaly",

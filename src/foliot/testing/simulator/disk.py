@@ -13,7 +13,7 @@ from typing import Any
 
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.codec import decode
-from foliot.store.runs import Beside, Entry, Lease, NewRun, Phase, RunInfo, Signal
+from foliot.store.runs import Beside, Entry, Lease, NewRun, Phase, Renewal, RunInfo, Signal
 from foliot.testing.simulator.history import Claimed, Stored
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.world import at_once
@@ -50,7 +50,7 @@ class ProcessJournal:
         operation = partial(self._truth.claim, run_id, worker=worker, now=now, until=until, dead=dead)
         return await self._write("claim", run_id, operation, partial(self._claimed, run_id))
 
-    async def renew(self, leases: Sequence[Lease], *, until: float) -> set[str]:
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
         return await self._write("renew", "", partial(self._truth.renew, leases, until=until), lambda _: None)
 
     async def append(
