@@ -91,7 +91,26 @@ async def test_content_that_stands_apart_is_covered_too(stored, monkeypatch) -> 
     digest = blob.split("@")[-1]
     await change(database, monkeypatch, "UPDATE blob SET data = :data WHERE digest = :digest", data=b"y", digest=digest)
 
-    with pytest.raises(JournalChanged, match=f"event {finished.seq} "):
+    with pytest.raises(JournalChanged, match="under this digest"):
+        await engine.runs.load("r1")
+
+
+async def test_a_definition_that_was_changed_in_the_store_is_not_used(stored, monkeypatch) -> None:
+    engine, database = stored
+    digest = (await engine.journal.get("r1")).spec
+    await change(
+        database, monkeypatch, "UPDATE blob SET data = :data WHERE digest = :digest", data=b"{}", digest=digest
+    )
+
+    with pytest.raises(JournalChanged, match="is not what was recorded under this digest"):
+        await engine.runs.load("r1")
+
+
+async def test_a_link_that_was_taken_away_is_missed(stored, monkeypatch) -> None:
+    engine, database = stored
+    await change(database, monkeypatch, "UPDATE event SET link = NULL, at = at + 1 WHERE seq = 3")
+
+    with pytest.raises(JournalChanged, match="event 3 "):
         await engine.runs.load("r1")
 
 

@@ -110,7 +110,7 @@ def _made(kind: Kind) -> Operation:
 
 ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     # --- health and the server itself
-    ("GET", "/healthz"): Row(PROBED, Operation("getHealthz", ref("Health"))),
+    ("GET", "/healthz"): Row(PROBED, Operation("getHealthz", ref("Health"), others={"503": ref("Health")})),
     ("GET", "/livez"): Row(PROBED, Operation("getLivez", ref("Health"))),
     ("GET", "/readyz"): Row(PROBED, Operation("getReadyz", ref("Health"), others={"503": ref("Health")})),
     ("GET", "/metrics"): Row(Rule("everywhere"), Operation("getMetrics", TEXT, media="text/plain")),

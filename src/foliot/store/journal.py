@@ -13,7 +13,7 @@ from foliot.errors import Conflict, NotFound
 from foliot.kernel.spec import digest as content_digest
 from foliot.store import large, queue
 from foliot.store.base import Database
-from foliot.store.journal_chain import changed_journal
+from foliot.store.journal_chain import JournalChanged, changed_journal
 from foliot.store.runs import (
     TERMINAL,
     Beside,
@@ -155,7 +155,14 @@ class SqlJournal:
         found = await self._db.read("blob_get", digest=digest)
         if not found:
             raise NotFound(f"there is no stored content {digest}")
-        return found[0]["data"]
+        data: bytes = found[0]["data"]
+        if content_digest(data) != digest:
+            raise JournalChanged(
+                f"stored content {digest} was changed in the store: it is not what was recorded under this digest",
+                hint="restore the store from a backup",
+                digest=digest,
+            )
+        return data
 
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
         gone = await self._db.write(_purge, ended_before, limit)

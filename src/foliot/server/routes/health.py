@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from foliot.errors import FoliotError
 from foliot.server.access.guard import new_router
-from foliot.server.context import ServicesDep
+from foliot.server.context import Services, ServicesDep
 from foliot.server.problems import RETRY_AFTER
 from foliot.server.responses import Json
 from foliot.store.base import WITHIN, round_trip
@@ -20,14 +20,14 @@ router = new_router("health")
 
 
 @router.get("/healthz")
-async def healthz() -> Response:
-    """Always ok, as long as the process answers; it asks nobody else."""
-    return Json({"status": "ok"})
+async def healthz(services: ServicesDep) -> Response:
+    """Whether the server can work, for whoever watches it: 503 while the store does not answer."""
+    return await _asked(services)
 
 
 @router.get("/livez")
 async def livez() -> Response:
-    """As `/healthz`: restart the process when this fails."""
+    """Ok as long as the process answers; it asks nobody else. Restart the process when this fails."""
     return Json({"status": "ok"})
 
 
@@ -36,6 +36,10 @@ async def readyz(services: ServicesDep) -> Response:
     """Whether requests should be sent here: 503 while the store does not answer, or the server is stopping."""
     if services.closing.is_set():
         return Json({"status": "stopping"}, 503, {"Retry-After": RETRY_AFTER})
+    return await _asked(services)
+
+
+async def _asked(services: Services) -> Response:
     if await round_trip(services.database) is None:
         return Json({"status": "store unavailable"}, 503, {"Retry-After": RETRY_AFTER})
     return Json({"status": "ok"})

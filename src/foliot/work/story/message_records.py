@@ -84,6 +84,7 @@ class _Run(Struct):
 
     worker: str = ""
     attempt: int = 1
+    begun: int = 0
     tool_calls: int = 0
 
 
@@ -107,7 +108,11 @@ def message_records(happenings: Sequence[Happening]) -> Iterator[MessageRecord]:
         match each.fact:
             case e.RunClaimed(attempt=attempt, worker=worker):
                 run.worker, run.attempt = worker, attempt
-                yield MessageRecord(each.at, "message.attempt_started", "running", message, each.agent, worker, attempt)
+                if attempt > run.begun:  # taking it up again, after a pause or elsewhere, begins no other attempt
+                    run.begun = attempt
+                    yield MessageRecord(
+                        each.at, "message.attempt_started", "running", message, each.agent, worker, attempt
+                    )
             case e.RunRetried(attempt=attempt, message=told, reason=reason, due=due):
                 delay = max(0.0, (due or each.at) - each.at)
                 more = {"delay": f"{delay:g}s", "error": told or reason}
