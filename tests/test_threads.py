@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import subprocess
 import sys
 import threading
@@ -140,3 +141,25 @@ def test_a_program_ends_although_threads_and_tasks_of_it_never_do() -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
+
+
+FORKING = """
+import asyncio, os
+from foliot.threads import on_thread
+
+def ask():
+    return asyncio.run(asyncio.wait_for(on_thread(lambda: 7), 30))
+
+assert ask() == 7
+child = os.fork()
+if child == 0:
+    os._exit(ask())
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_gives_its_work_to_threads_of_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stdout == "7\n", done.stderr

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -160,7 +161,16 @@ class _Threads:
                         return None
 
 
-_threads: Final = _Threads()
+_threads = _Threads()
+
+
+def _forked() -> None:
+    """A child has none of the threads that wait for work here, and may have got a lock that one of them held."""
+    global _threads
+    _threads = _Threads()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def begin(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Job:

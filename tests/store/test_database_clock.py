@@ -8,12 +8,18 @@ import sys
 import time
 from pathlib import Path
 
+import asyncpg
 import pytest
 
+from foliot.errors import Unavailable
+from foliot.stopping import stop_tasks
+from foliot.store import database_clock
 from foliot.store.claims import claim
-from foliot.store.database_clock import DRIFT, MEASURE_EVERY, DatabaseClock, boot
+from foliot.store.database_clock import DRIFT, MEASURE_EVERY, DatabaseClock, boot, follow
 from foliot.store.open import open_database
+from foliot.store.postgres import PostgresDatabase
 from foliot.store.sqlite import SqliteDatabase
+from foliot.threads import on_thread
 from tests.conformance.claims import add, offer
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
@@ -73,15 +79,100 @@ def test_a_database_whose_clock_was_set_is_followed_and_told(caplog: pytest.LogC
     assert "the database's clock was set, by +" in caplog.text
 
 
-def test_it_is_measured_again_now_and_then_however_the_last_answer_was() -> None:
+def test_it_knows_for_how_long_it_was_not_measured_however_good_the_last_answer_was() -> None:
     machine = Machine()
     clock = DatabaseClock(steady=machine, wall=lambda: 0.0)
     measured(clock, machine, 5_000.0)
-    assert not clock.is_stale
-    machine.at += MEASURE_EVERY + 1
-    assert clock.is_stale
+    machine.at += MEASURE_EVERY
+    assert clock.unmeasured == MEASURE_EVERY
     measured(clock, machine, 5_000.0 + MEASURE_EVERY, took=3.0)
-    assert not clock.is_stale
+    assert clock.unmeasured == 0.0
+
+
+# What a server does that cannot say what time it is, for those who look for functions in `public` first.
+SAYS_NOTHING = """
+CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql
+AS $$ BEGIN RAISE EXCEPTION 'no time'; END $$
+"""
+
+
+@pytest.mark.services
+async def test_any_thread_may_ask_postgres_for_its_time(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that is a plain function asks on its own thread whether its run's lease still holds."""
+    database = await PostgresDatabase.open(postgres_url)
+    monkeypatch.setattr(database_clock, "MEASURE_EVERY", 0.0)  # measured too long ago, at every look
+    try:
+        assert abs(await on_thread(database.lease_clock) - database.lease_clock()) < 60.0
+    finally:
+        await database.close()
+
+
+@pytest.mark.services
+async def test_the_clock_of_postgres_is_measured_while_nobody_asks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_clock, "MEASURE_EVERY", 0.001)
+    real, again = DatabaseClock.measured, asyncio.Event()
+    count = 0
+
+    def measured(self: DatabaseClock, theirs: float, asked: float, answered: float) -> None:
+        nonlocal count
+        real(self, theirs, asked, answered)
+        count += 1
+        if count == 4:
+            again.set()
+
+    monkeypatch.setattr(DatabaseClock, "measured", measured)
+    database = await PostgresDatabase.open(postgres_url)
+    await asyncio.wait_for(again.wait(), 30)
+    await database.close()
+    assert {task.get_name() for task in asyncio.all_tasks() if "follow" in repr(task)} == set()
+
+
+@pytest.mark.services
+async def test_postgres_is_not_opened_without_a_measured_clock(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await PostgresDatabase.open(postgres_url)).close()
+    monkeypatch.setattr(time, "time", lambda real=time.time: real() + 300.0)
+    await at(postgres_url, SAYS_NOTHING)
+    with pytest.raises(Unavailable):
+        await PostgresDatabase.open(f"{postgres_url}?search_path=public,pg_catalog")
+
+
+async def test_a_clock_that_cannot_be_measured_for_long_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "foliot.store.database_clock")
+    monkeypatch.setattr(database_clock, "MEASURE_EVERY", 0.0)
+    machine, over = Machine(), asyncio.Event()
+    clock = DatabaseClock(steady=machine, wall=lambda: 0.0)
+    measured(clock, machine, 5_000.0)
+    told: list[int] = []
+
+    async def measure() -> None:
+        machine.at += MEASURE_EVERY
+        told.append(caplog.text.count("could not be measured for"))
+        if len(told) < 12:
+            raise ConnectionResetError
+        measured(clock, machine, 5_000.0 + 12 * MEASURE_EVERY)
+        if len(told) > 12:
+            over.set()
+
+    following = asyncio.create_task(follow(clock, measure))
+    await asyncio.wait_for(over.wait(), 30)
+    await stop_tasks(following)
+    assert told[:13] == [0] * 7 + [1] * 6
+    assert "is measured again" in caplog.text
+    assert clock() > 5_000.0
+
+
+async def at(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
 
 
 async def test_processes_on_one_file_share_a_clock_that_nobody_sets(

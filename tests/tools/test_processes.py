@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,27 @@ async def test_what_is_to_outlive_its_call_does() -> None:
     assert kept[0].poll() is None
     kept[0].kill()
     kept[0].wait()
+
+
+async def test_the_resource_tracker_of_the_process_is_nobodys() -> None:
+    """Killed with the first call that needed it, it was started again by the next, and what it knew was lost."""
+    tracker: Any = resource_tracker._resource_tracker  # pyright: ignore
+    tracker._stop()
+    found: list[int] = []
+
+    @tool(effect="read")
+    def shares() -> None:
+        memory = shared_memory.SharedMemory(create=True, size=64)
+        memory.close()
+        memory.unlink()
+        found.append(tracker._pid)
+
+    box = Pipeline([shares])
+    for _ in range(2):
+        assert (await box.call(call("shares"))).error is None
+
+    assert lives(found[0])
+    assert found[0] == found[1]
 
 
 async def test_processes_outside_calls_are_nobodys() -> None:

@@ -10,9 +10,10 @@ other: then the database's clock was set, or this is another database by now.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 # How often it is measured again. Two good clocks part by less than this share of the time that passes.
 MEASURE_EVERY: Final = 10.0
 DRIFT: Final = 2e-4
+# After this long without a measurement it is told: the longer it lasts, the further the two clocks may have parted.
+UNMEASURED: Final = 60.0
 # A machine's own clock that is off by more is told by `foliot doctor` and `foliot why`.
 NOTABLE: Final = 2.0
 
@@ -43,7 +46,7 @@ def boot() -> str:
 
 
 class DatabaseClock:
-    """Call it for the database's time. Until it was measured it is the machine's own."""
+    """Call it for the database's time, from any thread. Until it was measured it is the machine's own."""
 
     def __init__(self, *, steady: Callable[[], float] = steady, wall: Callable[[], float] = time.time) -> None:
         self._steady = steady
@@ -55,8 +58,9 @@ class DatabaseClock:
         return self._base + self._steady()
 
     @property
-    def is_stale(self) -> bool:
-        return self._steady() - self._asked_at > MEASURE_EVERY
+    def unmeasured(self) -> float:
+        """For how many seconds the database has not said what time it is."""
+        return self._steady() - self._asked_at
 
     def measured(self, theirs: float, asked: float, answered: float) -> None:
         """The database said `theirs` when it was asked between these two moments of the steady clock."""
@@ -70,3 +74,25 @@ class DatabaseClock:
         if apart > doubt + known + NOTABLE:
             log.warning("the database's clock was set, by %+.1f s: leases go by it", base - self._base)
         self._base, self._doubt, self._measured_at = base, doubt, answered
+
+
+async def follow(clock: DatabaseClock, measure: Callable[[], Awaitable[None]]) -> None:
+    """Measure a clock now and then, until cancelled. One that cannot be measured for long is told, once."""
+    told = False
+    while True:
+        await asyncio.sleep(MEASURE_EVERY)
+        try:
+            await measure()
+        except Exception as error:  # the last measurement goes on
+            log.debug("the database's clock cannot be measured: %s", type(error).__name__)
+            if clock.unmeasured > UNMEASURED and not told:
+                told = True
+                log.warning(
+                    "the database's clock could not be measured for %.0f s (%s): leases go by the last measurement",
+                    clock.unmeasured,
+                    type(error).__name__,
+                )
+        else:
+            if told:
+                log.info("the database's clock is measured again")
+            told = False

@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from foliot.errors import FoliotError, Unavailable, UsageError
+from foliot.errors import Unavailable, UsageError
 from foliot.stopping import stop_tasks
 from foliot.store import schema
 from foliot.store.base import Size
-from foliot.store.database_clock import DatabaseClock, steady
+from foliot.store.database_clock import DatabaseClock, follow, steady
 from foliot.store.postgres_batches import Batch, LeftOut
 from foliot.store.postgres_driver import Connection, DriverErrors, Retryable, connect, is_lost
 from foliot.store.postgres_errors import explain, place
@@ -83,7 +83,7 @@ class PostgresDatabase:
         self._signal = ChangeSignal(self._board)
         self._closed = False
         self._clock = DatabaseClock()
-        self._measuring: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, url: str, waits: Waits | None = None) -> PostgresDatabase:
@@ -99,7 +99,16 @@ class PostgresDatabase:
         except ValueError:
             raise UsageError(f"the URL of PostgreSQL at {where} has a part that is not understood") from None
         database = cls(url, connections, waits)
-        await database._measure_clock()
+        try:
+            await database._measure_clock()
+        except DriverErrors as error:
+            # By a clock that was never measured all leases may look over: whoever goes by it would take every run.
+            connections.terminate()
+            raise explain(error, where) from None
+        except BaseException:
+            connections.terminate()
+            raise
+        database._following = asyncio.create_task(follow(database._clock, database._measure_clock))
         return database
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
@@ -130,23 +139,16 @@ class PostgresDatabase:
         return future
 
     def clock(self) -> float:
-        """The server's time. Measured again in the background when that was long ago."""
-        if self._clock.is_stale and self._measuring is None and not self._closed:
-            self._measuring = asyncio.create_task(self._measure_clock())
+        """The server's time. Only reckons, so that any thread may ask."""
         return self._clock()
 
     lease_clock = clock
 
     async def _measure_clock(self) -> None:
-        try:
-            async with self._connections.hold(within=self._waits.ping) as connection:
-                asked = steady()
-                theirs = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
-                self._clock.measured(theirs, asked, steady())
-        except (*DriverErrors, FoliotError) as error:
-            log.debug("the database's clock cannot be measured: %s", type(error).__name__)  # the last one goes on
-        finally:
-            self._measuring = None
+        async with self._connections.hold() as connection:
+            asked = steady()
+            theirs = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
+            self._clock.measured(theirs, asked, steady())
 
     async def wait_for_change(self, *, timeout: float) -> None:
         self._check_open()
@@ -181,6 +183,7 @@ class PostgresDatabase:
         if self._closed:
             return
         self._closed = True
+        await stop_tasks(self._following)
         if self._writers:
             await asyncio.wait(set(self._writers), timeout=self._waits.answer)
         self._expire(all_of_them=True)

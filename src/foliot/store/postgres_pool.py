@@ -74,7 +74,11 @@ class Connections:
             async with asyncio.timeout(self._waits.goodbye):
                 await self._pool.close()
         except TimeoutError:
-            self._pool.terminate()
+            self.terminate()
+
+    def terminate(self) -> None:
+        """End all connections at once."""
+        self._pool.terminate()
 
 
 async def _bound(connection: Connection, waits: Waits) -> None:

@@ -59,8 +59,9 @@ class Processes:
 
     def ask_to_end(self) -> None:
         """Ask those that the call itself started. Costs little, and whoever waits for one of them goes on."""
+        shared = _shared()
         for pid, started in self._roots.items():
-            if (found := _look(pid)) is not None and found.started == started:
+            if pid != shared and (found := _look(pid)) is not None and found.started == started:
                 _signal(pid, signal.SIGTERM)
 
     def end(self) -> int:
@@ -81,10 +82,13 @@ class Processes:
         return count
 
     def _alive(self) -> set[_Process]:
+        shared = _shared()
+        roots = self._roots.keys() - {shared}
         if not _LINUX:
-            return {each for pid in self._roots if (each := _look(pid)) is not None}
-        new = [each for pid in _pids() if pid not in self._before and (each := _look(pid)) is not None]
-        mark, roots = self.mark.encode(), self._roots.keys()
+            return {each for pid in roots if (each := _look(pid)) is not None}
+        apart = self._before | {shared}
+        new = [each for pid in _pids() if pid not in apart and (each := _look(pid)) is not None]
+        mark = self.mark.encode()
         found = {
             each
             for each in new
@@ -207,6 +211,12 @@ def _system(system: Any) -> Any:
 
 
 # --- what the system knows ------------------------------------------------------------------------------------------
+
+
+def _shared() -> int | None:
+    """The resource tracker of `multiprocessing`: whoever needs it first starts it, and all of this process use it."""
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    return getattr(tracker, "_pid", None)
 
 
 def _pids() -> list[int]:
