@@ -96,8 +96,9 @@ class BudgetLedgerConformance:
     async def test_a_living_process_keeps_what_it_holds(self, ledger: SqlBudgetLedger) -> None:
         await reserve(ledger, "a", 60, run="r1", holder="alive", until=10.0)
         await reserve(ledger, "a", 20, run="r2", holder="dead", until=10.0)
-        assert await ledger.renew("alive", until=50.0) == 1
-        assert await ledger.sweep(now=20.0) == 1
+        await reserve(ledger, "b", 5, run="r1", holder="alive", until=10.0)  # which it has forgotten
+        assert await ledger.renew("alive", [Act("r1", "a"), Act("r2", "a"), Act("r3", "b")], until=50.0) == 1
+        assert await ledger.sweep(now=20.0) == 2
         assert await balance(ledger) == Balance(Amount(), Amount(60))
 
     async def test_what_a_process_held_is_given_back_as_soon_as_it_is_known_to_be_dead(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from foliot.agent import Agent
-from foliot.engine.budgets.declared import DeclaredBudgets, Payer
+from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
 from foliot.engine.budgets.opening import RunBudgets
-from foliot.engine.budgets.service import BudgetService, Estimate
+from foliot.engine.budgets.service import BudgetService, Estimate, Hold
 from foliot.engine.budgets.waking import paused_runs, wake_paused
 from foliot.errors import Unavailable
 from foliot.kernel.actions import AskModel
@@ -311,6 +311,134 @@ async def test_what_was_reserved_for_somebody_who_was_stopped_meanwhile_is_given
     await asyncio.gather(task, return_exceptions=True)
     await service.close()
     assert (await balances(runtime))["team", "", "total"] == Balance()
+
+
+WALLET = BudgetRule("default", "team", micros=100)
+
+
+async def reserved(ledger: SqlBudgetLedger, clock: Clock) -> int:
+    (ceiling,) = WALLET.ceilings(PAYER, clock())
+    return (await ledger.balances([ceiling.account]))[ceiling.account].reserved.micros
+
+
+async def comes_to(ledger: SqlBudgetLedger, clock: Clock, micros: int) -> None:
+    async with asyncio.timeout(20):
+        while await reserved(ledger, clock) != micros:
+            await asyncio.sleep(0.001)
+
+
+class Away(SqlBudgetLedger):
+    """Gives nothing back for a while, and says what is renewed."""
+
+    away = True
+
+    def opened(self) -> Away:
+        self.renewed: asyncio.Queue[list[str]] = asyncio.Queue()
+        return self
+
+    async def release(self, *args: Any, **kwargs: Any) -> Any:
+        if self.away:
+            raise Unavailable("the store does not answer")
+        return await super().release(*args, **kwargs)
+
+    async def renew(self, holder: str, acts: Any = (), **kwargs: Any) -> Any:
+        acts = list(acts)
+        self.renewed.put_nowait([act.name for act in acts])
+        return await super().renew(holder, acts, **kwargs)
+
+
+async def test_what_could_not_be_given_back_is_neither_forgotten_nor_kept_alive(
+    runtime: Runtime, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foliot.engine.budgets.service.FIRST_PAUSE", 0.001)
+    ledger = Away(ledger_of(runtime)._db).opened()  # pyright: ignore[reportPrivateUsage]
+    service = BudgetService(ledger, DeclaredBudgets(store_of(runtime), clock=clock), clock=clock, hold_seconds=0.003)
+    kept = await service.reserve_in([WALLET], Act("r1", "step/1/1"), PAYER, Estimate(Amount(10), "m"))
+    dropped = await service.reserve_in([WALLET], Act("r2", "step/1/2"), PAYER, Estimate(Amount(80), "m"))
+    assert isinstance(kept, Hold)
+    assert isinstance(dropped, Hold)
+    while not ledger.renewed.empty():
+        ledger.renewed.get_nowait()
+    service.let_go(dropped)
+    assert await asyncio.wait_for(ledger.renewed.get(), 20) == ["step/1/1"]
+    ledger.away = False
+    await comes_to(ledger, clock, 10)
+    await service.settle(kept, Amount(10))
+    assert await reserved(ledger, clock) == 0
+    await service.close()
+
+
+class Late:
+    """A database whose next reservation is answered with "may or may not be stored", and stored later."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self._armed = True
+        self.stores: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def write(self, body: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (self._armed and body.__name__ == "_reserve"):
+            return self._database.write(body, *args, **kwargs)
+        self._armed = False
+        self.stores = lambda: self._database.write(body, *args, **kwargs)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_exception(Unavailable("the change may or may not be stored"))
+        return answer
+
+
+class Asked(SqlBudgetLedger):
+    """Says when it has been asked to give something back."""
+
+    asked: asyncio.Event
+
+    async def release(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().release(*args, **kwargs)
+        finally:
+            self.asked.set()
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+async def test_a_reservation_that_is_stored_after_it_was_given_up_is_given_back(
+    runtime: Runtime, clock: Clock, monkeypatch: pytest.MonkeyPatch, begins_again: bool
+) -> None:
+    monkeypatch.setattr("foliot.engine.budgets.service.FIRST_PAUSE", 0.001)
+    late = Late(ledger_of(runtime)._db)  # pyright: ignore[reportPrivateUsage]
+    ledger = Asked(late)  # pyright: ignore[reportArgumentType]
+    ledger.asked = asyncio.Event()
+    service = BudgetService(ledger, DeclaredBudgets(store_of(runtime), clock=clock), clock=clock)
+    act = Act("r1", "step/1/1")
+    with pytest.raises(Unavailable):
+        await service.reserve_in([WALLET], act, PAYER, Estimate(Amount(80), "m"))
+    await asyncio.wait_for(ledger.asked.wait(), 20)
+    if begins_again:  # then it is wanted, and must not be given back
+        held = await service.reserve_in([WALLET], act, PAYER, Estimate(Amount(30), "m"))
+        assert isinstance(held, Hold)
+        await late.stores()
+        ledger.asked.clear()
+        assert await reserved(ledger, clock) == 30
+        await service.settle(held, Amount(5))
+        assert not ledger.asked.is_set()
+    else:
+        await late.stores()
+    await comes_to(ledger, clock, 0)
+    await service.close()
+
+
+async def test_closing_does_not_wait_for_a_reservation_that_may_never_be_stored(runtime: Runtime, clock: Clock) -> None:
+    ledger = Asked(Late(ledger_of(runtime)._db))  # pyright: ignore
+    ledger.asked = asyncio.Event()
+    service = BudgetService(ledger, DeclaredBudgets(store_of(runtime), clock=clock), clock=clock)
+    with pytest.raises(Unavailable):
+        await service.reserve_in([WALLET], Act("r1", "step/1/1"), PAYER, Estimate(Amount(80), "m"))
+    await asyncio.wait_for(ledger.asked.wait(), 20)
+    (watching,) = service._loose  # pyright: ignore[reportPrivateUsage]
+    await service.close()
+    assert watching.done()
+    assert not watching.cancelled()  # it ended by itself, and was not given up after a wait
 
 
 async def test_what_cannot_be_checked_lets_nothing_begin(runtime: Runtime, clock: Clock) -> None:

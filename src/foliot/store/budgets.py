@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from foliot.errors import Unavailable
 from foliot.store.base import Database
 from foliot.store.transaction import Row, Tx, many, one, rows, run
 
@@ -108,6 +109,8 @@ class SqlBudgetLedger:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._reserving: dict[Act, asyncio.Future[list[Short]]] = {}
+        self._releasing: dict[Act, asyncio.Future[bool]] = {}
+        self._unanswered: dict[Act, float] = {}  # may be held, or yet be stored as held, until then
 
     async def reserve(
         self,
@@ -122,12 +125,23 @@ class SqlBudgetLedger:
         """Hold the estimate in all of these accounts; or in none, when any has no room: then those without room.
 
         An act that is held or settled already is not held again. What earlier holders of the run left behind is given
-        back first, and so is what outlived its process. Whoever is cancelled here does not know whether it is held:
-        `release` waits for that.
+        back first, and so is what outlived its process. Whoever is cancelled here, or told that the store does not
+        answer, does not know whether it is held: `release` sees to that.
         """
+        if (releasing := self._releasing.get(act)) is not None:
+            await asyncio.wait([releasing])  # or it would give back what is held from now on
         reserving = asyncio.ensure_future(self._db.write(_reserve, act, ceilings, estimate, holder, now, until))
         self._reserving[act] = reserving
-        reserving.add_done_callback(lambda _: self._reserving.pop(act, None))
+
+        def over(done: asyncio.Future[list[Short]]) -> None:
+            if self._reserving.get(act) is done:
+                del self._reserving[act]
+            if done.cancelled() or isinstance(done.exception(), Unavailable):
+                self._unanswered[act] = until
+            else:
+                self._unanswered.pop(act, None)
+
+        reserving.add_done_callback(over)
         return await asyncio.shield(reserving)
 
     async def settle(self, act: Act, actual: Amount, *, now: float) -> dict[str, tuple[Balance, Balance]]:
@@ -137,15 +151,26 @@ class SqlBudgetLedger:
         """
         return await self._db.write(_settle, act, actual, now)
 
-    async def release(self, act: Act, *, now: float) -> bool:
-        """The act cost nothing. False when it was not held."""
+    async def release(self, act: Act, *, now: float) -> bool | None:
+        """The act cost nothing. False when it was not held.
+
+        None when it is not held yet but may be in a moment, because its reservation was never answered: to be asked
+        again, until that would be over anyway.
+        """
         if (reserving := self._reserving.get(act)) is not None:
             await asyncio.wait([reserving])
-        return await self._db.write(_release, act, now)
+        releasing = asyncio.ensure_future(self._db.write(_release, act, now))
+        self._releasing[act] = releasing
+        releasing.add_done_callback(lambda _: self._releasing.pop(act, None))
+        released = await asyncio.shield(releasing)
+        if not released and self._unanswered.get(act, now) > now:
+            return None
+        self._unanswered.pop(act, None)
+        return released
 
-    async def renew(self, holder: str, *, until: float) -> int:
-        """Keep everything that a living process holds; the number of holds."""
-        return await self._db.write(_renew, holder, until)
+    async def renew(self, holder: str, acts: Iterable[Act], *, until: float) -> int:
+        """Keep what a living process holds for these acts; the number of holds."""
+        return await self._db.write(_renew, holder, sorted({_SEPARATOR.join((a.run_id, a.name)) for a in acts}), until)
 
     async def give_back(self, holders: Iterable[str], *, now: float) -> int:
         """Release everything that these processes hold: they have died. The number of holds."""
@@ -263,8 +288,8 @@ def _release(act: Act, now: float) -> Tx[bool]:
     return bool((yield from _undo([hold], now)))
 
 
-def _renew(holder: str, until: float) -> Tx[int]:
-    return (yield from run("budget_hold_renew", holder=holder, until=until))
+def _renew(holder: str, acts: Sequence[str], until: float) -> Tx[int]:
+    return (yield from run("budget_hold_renew", holder=holder, acts=_keys(acts), between=_SEPARATOR, until=until))
 
 
 def _give_back(holders: tuple[str, ...], now: float) -> Tx[int]:

@@ -32,6 +32,9 @@ CLOSE_WITHIN: Final = 5.0
 PATIENCE: Final = 10.0
 LOOK_EVERY: Final = 0.5
 SWEEP_EVERY: Final = 3600.0
+# The pauses before what could not be written is tried again: each twice the last one.
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
 
 
 class Told(Protocol):
@@ -49,7 +52,7 @@ class Estimate:
     priced: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hold:
     """A reservation that was made, with all it takes to settle it."""
 
@@ -82,9 +85,11 @@ class BudgetService:
         self._told = told
         self._hold_seconds = hold_seconds
         self._patience = patience
-        self._held = 0
+        self._held: set[Hold] = set()
         self._keeping: asyncio.Task[None] | None = None
         self._loose: set[asyncio.Task[Any]] = set()
+        self._releases: dict[Act, asyncio.Task[None]] = {}
+        self._closing = asyncio.Event()
         self._swept_at = float("-inf")
         self._freed = asyncio.Event()
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -130,16 +135,18 @@ class BudgetService:
         now = self.clock()
         if (short := self._unpriced(rules, wanted)) is None:
             accounts = {ceiling.account.key: (rule, ceiling) for rule in rules for ceiling in rule.ceilings(who, now)}
+            if (earlier := self._releases.pop(act, None)) is not None:
+                earlier.cancel()  # or it would give back what is held from now on
             try:
                 without = await self._hold(act, [ceiling for _, ceiling in accounts.values()], wanted.amount, patient)
             except BaseException:
-                # It may be held although nobody was told so; kept alive by this process, it would be so for ever.
-                self._later(self._release(act))
+                self._release_later(act)  # it may be held although nobody was told so
                 raise
             now = self.clock()
             if not without:
-                self._keep()
-                return Hold(act, who, wanted, {key: rule for key, (rule, _) in accounts.items()})
+                hold = Hold(act, who, wanted, {key: rule for key, (rule, _) in accounts.items()})
+                self._keep(hold)
+                return hold
             found = [(accounts[each.ceiling.account.key][0], each) for each in without]
             short = worst_of(found, wanted.amount, now)
         return short
@@ -182,16 +189,18 @@ class BudgetService:
         Never raises: what cannot be written now is tried again while the process lives, and whoever is stopped here
         leaves it to be written.
         """
-        self._held -= 1
         await asyncio.shield(self._later(self._settle(hold, hold.estimate.amount if actual is None else actual)))
 
     async def _settle(self, hold: Hold, amount: Amount) -> None:
         try:
-            moved = await self._ledger.settle(hold.act, amount, now=self.clock())
+            await self._settle_now(hold, amount)
         except FoliotError as error:
             log.warning("what %s cost cannot be settled yet: %s", hold.act.name, error)
             self._later(self._settle_again(hold, amount))
-            return
+
+    async def _settle_now(self, hold: Hold, amount: Amount) -> None:
+        moved = await self._ledger.settle(hold.act, amount, now=self.clock())
+        self._held.discard(hold)  # not before: it is renewed for as long as it stands
         self._freed.set()
         for key, (before, after) in moved.items():
             rule = hold.accounts.get(key)
@@ -204,16 +213,18 @@ class BudgetService:
 
     def let_go(self, hold: Hold) -> None:
         """The act did not happen, or nobody will know what it cost. Returns at once, for whoever is being stopped."""
-        self._held -= 1
-        self._later(self._release(hold.act))
+        self._held.discard(hold)
+        self._release_later(hold.act)
 
     async def close(self) -> None:
         """Finish what is on its way, for a few seconds at most. What is still held then is given back by others."""
+        self._closing.set()
         if self._keeping is not None:
             await stop_tasks(self._keeping)
-        if self._loose:
-            _, late = await asyncio.wait(self._loose, timeout=CLOSE_WITHIN)
-            await stop_tasks(*late)
+        until = time.monotonic() + CLOSE_WITHIN
+        while self._loose and (left := until - time.monotonic()) > 0:
+            await asyncio.wait(self._loose, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        await stop_tasks(*self._loose)
 
     # --- how it is done ------------------------------------------------------------------------------------------
 
@@ -262,9 +273,9 @@ class BudgetService:
             act, ceilings, amount, holder=self._holder, now=now, until=now + self._hold_seconds
         )
 
-    def _keep(self) -> None:
+    def _keep(self, hold: Hold) -> None:
         """While something is held, keep it from being taken for a dead process's."""
-        self._held += 1
+        self._held.add(hold)
         if self.clock() - self._swept_at >= SWEEP_EVERY:
             self._swept_at = self.clock()
             self._later(self._sweep())
@@ -272,12 +283,14 @@ class BudgetService:
             self._keeping = asyncio.get_running_loop().create_task(self._renew())
 
     async def _renew(self) -> None:
-        while self._held > 0:
+        while self._held:
             await asyncio.sleep(self._hold_seconds / 3)
             now = self.clock()
+            # Only these: what nobody here knows of, whyever it stands in the store, must come to its end.
+            acts = [hold.act for hold in self._held]
             try:
-                if self._held > 0:
-                    await self._ledger.renew(self._holder, until=now + self._hold_seconds)
+                if acts:
+                    await self._ledger.renew(self._holder, acts, until=now + self._hold_seconds)
             except FoliotError as error:
                 log.warning("reservations could not be renewed: %s", error)
 
@@ -294,18 +307,38 @@ class BudgetService:
         return task
 
     async def _settle_again(self, hold: Hold, amount: Amount) -> None:
-        pause = 0.5
+        pause = FIRST_PAUSE
         while True:
             await asyncio.sleep(pause)
             try:
-                await self._ledger.settle(hold.act, amount, now=self.clock())
-                return
+                return await self._settle_now(hold, amount)
             except FoliotError:
-                pause = min(2 * pause, 30.0)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _release_later(self, act: Act) -> None:
+        task = self._releases[act] = self._later(self._release(act))
+
+        def over(_: object) -> None:
+            if self._releases.get(act) is task:
+                del self._releases[act]
+
+        task.add_done_callback(over)
 
     async def _release(self, act: Act) -> None:
-        try:
-            await self._ledger.release(act, now=self.clock())
-            self._freed.set()
-        except FoliotError as error:
-            log.warning("what was reserved for %s is given back when it runs out: %s", act.name, error)
+        """Until it is written; and until it is found, where the store never said whether it was reserved."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                if await self._ledger.release(act, now=self.clock()) is not None:
+                    break
+            except FoliotError as error:
+                if pause == FIRST_PAUSE:
+                    log.warning("what was reserved for %s cannot be given back yet: %s", act.name, error)
+                await asyncio.sleep(pause)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), pause)
+                if self._closing.is_set():
+                    break  # if it is stored after all, it comes to its end with nobody to renew it
+            pause = min(2 * pause, LONGEST_PAUSE)
+        self._freed.set()

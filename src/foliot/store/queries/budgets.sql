@@ -92,11 +92,14 @@ SELECT run_id, act, amount, tokens, accounts
 SELECT DISTINCT holder FROM budget_hold WHERE state = 'held';
 
 -- name: budget_hold_renew
--- In the order in which holds are given back.
+-- Those of these acts (run and act with what stands between them), in the order in which holds are given back.
 UPDATE budget_hold SET until = :until
  WHERE state = 'held' AND until < :until
    AND (run_id, act) IN (SELECT h.run_id, h.act FROM budget_hold AS h
-                          WHERE h.holder = :holder AND h.state = 'held' ORDER BY h.run_id, h.act /*for_update*/);
+                          WHERE h.holder = :holder AND h.state = 'held'
+                            AND h.run_id || CAST(:between AS TEXT) || h.act
+                                IN (SELECT value FROM json_each(:acts) AS wanted)
+                          ORDER BY h.run_id, h.act /*for_update*/);
 
 -- name: budget_hold_forget
 DELETE FROM budget_hold WHERE state IN ('settled', 'released') AND until < :before;

@@ -406,7 +406,7 @@ async def _release(t: Tools) -> Any:
 
 @act("budget.renew")
 async def _renew_holds(t: Tools) -> Any:
-    return await t.ledger.renew(DEAD, until=t.now + 60)
+    return await t.ledger.renew(DEAD, [Act("dead", "step/1"), Act("done", "step/1")], until=t.now + 60)
 
 
 @act("budget.give-back")
