@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
 from foliot.engine.driver import Driver
@@ -28,7 +30,7 @@ from foliot.kernel.messages import Text, ToolFailure, ToolResult
 from foliot.kernel.spec import Repairs
 from foliot.models.base import ModelOverloaded
 from foliot.store.memory import MemoryJournal
-from foliot.store.runs import LeaseLost, Signal
+from foliot.store.runs import LeaseLost, Renewal, Signal
 from foliot.tools.base import Admitted, Invocation, RateLimit, Retry, ToolUnreachable
 from foliot.tools.function import tool
 from foliot.tools.limiter import LocalLimiter
@@ -297,10 +299,14 @@ async def test_a_signal_of_a_newer_version_is_left_to_a_newer_worker() -> None:
 
     engine = Engine(in_turn(calls("pay"), says("done")), [pay])
     await crashed_in_a_call(engine)
-    await engine.journal.signal(Signal("s1", "r1", 1.0, "from.the.future", b'{"type":"from.the.future"}'))
+    driver = await engine.runs.take("r1")
+    driver.lease = msgspec.structs.replace(driver.lease, queued=True)  # a run of a task, which any worker may take up
+    unknown = Signal("s1", "r1", 1.0, "from.the.future", b'{"type":"from.the.future"}')
+    await engine.journal.signal(unknown)
+    driver.deliver(unknown)
 
     with pytest.raises(NewerEvent):
-        await engine.take()
+        await asyncio.wait_for(engine.runs.drive(driver), 10)
 
     assert [each.id for each in await engine.journal.signals(["r1"])] == ["s1"]
     await engine.close()
@@ -564,4 +570,45 @@ async def test_a_call_that_tidies_up_is_not_told_to_stop_a_second_time() -> None
     with pytest.raises(LeaseLost):
         await asyncio.wait_for(task, 5)
     assert told == ["stop", "tidied up"]
+    await engine.close()
+
+
+class Locked(MemoryJournal):
+    """Somebody keeps the rows of its runs locked for so many renewals."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    async def renew(self, leases, *, until):
+        if self.times:
+            self.times -= 1
+            return Renewal(passed_by={lease.run_id for lease in leases})
+        return await super().renew(leases, until=until)
+
+
+@pytest.mark.parametrize("times", [2, 1_000_000])
+async def test_whoever_slept_and_finds_its_run_locked_asks_again_and_not_for_ever(times: int, monkeypatch) -> None:
+    monkeypatch.setattr("foliot.engine.driver.ASK_AGAIN", 0.001)
+    monkeypatch.setattr(Waits, "answer", 5.0 if times == 2 else 0.01)
+    acted: list[str] = []
+
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pay."""
+        acted.append("paid")
+        return "paid"
+
+    def sleeps(_: Any) -> Any:
+        engine.now += 100.0
+        return answers(_)
+
+    answers = in_turn(calls("pay"), says("done"))
+    engine = Engine(sleeps, [pay], journal=Locked(times))
+    if times == 2:
+        await engine.run()
+    else:
+        with pytest.raises(LeaseLost, match="somebody keeps its row locked"):
+            await engine.run()
+    assert acted == (["paid"] if times == 2 else [])
     await engine.close()

@@ -129,3 +129,9 @@ async def healed(database: PostgresDatabase) -> None:
         except Unavailable:
             continue
         return
+
+
+@pytest.mark.parametrize("lease", [6.0, 30.0, 3600.0])
+def test_whoever_comes_to_an_end_does_so_well_within_a_lease(lease: float) -> None:
+    waits = Waits(lease)
+    assert waits.inquiry < waits.child < waits.stop <= min(lease / 4, 5.0)
