@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -38,7 +39,7 @@ from foliot.engine.replay import Difference, Replay, replay
 from foliot.engine.runs import Runs, user_message
 from foliot.engine.signals import signal, was_said
 from foliot.engine.summary import phase_of
-from foliot.errors import Conflict, NotFound, UsageError
+from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.inputs import Input, messages_of
 from foliot.kernel.codec import decode
 from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from foliot.offering import Offering
     from foliot.tasking import Tasking
     from foliot.tools.backends.callbacks import Callbacks
+
+log = logging.getLogger(__name__)
 
 Adjust = Callable[[RunSpec], RunSpec]
 # How often a process that stays with a waiting run looks, when the store does not tell it of changes.
@@ -537,8 +540,12 @@ class Runtime:
         if TASK_LABEL in info.labels:
             await self.tasking.ring(info)  # its task's workers go on with it
         elif info.phase in ("waiting", "pending"):
-            with contextlib.suppress(Held):  # someone took it up meanwhile, and the signal with it
+            try:
                 await self.resume(run_id, check=False)
+            except Held:
+                pass  # someone took it up meanwhile, and the signal with it
+            except FoliotError as error:  # it was told, which is what was asked for; who can, goes on with it
+                log.warning("run %s was told, and cannot go on in this process: %s", run_id, error.message)
         return await self.runs.journal.get(run_id)
 
     async def is_begun(self, run_id: str, agent: str, input: Input) -> bool:

@@ -26,6 +26,8 @@ HOST: Final = re.compile(
     r"(\*\.)?([a-z0-9_]([a-z0-9_-]*[a-z0-9_])?\.)*(?!0x)(?=[0-9-]*[a-z])[a-z0-9]([a-z0-9-]*[a-z0-9])?\.?"
 )
 ORIGIN: Final = re.compile(r"https?://([a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+# A store of less than this holds a day's work at most: a smaller limit on it is a unit forgotten.
+LEAST_ROOM: Final = 64 * 1024**2
 LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error")
 
 
@@ -261,14 +263,20 @@ def as_age(given: Given) -> int:
 
 
 def as_room(given: Given) -> int:
-    """How much disk something may take, in bytes: `500MiB`, `10GiB`; 0 for any size."""
-    text, factor = given.text.strip(), 1
+    """How much disk something may take, in bytes: `500MiB`, `10GiB`, never less than 64 MiB; 0 for any size.
+
+    A number alone is not taken as bytes: whoever writes 10 means something larger, and would lose what is stored.
+    """
+    text = given.text.strip()
+    if text == "0":
+        return 0
     for suffix, times in (("MiB", 1024**2), ("GiB", 1024**3)):
-        if text.endswith(suffix):
-            text, factor = text.removesuffix(suffix).strip(), times
-    if text.isascii() and text.isdigit() and len(text) < 16 and int(text) * factor <= 1024**5:
-        return int(text) * factor
-    raise refused(given, "a size such as 500MiB or 10GiB; 0 for any size")
+        number = text.removesuffix(suffix).strip()
+        if text.endswith(suffix) and number.isascii() and number.isdigit() and len(number) < 16:
+            size = int(number) * times
+            if size == 0 or LEAST_ROOM <= size <= 1024**5:
+                return size
+    raise refused(given, "a size with its unit, such as 500MiB or 10GiB, and at least 64MiB; 0 for any size")
 
 
 def as_issuer(given: Given) -> str:

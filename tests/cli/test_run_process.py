@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -14,6 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from foliot.store.journal import SqlJournal
+from foliot.store.sqlite import SqliteDatabase
 
 MANIFEST = """\
 apiVersion: foliot.dev/v1
@@ -110,6 +114,19 @@ class Desk:
         path = self.folder / "ledger.txt"
         return path.read_text().splitlines() if path.exists() else []
 
+    def claim(self, run_id: str, worker: str) -> None:
+        """Have somebody hold a run, as a worker does that was faster."""
+
+        async def claim() -> None:
+            database = await SqliteDatabase.open(self.folder / "home" / "foliot.db")
+            try:
+                now = time.time()
+                await SqlJournal(database).claim(run_id, worker=worker, now=now, until=now + 60)
+            finally:
+                await database.close()
+
+        asyncio.run(claim())
+
     def events(self, run_id: str) -> list[str]:
         import apsw
 
@@ -196,6 +213,18 @@ def test_a_payment_cut_off_by_a_kill_waits_for_a_person(desk: Desk, decision, an
     traced = desk.foliot("trace", "r1")[1]
     assert ("by decision" in traced) == ("--result" in decision)
     assert "stopped" not in traced
+
+
+def test_a_decision_says_who_goes_on_with_it_when_a_worker_was_faster(desk: Desk) -> None:
+    killed_while(desk, "pay")
+    assert desk.foliot("resume", "r1")[0] == 8
+    desk.claim("r1", "vm/7/4711/1")
+
+    code, out, err = desk.foliot("decide", "r1", "pay", "happened")
+
+    assert (code, out) == (0, ""), err
+    assert "Decided: happened." in err
+    assert "Run r1 goes on where it is driven: process 4711 on vm has it." in err
 
 
 def test_a_decision_can_be_made_before_anybody_took_the_run_up(desk: Desk) -> None:

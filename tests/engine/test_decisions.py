@@ -106,6 +106,16 @@ async def test_the_run_goes_on_waiting_until_someone_decides(waiting) -> None:
     assert (await runtime.replay("r1")).difference is None
 
 
+async def test_a_decision_that_is_stored_is_no_error_where_the_run_cannot_go_on(waiting, tmp_path, caplog) -> None:
+    first, shop = waiting
+    async with Runtime(tmp_path / "foliot.db", clock=lambda: 2000.0) as elsewhere:  # it knows no tool named charge
+        info = await elsewhere.decide("r1", "call_1_1", "happened", result="charged, says the bank", by="ann")
+    assert info.phase == "waiting"
+    assert "run r1 was told, and cannot go on in this process" in caplog.text
+    assert (await first.resume("r1")).output == "Result: charged, says the bank"
+    assert shop.charges == 0
+
+
 async def test_nobody_takes_the_run_while_its_worker_may_live(tmp_path) -> None:
     shop = Shop()
     await crashed(tmp_path / "foliot.db", shop)

@@ -10,10 +10,12 @@ from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.story import amounts
 from foliot.engine.story.explain import Explanation, Standing, explain
 from foliot.engine.story.tracing import trace_of
+from foliot.engine.worker import identity
 from foliot.kernel import events as e
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolSpec, Usage
 from foliot.kernel.spec import RunSpec, ToolRule
 from foliot.printable import one_line, visible
+from foliot.tools.stages.attempt import GOES_ON
 
 
 @tool(effect="read")
@@ -113,12 +115,12 @@ async def test_repeated_calls_are_told_on_the_way() -> None:
 PAY = RunSpec("clerk", "m", tools=(ToolRule(ToolSpec("pay"), "once"),))
 
 
-def paying(*after) -> Explanation:
+def paying(*after, worker: str = "vm.boot/4711/1") -> Explanation:
     call = ToolCall("c1", "pay", '{"amount": 5}')
     response = ModelResponse(Message("assistant", (call,)), Usage(10, 5, cost_usd=0.01), model="m")
     facts = [
         (100.0, e.RunCreated("clerk", "sha256:x", (Message("user", (Text("pay"),)),))),
-        (100.0, e.RunClaimed(1, "vm.boot/4711/1", 1)),
+        (100.0, e.RunClaimed(1, worker, 1)),
         (100.0, e.StepStarted(1)),
         (101.0, e.ModelResponded(1, response, 1.0)),
         (101.0, e.ToolStarted("c1", "pay", "k")),
@@ -140,6 +142,36 @@ def test_an_ambiguous_payment_says_what_to_type() -> None:
         "foliot decide r1 c1 run",
         "foliot decide r1 c1 fail",
     ]
+
+
+LATE = "the tool 'pay' took longer than 3 s" + GOES_ON
+
+
+def test_a_call_that_outlasted_its_time_can_act_only_while_its_process_lives() -> None:
+    def told(worker: str) -> list[str]:
+        unknown = e.ToolUnknown("c1", "timeout", LATE, seconds=3.0)
+        waits = e.RunWaiting("unknown_effect", "person", ("c1",))
+        return paying((104.0, unknown), (104.0, waits), worker=worker).chain
+
+    alive, dead = identity(), identity().rpartition("/")[0] + "/1"  # a process of this number, begun another time
+
+    assert told(alive)[1:3] == [LATE, "a tool with the effect `once` is never repeated silently"]
+    assert told(dead)[1] == "the tool 'pay' took longer than 3 s and went on when it was told to stop"
+    assert told(dead)[2].endswith("made the call and has ended: nothing of it can act any more")
+
+
+@pytest.mark.parametrize("task", ["", "default/t1"])
+def test_a_run_that_waits_for_a_budget_says_who_goes_on_with_it(task: str) -> None:
+    facts = [
+        (100.0, e.RunCreated("clerk", "sha256:x", task=task)),
+        (100.0, e.RunClaimed(1, "vm.boot/4711/1", 1)),
+        (100.0, e.RunWaiting("budget", "budget", message="no room")),
+    ]
+
+    told = explain(trace_of("r1", facts), Standing("waiting"), PAY, 107.0)
+
+    assert ("`foliot resume r1` goes on with it" in told.chain[-1]) == (not task)
+    assert (told.chain[-1] == "it goes on when the limit is raised") == bool(task)
 
 
 def test_an_interrupted_payment_warns_before_it_is_taken_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 from foliot import Agent, ScriptedModel, tool
+from foliot.engine.telemetry.standing import look
+from foliot.kernel.events import ToolUnknown
 from foliot.runtime import Runtime
 from foliot.store.bounds import THRESHOLD, list_classes
 from foliot.store.claims import claim
 from foliot.store.placement import Offer
+from foliot.store.runs import TASK_LABEL
 from foliot.work.base import Command, Requirements
 
 SAYS = [{"say": "hello there"}]
@@ -97,9 +101,9 @@ async def test_an_agent_that_keeps_failing_is_given_no_more_runs(runtime: Runtim
 
 async def test_a_run_that_is_handed_back_in_the_middle_is_finished_by_the_next_worker(runtime: Runtime) -> None:
     begun: list[str] = []
-    may_end = asyncio.Event()
+    may_end, began = asyncio.Event(), time.time()
 
-    @tool(effect="idempotent", timeout=None)
+    @tool(effect="once", on_unknown="retry", timeout=None)
     async def think(about: str) -> str:
         """Think about something."""
         begun.append(about)
@@ -115,8 +119,15 @@ async def test_a_run_that_is_handed_back_in_the_middle_is_finished_by_the_next_w
     first.drain()
     await asyncio.wait_for(running, 40)
     assert await phases(runtime, [name]) == ["running"]
+    (queued,) = (await look(runtime.tasking.database, None, now=time.time())).queue
+    assert queued.oldest_due is not None
+    assert queued.oldest_due >= began  # due since it was handed back, not since 1970
 
     may_end.set()
     await work(runtime, name="w2")
+    (info,) = [each for each in await runtime.runs.journal.list() if TASK_LABEL in each.labels]
+    (lost,) = [event for _, event in await runtime.runs.facts(info.id) if isinstance(event, ToolUnknown)]
+    assert lost.reason == "cancelled"
+    assert lost.message.startswith("think was under way when the process that made the call let the run go")
     assert await phases(runtime, [name]) == ["succeeded"]
     assert len(begun) == 3  # cut off, and done again under the same key

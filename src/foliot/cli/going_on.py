@@ -11,10 +11,10 @@ from foliot.cli.errors import warn
 from foliot.cli.live import WAITS, choose_view, finish, watch_run
 from foliot.cli.terminal import out
 from foliot.client.local_work import LocalWork
-from foliot.engine.worker import is_gone
-from foliot.errors import InvalidInput, NotFound
+from foliot.engine.worker import in_words, is_gone
+from foliot.errors import FoliotError
 from foliot.runtime import Runtime
-from foliot.store.runs import TERMINAL, Held
+from foliot.store.runs import TERMINAL, Held, LeaseLost
 
 # How long another process that stays with the run has to take it up. If it does so later, it finds it taken.
 PATIENCE: Final = 5.0
@@ -27,20 +27,31 @@ async def go_on_elsewhere_or_here(runtime: Runtime, run_id: str, *, attended_by:
     `attended_by` is the worker that stays with the run, as far as is known: it has the first go, while it lives.
     """
     if await _goes_on_elsewhere(runtime, run_id, PATIENCE if attended_by and not is_gone(attended_by) else 0.0):
-        out(f"Run {run_id} goes on where it is driven.", err=True)
-        return 0
+        return await _told_who_goes_on(runtime, run_id)
     view = choose_view(json=False, quiet=quiet)
     try:
         opening = await going_on(LocalWork(runtime), run_id)
         watched = await watch_run(runtime, view, opening, lambda: runtime.resume(run_id, stream=not quiet, check=False))
-    except Held:
-        out(f"Run {run_id} goes on where it is driven.", err=True)
-        return 0
-    except (InvalidInput, NotFound) as error:
-        # Decided is decided. Only the rest of the run needs what is not here: its tools, for example.
-        warn(f"The run cannot go on from here: {error.message}\n`foliot resume {run_id}` where its tools are goes on.")
-        return WAITS
+    except (Held, LeaseLost):
+        return await _told_who_goes_on(runtime, run_id)
+    except FoliotError as error:
+        return not_from_here(run_id, error)
     return await finish(LocalWork(runtime), view, watched)
+
+
+def not_from_here(run_id: str, error: FoliotError) -> int:
+    """Decided is decided. Only the rest of the run needs what is not here: its tools, for example."""
+    warn(f"The run cannot go on from here: {error.message}\n`foliot resume {run_id}` where its tools are goes on.")
+    return WAITS
+
+
+async def _told_who_goes_on(runtime: Runtime, run_id: str) -> int:
+    info = await runtime.runs.journal.get(run_id)
+    if info.worker is None:  # it has been let go again meanwhile
+        out(f"Run {run_id} goes on where it is driven.", err=True)
+    else:
+        out(f"Run {run_id} goes on where it is driven: {in_words(info.worker)} has it.", err=True)
+    return 0
 
 
 async def _goes_on_elsewhere(runtime: Runtime, run_id: str, patience: float) -> bool:

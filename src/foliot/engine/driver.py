@@ -29,7 +29,7 @@ from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.recording import SYSTEM, DecisionLog, DecisionRecord, call_document
 from foliot.engine.base import Clock, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Asked, Purse
-from foliot.engine.effects import ask_model, call_tool, given_up, in_place_of
+from foliot.engine.effects import ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
 from foliot.engine.policies import ModelGate, token_limits
 from foliot.engine.summary import phase_of, summary_of
@@ -48,7 +48,6 @@ from foliot.kernel.events import (
     RunDeadLettered,
     RunResumed,
     ToolFinished,
-    ToolUnknown,
     UnknownReason,
 )
 from foliot.kernel.loop import decide
@@ -182,7 +181,7 @@ class Driver:
                 self._record(RunClaimed(self.state.next_attempt, self.lease.worker, self.lease.epoch))
                 for call in self.state.calls:
                     if call.phase == "unknown" and call.unknown is None and call.attempts:
-                        self._record(ToolUnknown(call.id, self._left_by))
+                        self._record(left_behind(call, self._left_by))
             waiting = self.state.waiting
             if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
                 self._record(RunResumed("timer"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
@@ -124,6 +125,18 @@ def _was_told_to_stop(error: BaseException) -> bool:
 def given_up(call: Call) -> ToolUnknown:
     """What is known of a call that is under way when its run ends."""
     return ToolUnknown(call.id, "cancelled", f"{call.name} was under way when the run ended; {MAY_HAVE_ACTED}")
+
+
+def left_behind(call: Call, left_by: UnknownReason) -> ToolUnknown:
+    """What is known of a call that an earlier attempt had under way: `cancelled` is that it let the run go itself."""
+    how = _LEFT_BEHIND.get(left_by)
+    return ToolUnknown(call.id, left_by, "" if how is None else f"{call.name} was under way when {how}")
+
+
+_LEFT_BEHIND: Final[Mapping[UnknownReason, str]] = {
+    "cancelled": "the process that made the call let the run go: it was told to end, or could not go on",
+    "lease_lost": "its worker lost the run: it did not reach the store for longer than its lease, or stood still",
+}
 
 
 def in_place_of(event: Event, error: Unencodable, call: Call | None = None) -> Event:

@@ -226,7 +226,7 @@ class Runs:
             return await self.adopt(lease, tools=given, stream=stream)
         except UnknownEvent:
             with contextlib.suppress(FoliotError):  # a newer version may take it up at once
-                await self.journal.append(lease, [], phase="pending")
+                await self.journal.append(lease, [], phase="pending", due=self._clock())
             raise
 
     async def adopt(
@@ -263,7 +263,7 @@ class Runs:
         if not lease.queued:
             return None
         if self.settlements is None:
-            await self.journal.append(lease, [], phase="pending")
+            await self.journal.append(lease, [], phase="pending", due=self._clock())
             raise UsageError(f"run {lease.run_id} belongs to a task, and nothing here knows of tasks")
         return await self.settlements(lease)
 
@@ -295,8 +295,9 @@ class Runs:
                 raise
             except asyncio.CancelledError:
                 # This process will not go on with it: let another one do so at once.
+                back = self.journal.append(driver.lease, [], phase="pending", due=self._clock())
                 with contextlib.suppress(FoliotError):
-                    await asyncio.shield(self.journal.append(driver.lease, [], phase="pending"))
+                    await asyncio.shield(back)
                 raise
 
     async def _say_set_back(self, error: StoreSetBack) -> None:
@@ -380,13 +381,13 @@ class Runs:
             lease_clock=self.lease_clock,
             stream=stream,
             claim=claim,
-            left_by=self._left_by(state),
+            left_by=self._left_by(lease, state),
             lease_seconds=self.lease_seconds,
         )
 
-    def _left_by(self, state: State) -> UnknownReason:
-        """How the attempt before came to leave a run that it had calls under way in."""
-        if not state.calls or state.worker == self.worker:
+    def _left_by(self, lease: Lease, state: State) -> UnknownReason:
+        """How the attempt before came to leave a run that it had calls under way in: let go, lost, or killed."""
+        if not state.calls or lease.lapsed is False or (lease.lapsed is None and state.worker == self.worker):
             return "cancelled"
         return "process_died" if self._is_gone(state.worker) else "lease_lost"
 

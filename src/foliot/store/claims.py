@@ -209,7 +209,18 @@ def take(
     for _, level in groupby(lines, key=lambda line: line.line[: queue.URGENCY]):
         if len(chosen) < want:
             chosen += yield from _take_level(list(level), want - len(chosen), now, leased, busy, gate)
-    leases = [Lease(row["run_id"], row["run"], row["epoch"] + 1, offer.identity, until, queued=True) for row in chosen]
+    leases = [
+        Lease(
+            row["run_id"],
+            row["run"],
+            row["epoch"] + 1,
+            offer.identity,
+            until,
+            queued=True,
+            lapsed=row["phase"] == "running",
+        )
+        for row in chosen
+    ]
     fields = [
         {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker, "until": until, "now": now} for lease in leases
     ]

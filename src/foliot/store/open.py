@@ -62,8 +62,9 @@ async def open_when_there(url: str, waits: Waits | None = None, *, patience: flo
             if not is_away(error) or left <= 0:
                 raise
             if now() - told >= _TOLD_EVERY:
-                told = now()
-                log.warning("%s; waiting for it since %.0f s", error.message, now() - began)
+                first, told = told < began, now()
+                since = f"this is said every {_TOLD_EVERY:.0f} s" if first else f"since {now() - began:.0f} s"
+                log.warning("%s; waiting for it (%s)", error.message, since)
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 2, _LONGEST_PAUSE)
         else:

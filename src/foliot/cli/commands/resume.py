@@ -12,6 +12,7 @@ from foliot.cli.commands.run import going_on
 from foliot.cli.connect import namespace, run
 from foliot.cli.errors import tell
 from foliot.cli.far_runs import rest_there, resume_there
+from foliot.cli.going_on import go_on_elsewhere_or_here, not_from_here
 from foliot.cli.live import WAITS, Look, finish, leave, watch_run
 from foliot.cli.runtimes import Reach, is_undriven, reached, run_argument, run_of, whoami
 from foliot.cli.runview.plain import MARKS
@@ -19,7 +20,7 @@ from foliot.cli.terminal import out
 from foliot.engine.story.amounts import counted
 from foliot.errors import Conflict, FoliotError, UsageError
 from foliot.printable import one_line
-from foliot.results import RunResult
+from foliot.results import RunFailedError, RunResult
 from foliot.store.runs import TERMINAL, Held, RunInfo
 
 
@@ -149,6 +150,8 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
     foliot decide 01k3 pay_refund happened --result "receipt R-17"
 
     CALL is the id of the call, or the name of its tool. `foliot why RUN` shows both.
+
+    Exit code: as `foliot resume`; 0 when the run goes on elsewhere, 8 when it cannot go on from here.
     """
     if result is not None and decision != "happened":
         raise UsageError("--result says what a call returned that happened; it does not go with `run` and `fail`.")
@@ -162,5 +165,19 @@ async def _decide(
     async with reached() as reach:
         info = await run_of(reach.work, word)
         await reach.work.settle_call(info.id, call, decision, result=result, by=whoami(), reason=reason)
-        code = await _go_on(reach, info.id, Look(quiet=quiet))
+        if reach.runtime is not None:
+            if not quiet:
+                out(f"Decided: {decision}.", err=True)
+            code = await go_on_elsewhere_or_here(reach.runtime, info.id, attended_by=None, quiet=quiet)
+        else:
+            code = await _go_on_there(reach, info.id, Look(quiet=quiet))
     return leave(code)
+
+
+async def _go_on_there(reach: Reach, run_id: str, look: Look) -> int:
+    try:
+        return await _go_on(reach, run_id, look)
+    except RunFailedError:
+        raise  # it went on, and that is how it ended
+    except FoliotError as error:
+        return not_from_here(run_id, error)

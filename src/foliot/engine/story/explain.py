@@ -21,6 +21,7 @@ from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
 from foliot.kernel.spec import RunSpec
 from foliot.printable import one_line
 from foliot.store.runs import Phase
+from foliot.tools.stages.attempt import GOES_ON
 
 Holder: TypeAlias = Literal["alive", "gone", "nobody"]
 SHOWN_STEPS = 3
@@ -127,11 +128,16 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
 
 
 def _paused(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Explanation:
-    name = trace.short.budget if trace.short is not None else ""
+    run, name = trace.run_id, trace.short.budget if trace.short is not None else ""
     ago = duration(max(0.0, now - since))
     held = "the model was not asked" if not waiting.calls else f"{_called(trace, waiting)} was not started"
     chain = [waiting.message, held]
-    if waiting.until is not None:
+    raising, again = "raises its limit; runs that wait look again", "looks again now"
+    if not trace.task:
+        # Nobody holds it, and workers take up runs of tasks only.
+        chain.append(f"unless a `foliot run` stays with it: once there is room, `foliot resume {run}` goes on with it")
+        raising, again = "raises its limit", "looks again, and goes on if there is room"
+    elif waiting.until is not None:
         chain.append(f"it looks again in {duration(max(0.0, waiting.until - now))}, or when the limit is raised")
     else:
         chain.append("it goes on when the limit is raised")
@@ -141,8 +147,8 @@ def _paused(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Expl
         chain,
         next=[
             Hint(f"foliot budgets show {name}{space}", "who spent it, and what is reserved"),
-            Hint(f"foliot edit budget {name}{space}", "raises its limit; runs that wait look again"),
-            Hint(f"foliot resume {trace.run_id}", "looks again now"),
+            Hint(f"foliot edit budget {name}{space}", raising),
+            Hint(f"foliot resume {run}", again),
         ],
     )
 
@@ -185,9 +191,14 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
     hints: list[Hint] = []
     for call in calls:
         chain.append(f"nobody knows whether {call.name} took effect: {arguments(call.arguments, WIDTH)}")
-        chain.append(_what_is_known(call))
-        if call.begun_by:
-            chain.append(_until_when(call.begun_by))
+        known = _what_is_known(call)
+        if call.starts and call.begun_by and is_gone(call.begun_by):
+            chain.append(known.replace(GOES_ON, " and went on when it was told to stop"))
+            chain.append(f"{in_words(call.begun_by)} made the call and has ended: nothing of it can act any more")
+        else:
+            chain.append(known)
+            if call.begun_by and call.seconds is None:  # nobody has seen how the call ended, or that it did not
+                chain.append(_until_when(call.begun_by, again=call.begun_by == trace.worker))
         hints += [
             Hint(f"foliot decide {run} {call.id} happened", "it did take effect (--result: what it returned)"),
             Hint(f"foliot decide {run} {call.id} run", "it did not: run it now"),
@@ -205,13 +216,13 @@ def _what_is_known(call: CallTrace) -> str:
     return "the worker died after the call had been started and before its result was recorded"
 
 
-def _until_when(worker: str) -> str:
+def _until_when(worker: str, *, again: bool) -> str:
     """Until when a call may still act that a worker had under way as it lost the run.
 
     One that only slept goes on with a plain function where it was, before it can learn that the run is lost.
     """
-    if is_gone(worker):
-        return f"{in_words(worker)} made the call and has ended: nothing of it can act any more"
+    if again:
+        return f"{in_words(worker)} made the call, told it to stop and goes on: its log names calls that did not end"
     return f"{in_words(worker)} made the call and is not known to have ended: it may still act until that process does"
 
 

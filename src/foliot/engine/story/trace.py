@@ -138,6 +138,7 @@ class Trace(Struct):
     input: str = ""
     fork: e.Fork | None = None
     identity: Identity = NOBODY
+    task: str = ""
     created_at: float = 0.0
     last_at: float = 0.0
     attempts: int = 0

@@ -42,7 +42,7 @@ class _Building:
         trace = self.trace
         trace.agent, trace.namespace, trace.fork = event.agent, event.namespace, event.fork
         trace.input = "\n".join(message.text for message in event.input)
-        trace.identity = event.identity
+        trace.identity, trace.task = event.identity, event.task
         trace.created_at = trace.last_at = at
 
     def claimed(self, at: float, event: e.RunClaimed) -> None:
@@ -153,6 +153,7 @@ class _Building:
         call = self.call(event.call_id)
         call.unknown, call.seconds = True, event.seconds
         call.lost = event.message or feedback.lost(call.name, event)
+        call.begun_by = call.begun_by or self.trace.worker
         left = "" if event.until is None else f"; it might act for {duration(max(0.0, event.until - at))} more"
         self.mark("unknown", at, f"{call.lost}: nobody knows whether it took effect{left}", call_id=call.id)
         if event.usage is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from foliot.tools.base import Invocation, ToolDefinition, ToolTimeout
 from foliot.tools.bounded import GRACE, Bounded, Scope
 from foliot.tools.running import Handler, Running, leave
+
+# The end of what is said of a call that ran out of time and has not ended: true while its process lives.
+GOES_ON: Final = " and goes on: it was told to stop and has not, so it may still act"
 
 
 class Attempt:
@@ -62,7 +65,7 @@ class Attempt:
         # That it was told to stop says nothing of what it has done by then, and of a server not even that it did.
         end = " and did not stop when it was told to" if bounded.forced else ""
         if goes_on:
-            end = " and goes on: it was told to stop and has not, so it may still act"
+            end = GOES_ON
         error = ToolTimeout(f"{said}{end}", timeout_scope=bounded.expired, forced=bounded.forced)
         if goes_on:
             error.still_running = error.details["still_running"] = True
