@@ -103,7 +103,7 @@ async def test_a_run_that_is_handed_back_in_the_middle_is_finished_by_the_next_w
     begun: list[str] = []
     may_end, began = asyncio.Event(), time.time()
 
-    @tool(effect="once", on_unknown="retry", timeout=None)
+    @tool(effect="idempotent", timeout=None)
     async def think(about: str) -> str:
         """Think about something."""
         begun.append(about)
@@ -125,9 +125,34 @@ async def test_a_run_that_is_handed_back_in_the_middle_is_finished_by_the_next_w
 
     may_end.set()
     await work(runtime, name="w2")
+    assert await phases(runtime, [name]) == ["succeeded"]
+    assert len(begun) == 3  # cut off, and done again under the same key
+
+
+async def test_a_call_that_a_drained_worker_leaves_behind_is_not_told_as_its_death(runtime: Runtime) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="once", timeout=None)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        begun.set()
+        await may_end.wait()
+        return "paid"
+
+    script = [{"call": {"pay": {"amount": 5}}}, {"say": "paid"}]
+    agent = Agent("payer", model=ScriptedModel(script), tools=[pay])
+    may_end.set()
+    await accept(runtime, agent)
+    begun.clear()
+    may_end.clear()
+    first = runtime.tasking.worker(offer(runtime), grace=0.0)
+    running = asyncio.create_task(first.run())
+    await asyncio.wait_for(begun.wait(), 20)
+    first.drain()
+    await asyncio.wait_for(running, 40)
+
+    await work(runtime, name="w2")
     (info,) = [each for each in await runtime.runs.journal.list() if TASK_LABEL in each.labels]
     (lost,) = [event for _, event in await runtime.runs.facts(info.id) if isinstance(event, ToolUnknown)]
     assert lost.reason == "cancelled"
-    assert lost.message.startswith("think was under way when the process that made the call let the run go")
-    assert await phases(runtime, [name]) == ["succeeded"]
-    assert len(begun) == 3  # cut off, and done again under the same key
+    assert lost.message.startswith("pay was under way when the process that made the call let the run go")
