@@ -312,6 +312,20 @@ async def test_a_signal_of_a_newer_version_is_left_to_a_newer_worker() -> None:
     await engine.close()
 
 
+async def test_a_signal_of_a_newer_version_does_not_keep_a_run_that_no_worker_takes_up() -> None:
+    @tool(effect="read")
+    async def look() -> str:
+        return "seen"
+
+    engine = Engine(in_turn(calls("look"), says("done")), [look])
+    await crashed_in_a_call(engine)
+    await engine.journal.signal(Signal("s1", "r1", 1.0, "from.the.future", b'{"type":"from.the.future"}'))
+
+    assert isinstance((await engine.take()).ended, RunSucceeded)
+    assert await engine.journal.signals(["r1"]) == []
+    await engine.close()
+
+
 async def test_the_same_signal_twice_is_heard_once() -> None:
     gate = Gate()
     engine = Engine(in_turn(calls("gate"), says("done")), [gate.tool])

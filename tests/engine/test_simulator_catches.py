@@ -133,7 +133,8 @@ def test_a_run_that_waits_for_nobody_is_caught() -> None:
 
 class Unfenced(MemoryJournal):
     async def append(self, lease: Lease, *args: Any, **kwargs: Any) -> None:
-        await super().append(replace(lease, epoch=self._runs[lease.run_id].info.epoch), *args, **kwargs)
+        held = self._runs[lease.run_id].info
+        await super().append(replace(lease, epoch=held.epoch, worker=held.worker), *args, **kwargs)
 
 
 def test_a_journal_without_the_fence_is_caught() -> None:

@@ -83,12 +83,20 @@ def once_means_once(world: World, events: list[e.Event]) -> None:
     starts = Counter(event.call_id for event in events if isinstance(event, e.ToolStarted))
     names = {event.call_id: event.name for event in events if isinstance(event, e.ToolStarted)}
     again = Counter(event.call_id for event in events if isinstance(event, e.UnknownDecided) if event.decision == "run")
-    keys = {event.key for event in events if isinstance(event, e.ToolStarted)}
-    assert keys == {f"r1/{call_id}" for call_id in starts}, "one key for all attempts of a call"
+    keys = dict[str, str]()
+    for event in events:
+        if isinstance(event, e.ToolStarted):
+            own = f"r1/{event.call_id}"
+            assert keys.setdefault(event.call_id, event.key) == event.key, "one key for all attempts of a call"
+            earlier = {
+                key for call_id, key in keys.items() if call_id != event.call_id and names[call_id] == event.name
+            }
+            assert event.key == own or event.key in earlier, "its own, or that of an earlier call which may have acted"
     for call_id, count in starts.items():
         if names[call_id].startswith("pay"):
-            assert count <= 1 + again[call_id], "a second start needs a decision"
-            assert world.acts[f"r1/{call_id}"] <= 1, "it took effect once"
+            stands_for_another = keys[call_id] != f"r1/{call_id}"
+            assert count + stands_for_another <= 1 + again[call_id], "a second start needs a decision"
+            assert world.acts[keys[call_id]] <= 1, "it took effect once"
 
 
 def within_limits(run_spec: RunSpec, state: State, events: list[e.Event]) -> None:

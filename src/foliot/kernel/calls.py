@@ -86,9 +86,20 @@ def hold_repeat(state: State, call: Call, arguments: dict[str, Any]) -> None:
 
 
 def blocked_calls(state: State) -> frozenset[str]:
-    """The ids of calls that must wait, because the same call of this step may have acted."""
+    """The ids of calls that must wait, because the same call of this step may have acted.
+
+    Of several calls that stand for the same earlier one, and go by its key, one is made at a time.
+    """
     unknown = {_signature(call) for call in state.calls if call.phase == "unknown"}
-    return frozenset(call.id for call in state.calls if call.phase == "requested" and _signature(call) in unknown)
+    blocked, keys = set[str](), {call.earlier.key for call in state.calls if call.earlier and call.phase == "running"}
+    for call in state.calls:
+        if call.phase == "requested" and call.twin is None:
+            key = call.earlier.key if call.earlier is not None and call.verdict is None else ""
+            if key in keys or (unknown and _signature(call) in unknown):
+                blocked.add(call.id)
+            elif key:
+                keys.add(key)
+    return frozenset(blocked)
 
 
 def _signature(call: Call) -> tuple[str, bytes]:

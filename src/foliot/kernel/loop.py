@@ -174,11 +174,11 @@ def _act(state: State) -> Action:
             held.append(call)
         elif call.twin is None:
             ready.append(call)
+    if (held or any(call.earlier for call in ready)) and (blocked := blocked_calls(state)):
+        ready = [call for call in ready if call.id not in blocked]
     if held:
         if expired := _expired(state, held):
             return Note(expired)
-        if ready and (blocked := blocked_calls(state)):
-            ready = [call for call in ready if call.id not in blocked]
         # A run whose time is up does not wait for a person: that a call of it may have acted is in its record.
         if state.waiting is None and (late := _too_late(state, held)) is not None:
             return Note((_exceeded(late),))

@@ -177,26 +177,29 @@ async def _run(
             space, _, name = agent.rpartition("/")
             order_there = RunOrder(name, order.input or "", opening.run_id, space, labels, user)
             return await run_there(reach.remote, opening, order_there, look)
-        code = await _run_here(reach.here(), agent, order.input or "", opening, labels, user, look)
+        code = await _run_here(reach.here(), agent, order.input, opening, labels, user, look)
     return leave(code)
 
 
 async def _run_here(
-    runtime: Runtime, agent: str, input: str, opening: Opening, labels: dict[str, str], user: str, look: Look
+    runtime: Runtime, agent: str, input: str | None, opening: Opening, labels: dict[str, str], user: str, look: Look
 ) -> int:
     work = LocalWork(runtime)
     view, stream = look.view(), not look.quiet
 
     async def drive() -> RunResult:
-        result = await runtime.run(
-            agent,
-            input,
-            run_id=opening.run_id,
-            labels=labels,
-            identity=acting(user, whoami(), "cli"),
-            stream=stream,
-            check=False,
-        )
+        if input is None:  # there is such a run, or nothing would have been opened
+            result = await runtime.resume(opening.run_id, stream=stream, check=False)
+        else:
+            result = await runtime.run(
+                agent,
+                input,
+                run_id=opening.run_id,
+                labels=labels,
+                identity=acting(user, whoami(), "cli"),
+                stream=stream,
+                check=False,
+            )
         return await stay(runtime, view, result, stream=stream, ask_here=look.ask_here) if look.wait else result
 
     async def told(run_id: str) -> bool:
