@@ -137,3 +137,41 @@ async def test_whoever_takes_over_a_run_makes_up_what_its_dead_holder_had_not_wr
     assert found["pay"]["arguments"] == {"amount": 7}
     assert "recovered" not in found["die"]
     await database.close()
+
+
+DIES_WHILE_PAYING = """
+import asyncio, os, sys
+from foliot import Agent, Runtime, ScriptedModel, tool
+
+@tool(effect="once")
+async def pay(amount: int) -> str:
+    "Pay."
+    os._exit(9)
+
+async def main():
+    async with Runtime(sys.argv[1]) as runtime:
+        agent = Agent("clerk", model=ScriptedModel([{"call": {"pay": {"amount": 7}}}, {"say": "done"}]), tools=[pay])
+        await (runtime.run(agent, "pay", run_id="r1") if len(sys.argv) > 2 else runtime.resume("r1", agent=agent))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_call_that_died_with_its_process_leaves_a_record_that_says_so(tmp_path: Path) -> None:
+    script, store = tmp_path / "child.py", str(tmp_path / "foliot.db")
+    script.write_text(textwrap.dedent(DIES_WHILE_PAYING), encoding="utf-8")
+
+    def play(*more: str) -> int:
+        return subprocess.run([sys.executable, str(script), store, *more], env=os.environ, timeout=60).returncode
+
+    assert await asyncio.to_thread(play, "die") == 9
+    await asyncio.to_thread(play)  # takes the run over, which then waits for a person
+
+    database = await open_database(store)
+    log = SqlAuditLog(database)
+    (found,) = [record.body for record in await log.find(AuditFilter(run_id="r1", moment="finished"))]
+    assert (found["tool"], found["outcome"], found["recovered"]) == ("pay", "unknown", True)
+    later = (await database.read("run_get", id="r1"))[0]["updated_at"] + ON_THEIR_WAY + 1
+    assert await Completion(database).complete(since=0.0, now=later) == 0
+    assert (await log.verify()).broken is None
+    await database.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 import pytest
 from aiohttp import web
+from pydantic import BaseModel, ConfigDict
 
 from foliot.engine.fork import branch
 from foliot.engine.signals import signal
@@ -25,9 +27,11 @@ from foliot.kernel.events import (
     ToolFinished,
     ToolUnknown,
     UnknownDecided,
+    Unsettled,
 )
-from foliot.kernel.messages import ToolResult
+from foliot.kernel.messages import Message, ModelResponse, ToolCall, ToolResult
 from foliot.kernel.state import State
+from foliot.threads import ToldToEnd
 from foliot.tools.backends.http import HttpTool
 from foliot.tools.base import Invocation, Tool, ToolDefinition
 from foliot.tools.function import tool
@@ -239,10 +243,12 @@ async def test_a_fork_from_before_the_call_holds_it_and_repeats_it_under_the_sam
     await again.close()
 
 
-async def test_the_same_call_of_one_answer_waits_until_the_first_is_settled() -> None:
+@pytest.mark.parametrize("duplicates", ["allow", "short_circuit"])
+async def test_the_same_call_of_one_answer_waits_until_the_first_is_settled(duplicates: str) -> None:
     till = Till()
     pay = paying(till, "timeout", "once", "ask", None)
-    engine = Engine(in_turn(calls("pay", "pay"), says("done")), [pay], limits=Limits(parallel_tools=1))
+    answers = in_turn(calls("pay", "pay"), says("done"))
+    engine = Engine(answers, [pay], limits=Limits(parallel_tools=1), duplicates=duplicates)
 
     state = await engine.run()
 
@@ -253,7 +259,86 @@ async def test_the_same_call_of_one_answer_waits_until_the_first_is_settled() ->
     said = UnknownDecided("c1", "happened", "ann", result=ToolResult("c1", "pay"))
     driver.deliver(signal("r1", said, engine.now))
     state = await asyncio.wait_for(engine.runs.drive(driver), 10)
-    assert till.paid == {"r1/c1": 1, "r1/c2": 1}, "the model wrote it twice before it knew anything"
+    if duplicates == "allow":
+        assert till.paid == {"r1/c1": 1, "r1/c2": 1}, "a repeat of what succeeded is allowed"
+    else:
+        assert till.paid == {"r1/c1": 1}, "it has happened: the same call is not made again"
+        assert isinstance(state.ended, RunSucceeded)
+    await engine.close()
+
+
+async def test_what_has_happened_as_a_person_says_is_not_made_again() -> None:
+    till = Till()
+    pay = paying(till, "timeout", "once", "ask", None)
+    engine = Engine(in_turn(calls("pay"), calls("pay"), says("done")), [pay], duplicates="short_circuit")
+    state = await engine.run()
+    assert state.waiting is not None
+    driver = await engine.runs.take("r1")
+    driver.deliver(signal("r1", UnknownDecided("c1", "happened", "ann"), engine.now))
+
+    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+
+    assert isinstance(state.ended, RunSucceeded)
+    assert till.paid == {"r1/c1": 1}
+    shown = [part for message in state.transcript for part in message.parts if isinstance(part, ToolResult)]
+    assert "as ann confirmed" in shown[1].text
+    assert "not run again" in shown[1].text
+    await engine.close()
+
+
+async def test_held_calls_of_one_answer_are_settled_together() -> None:
+    till = Till()
+    first, state = await cancelled(till)
+    pay, _ = never(till)
+    engine = Engine(in_turn(calls("pay", "pay"), says("done")), [pay], duplicates="short_circuit")
+    driver = await engine.runs.start(engine.spec, (), run_id="r2", history=state.transcript)
+    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    assert state.waiting is not None
+    driver = await engine.runs.take("r2")
+    driver.deliver(signal("r2", UnknownDecided(state.calls[0].id, "happened", "ann"), engine.now))
+
+    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+
+    assert isinstance(state.ended, RunSucceeded)
+    assert till.paid == {"r1/c1": 1}
+    await first.close()
+    await engine.close()
+
+
+SPELLINGS = ['{"n":1}', "{}", '{"n":1.0}', '{"n":1,"note":""}', '{"n":1e0,"deep":[{"a":2}]}']
+
+
+def spelled(arguments: str) -> ModelResponse:
+    return ModelResponse(Message("assistant", (ToolCall("", "pay", arguments),)), stop="tool_calls")
+
+
+@pytest.mark.parametrize("again", SPELLINGS)
+async def test_a_call_in_another_spelling_is_the_same_call(again: str) -> None:
+    paid: list[int] = []
+
+    @tool
+    async def pay(n: int = 1, note: str = "", deep: list[dict[str, float]] = [{"a": 2.0}]) -> str:  # noqa: B006 - a default as a schema has it
+        paid.append(n)
+        if len(paid) == 1 and lost:
+            raise ConnectionResetError("the line is dead")
+        return "paid"
+
+    lost = False
+    engine = Engine(
+        in_turn(spelled('{"n":1}'), spelled(again), spelled('{"n":2}'), says("done")), [pay], duplicates="short_circuit"
+    )
+    state = await engine.run()
+    assert isinstance(state.ended, RunSucceeded)
+    assert paid == [1, 2], "made once, and another call is another call"
+    await engine.close()
+
+    lost = True
+    paid.clear()
+    engine = Engine(in_turn(spelled('{"n":1}')), [pay], duplicates="short_circuit")
+    driver = await engine.runs.start(engine.spec, (), run_id="r1", unsettled=(Unsettled("pay", again, "r0/c1"),))
+    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    assert state.waiting is not None
+    assert not paid, "held"
     await engine.close()
 
 
@@ -289,6 +374,103 @@ async def test_a_result_that_cannot_be_stored_is_no_reason_to_pay_again() -> Non
     assert state.waiting is not None
     assert state.waiting.reason == "unknown_effect"
     assert sum(till.paid.values()) == 1
+    await engine.close()
+
+
+class Custom(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    inside: object
+
+
+RETURNED: dict[str, Callable[[], object]] = {
+    "object": object,
+    "inside": lambda: {"id": object()},
+    "generator": lambda: (each for each in range(3)),
+    "lock": threading.Lock,
+    "exception": lambda: ValueError("x"),
+    "model": lambda: Custom(inside=object()),
+}
+
+
+@pytest.mark.parametrize("what", RETURNED)
+@pytest.mark.parametrize("effect", ["once", "read"])
+async def test_a_result_that_cannot_be_shown_is_no_reason_to_pay_again(what: str, effect: Any) -> None:
+    till = Till()
+
+    @tool(effect=effect)
+    async def pay(call: Invocation) -> object:
+        till.paid[call.idempotency_key] += 1
+        return RETURNED[what]()
+
+    engine = Engine(in_turn(calls("pay"), calls("pay"), says("done")), [pay])
+    state = await engine.run()
+    unknown = [event for event in await engine.events() if isinstance(event, ToolUnknown)]
+    if effect == "read":
+        assert isinstance(state.ended, RunSucceeded)
+        assert not unknown
+    else:
+        assert state.waiting is not None
+        assert state.waiting.reason == "unknown_effect"
+        assert [each.reason for each in unknown] == ["broken"]
+        assert "not JSON" in unknown[0].message
+        assert sum(till.paid.values()) == 1
+    await engine.close()
+
+
+class Abort(BaseException):
+    def __str__(self) -> str:
+        raise ValueError("even this")
+
+
+ESCAPES: tuple[Callable[[], BaseException], ...] = (
+    Abort,
+    GeneratorExit,
+    ToldToEnd,
+    lambda: BaseExceptionGroup("several", [Abort()]),
+)
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+@pytest.mark.parametrize("kind", ["def", "async", "later"])
+@pytest.mark.parametrize("effect", ["once", "read"])
+async def test_whatever_a_tool_raises_its_call_ends(
+    escape: Callable[[], BaseException], kind: str, effect: Any
+) -> None:
+    till = Till()
+
+    @tool(effect=effect, name="pay")
+    def plain(call: Invocation) -> str:
+        till.paid[call.idempotency_key] += 1
+        raise escape()
+
+    @tool(effect=effect, name="pay")
+    async def waiting(call: Invocation) -> str:
+        till.paid[call.idempotency_key] += 1
+        if kind == "later":
+            await asyncio.sleep(0)
+        raise escape()
+
+    engine = Engine(in_turn(calls("pay"), says("done")), [plain if kind == "def" else waiting])
+    state = await asyncio.wait_for(engine.run(), 10)
+    unknown = [event.reason for event in await engine.events() if isinstance(event, ToolUnknown)]
+    assert sum(till.paid.values()) == 1
+    if effect == "read":
+        assert isinstance(state.ended, RunSucceeded)
+        assert not unknown
+    else:
+        assert state.waiting is not None
+        assert unknown in (["broken"], ["cancelled"])
+    await engine.close()
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+async def test_whatever_a_gateway_raises_its_run_ends(escape: Callable[[], BaseException]) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise escape()
+
+    engine = Engine(broken, [])
+    state = await asyncio.wait_for(engine.run(), 10)
+    assert state.ended is not None or state.waiting is not None
     await engine.close()
 
 

@@ -93,4 +93,5 @@ GROWN: tuple[e.Event, ...] = (
     e.StepStarted(2, note="half is gone"),
     e.ToolFinished(ToolResult("c1", "look"), ends_run=True, contract="v1"),
     e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", before_effect=True))),
+    e.RunCreated("clerk", "sha256:00", equality=1),
 )

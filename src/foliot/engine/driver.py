@@ -437,6 +437,14 @@ class Driver:
             await effect(*args)
         except Exception as error:
             self.fail(error)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if not self._loop.is_closed():  # who closes a loop with work in it wants nothing more
+                broken = RuntimeError(f"{type(error).__name__} ended an effect")
+                broken.__cause__ = error
+                self.fail(broken)
+            raise
 
     async def _ask(self, action: AskModel) -> None:
         if not self._holds() and not await self._may_act():

@@ -43,14 +43,16 @@ async def ask_model(
                 response = await models.ask(spec, request, on_delta=on_delta)
     except ModelError as error:
         return not_answered(action.step, error)
-    except (Exception, asyncio.CancelledError) as error:
+    except (GeneratorExit, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         if limit is not None and limit.expired():
             return ModelFailed(action.step, "timeout", "the time limit of the run passed before the model had answered")
         if _was_told_to_stop(error):
             raise
         # A gateway promises to raise nothing else. One that does must not leave a run without an owner.
         log.exception("the model gateway for run of agent %s broke", spec.agent)
-        return ModelFailed(action.step, "other", f"the model gateway broke: {type(error).__name__}: {error}")
+        return ModelFailed(action.step, "other", f"the model gateway broke: {_named(error)}")
     return ModelResponded(action.step, response, clock() - started)
 
 
@@ -90,7 +92,9 @@ async def call_tool(
         else:
             async with limit:
                 result = await call.run(on_output=on_output, may_act=may_act)
-    except (Exception, asyncio.CancelledError) as error:
+    except (GeneratorExit, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         if limit is not None and limit.expired():
             result = _lost(intent, _OUT_OF_TIME, "timeout")
         elif _was_told_to_stop(error):
@@ -98,8 +102,7 @@ async def call_tool(
         else:
             # A tool's own task was cancelled inside it, or the pipeline broke: still one result, or the run would hang.
             log.warning("the call %s of %s broke: %r", intent.call_id, intent.name, error)
-            broken = f"the call broke: {type(error).__name__}: {error}"
-            failure = ToolFailure("execution_failed", "tool_backend_failure", broken)
+            failure = ToolFailure("execution_failed", "tool_backend_failure", f"the call broke: {_named(error)}")
             result = _lost(intent, failure, "broken")
     spent: dict[str, Any] = {"usage": spending.usage, "runs": dict(spending.runs)} if spending.runs else _NOTHING_SPENT
     error = result.error
@@ -120,6 +123,13 @@ def _was_told_to_stop(error: BaseException) -> bool:
     """Whether this task itself was cancelled, and not something that it waited for."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _named(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its text may be made by a tool
+        return type(error).__name__
 
 
 def given_up(call: Call) -> ToolUnknown:

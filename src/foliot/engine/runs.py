@@ -26,7 +26,7 @@ from foliot.engine.telemetry.log_fields import logged_with
 from foliot.engine.worker import identity, in_words, is_gone
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.errors import UnknownEvent
-from foliot.kernel.events import Event, Fork, RunClaimed, RunCreated, UnknownReason, Unsettled
+from foliot.kernel.events import EQUALITY, Event, Fork, RunClaimed, RunCreated, UnknownReason, Unsettled
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.spec import RunSpec, digest, encode_spec
@@ -156,6 +156,7 @@ class Runs:
             history=before,
             fork=fork,
             unsettled=unsettled,
+            equality=EQUALITY,
             parent=parent,
             depth=depth,
             identity=identity,

@@ -58,6 +58,32 @@ def canonical(arguments: Mapping[str, Any]) -> bytes:
     return _canonical(arguments)
 
 
+def sameness(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> bytes:
+    """Returns the one text of arguments that mean the same to a tool: `canonical`, and 1.0 is 1, and a top-level
+    property that is left out has its default.
+    """
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        kind = cast("type[Any]", type(value))
+        found[name] = _by_value(value) if kind is float or kind is dict or kind is list else value
+    properties: Any = schema.get("properties") if schema else None
+    if type(properties) is dict:
+        for name, told in cast("dict[str, Any]", properties).items():
+            if name not in found and type(told) is dict and "default" in told:
+                found[name] = _by_value(told["default"])
+    return _canonical(found)
+
+
+def _by_value(value: Any) -> Any:
+    if type(value) is float:
+        return int(value) if value.is_integer() and _LEAST <= value <= _MOST else value
+    if type(value) is list:
+        return [_by_value(each) for each in cast("list[Any]", value)]
+    if type(value) is dict:
+        return {name: _by_value(each) for name, each in cast("dict[str, Any]", value).items()}
+    return value
+
+
 def arguments_digest(arguments: Mapping[str, Any]) -> str:
     """Names arguments by their meaning: neither the order of their names nor white space counts."""
     return f"sha256:{sha256(_canonical(arguments)).hexdigest()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from foliot.kernel import feedback
 from foliot.kernel.actions import CallIntent
 from foliot.kernel.arguments import canonical, parse_object
-from foliot.kernel.contract import examine, settle_twins
+from foliot.kernel.contract import examine, settle_twins, signature_of
 from foliot.kernel.events import ToolFinished, ToolUnknown, Unsettled
 from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolResult, Usage
 from foliot.kernel.state import Answer, Call, State
@@ -72,7 +73,7 @@ def hold_repeat(state: State, call: Call, arguments: dict[str, Any]) -> None:
 
     It stands for that one: it goes by its key, and when it must not happen twice, a person is asked first.
     """
-    earlier = state.unsettled.get((call.name, canonical(arguments)))
+    earlier = state.unsettled.get(signature_of(state, call.name, arguments))
     if earlier is None or call.effect == "read" or call.verdict is not None:
         return
     call.earlier = earlier
@@ -90,20 +91,20 @@ def blocked_calls(state: State) -> frozenset[str]:
 
     Of several calls that stand for the same earlier one, and go by its key, one is made at a time.
     """
-    unknown = {_signature(call) for call in state.calls if call.phase == "unknown"}
+    unknown = {_signature(state, call.name, call.arguments) for call in state.calls if call.phase == "unknown"}
     blocked, keys = set[str](), {call.earlier.key for call in state.calls if call.earlier and call.phase == "running"}
     for call in state.calls:
         if call.phase == "requested" and call.twin is None:
             key = call.earlier.key if call.earlier is not None and call.verdict is None else ""
-            if key in keys or (unknown and _signature(call) in unknown):
+            if key in keys or (unknown and _signature(state, call.name, call.arguments) in unknown):
                 blocked.add(call.id)
             elif key:
                 keys.add(key)
     return frozenset(blocked)
 
 
-def _signature(call: Call) -> tuple[str, bytes]:
-    return call.name, canonical(parse_object(call.arguments)[0] or {})
+def _signature(state: State, name: str, arguments: str) -> tuple[str, bytes]:
+    return signature_of(state, name, parse_object(arguments)[0] or {})
 
 
 def _unique(taken: set[str], wanted: str, otherwise: str) -> str:
@@ -176,7 +177,7 @@ def unsettled_of(state: State) -> tuple[Unsettled, ...]:
     found = dict(state.unsettled)
     for call in state.calls:
         if doubt := doubt_of(call):
-            _remember(found, call.name, call.arguments, key_of(state, call), doubt)
+            _remember(state, found, call.name, call.arguments, key_of(state, call), doubt)
     return tuple(found.values())
 
 
@@ -197,18 +198,26 @@ def remember_history(state: State) -> None:
             elif isinstance(part, ToolResult) and (call := written.get(part.call_id)) is not None:
                 error = part.error
                 if error is not None and error.unknown:
-                    _remember(state.unsettled, call.name, call.arguments, error.key, error.unknown)
+                    _remember(state, state.unsettled, call.name, call.arguments, error.key, error.unknown)
                 elif error is None and state.unsettled:
                     _forget(state, call.name, call.arguments)
 
 
-def _remember(unsettled: dict[tuple[str, bytes], Unsettled], name: str, arguments: str, key: str, reason: str) -> None:
+def remember_unsettled(state: State, told: Iterable[Unsettled]) -> None:
+    """Take over what a run begins with of calls that may have acted."""
+    for each in told:
+        state.unsettled[_signature(state, each.tool, each.arguments)] = each
+
+
+def _remember(
+    state: State, unsettled: dict[tuple[str, bytes], Unsettled], name: str, arguments: str, key: str, reason: str
+) -> None:
     text = canonical(parse_object(arguments)[0] or {})
-    unsettled[name, text] = Unsettled(name, text.decode(), key, reason)
+    unsettled[_signature(state, name, arguments)] = Unsettled(name, text.decode(), key, reason)
 
 
 def _forget(state: State, name: str, arguments: str) -> None:
-    state.unsettled.pop((name, canonical(parse_object(arguments)[0] or {})), None)
+    state.unsettled.pop(_signature(state, name, arguments), None)
 
 
 def close_call(state: State, call: Call, event: ToolFinished) -> None:
@@ -231,9 +240,9 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
     if call.attempts and call.effect != "read":  # whoever says how it ended: once started, it may have acted
         state.effects += 1
         if result.error is not None and result.error.unknown:
-            _remember(state.unsettled, call.name, call.arguments, key_of(state, call), result.error.unknown)
+            _remember(state, state.unsettled, call.name, call.arguments, key_of(state, call), result.error.unknown)
         elif call.doubt and not settled:
-            _remember(state.unsettled, call.name, call.arguments, key_of(state, call), call.doubt)
+            _remember(state, state.unsettled, call.name, call.arguments, key_of(state, call), call.doubt)
     if state.unsettled and settled:
         _forget(state, call.name, call.arguments)
     if call.signature is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from foliot.kernel import feedback
-from foliot.kernel.arguments import canonical
+from foliot.kernel.arguments import canonical, sameness
 from foliot.kernel.events import ContractRule, ContractViolated, Event, OutputRejected, ToolFinished
 from foliot.kernel.state import Answer, Call, State
 
@@ -24,7 +24,7 @@ def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
         call.violation = "undeclared_tool"
     if spec.duplicates == "allow":
         return
-    call.signature = (call.name, canonical(arguments))
+    call.signature = signature_of(state, call.name, arguments)
     cached = state.cache.get(call.signature)
     if cached is not None and (call.effect != "read" or cached[1] == state.effects):
         _repeat(state, call, feedback.repeated(call.id, cached[0]))
@@ -35,17 +35,30 @@ def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
             return
 
 
+def signature_of(state: State, name: str, arguments: dict[str, Any]) -> tuple[str, bytes]:
+    """What two calls have in common that are the same."""
+    if state.created is None or not state.created.equality:
+        return name, canonical(arguments)
+    rule = state.rules.get(name)
+    return name, sameness(arguments, None if rule is None else rule.spec.schema)
+
+
 def settle_twins(state: State, call: Call, event: ToolFinished) -> None:
     """A call with a signature has its result: remember it, and let an equal one of this step follow or go ahead."""
     assert call.signature is not None
-    if call.succeeded and event.synthetic is None:
+    decides = state.created is not None and state.created.equality > 0
+    if call.succeeded and (event.synthetic is None or (event.synthetic == "decided" and decides)):
         # As it was when the call began: what changed beside it may not be in what it read.
         state.cache[call.signature] = (event.result, call.effects_before)
     for other in state.calls:
         if other.twin is call:
             other.twin = None
             cached = state.cache.get(call.signature)
-            if call.succeeded and cached is not None and other.phase == "requested":
+            if not call.succeeded or cached is None:
+                continue
+            if decides and other.phase == "unknown" and not other.attempts:
+                other.phase = "requested"  # it stands for the same call, which is settled
+            if other.phase == "requested":
                 _repeat(state, other, feedback.repeated(other.id, cached[0]))
 
 

@@ -11,7 +11,7 @@ Facts are in the past tense. The time of a fact stands beside it in the journal,
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -63,6 +63,10 @@ class Unsettled(Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str = ""
 
 
+# How calls of runs that begin now are compared, see `RunCreated.equality`.
+EQUALITY: Final = 1
+
+
 class Fork(Struct, frozen=True, omit_defaults=True):
     """Where a forked run branched off: behind `seq` of run `run_id`."""
 
@@ -79,6 +83,8 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     task was made after); `ancestors` are the agents above it, the outermost first. `root` is what its tokens are
     counted under together with others: the uid of its task, or the run that began it all; blank for one of its own.
     `unsettled` are calls of the run that it follows (a fork, another try of a task) which may have acted.
+    `equality` says which calls are the same. 1: arguments that mean the same to the tool, and a call that a person
+    has said to have happened counts as made. 0, in journals of earlier versions: arguments of the same text.
     """
 
     agent: str
@@ -98,6 +104,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     template: str = ""
     root: str = ""
     unsettled: tuple[Unsettled, ...] = ()
+    equality: int = 0
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):

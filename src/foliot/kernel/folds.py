@@ -17,6 +17,7 @@ from foliot.kernel.calls import (
     lose_running,
     open_calls,
     remember_history,
+    remember_unsettled,
     size_of,
 )
 from foliot.kernel.contract import fold_violation, release_twins
@@ -40,8 +41,7 @@ def _created(state: State, event: e.RunCreated) -> None:
     state.created = event
     if state.transcript:
         remember_history(state)
-    for each in event.unsettled:
-        state.unsettled[each.tool, each.arguments.encode()] = each
+    remember_unsettled(state, event.unsettled)
     for message in event.input:
         add_message(state, message)
 

@@ -359,7 +359,7 @@ class ToolError(FoliotError):
         return _UNKNOWN.get(self.kind, "connection_lost")
 
 
-_UNKNOWN: Mapping[str, UnknownReason] = {"timeout": "timeout", "cancelled": "cancelled"}
+_UNKNOWN: Mapping[str, UnknownReason] = {"timeout": "timeout", "cancelled": "cancelled", "internal": "broken"}
 
 
 class ToolArgumentsInvalid(ToolError):

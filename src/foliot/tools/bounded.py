@@ -96,6 +96,8 @@ class Bounded:
             return done.value
         except asyncio.CancelledError as error:
             raise ToolCancelled("the tool was cancelled from inside") from error
+        except GeneratorExit as error:  # its own: nothing was thrown into it
+            raise ToolCancelled("the tool broke off: GeneratorExit") from error
         else:
             return (yield from self._drive(steps, waits_for))
         finally:
@@ -116,7 +118,10 @@ class Bounded:
                     raise asyncio.CancelledError
                 if self._right is not None and error is None and not self._right.holds():
                     error = yield from self._ask(self._right, task.cancelling() > cancelling)
-                waits_for = steps.send(None) if error is None else steps.throw(error)
+                try:
+                    waits_for = steps.send(None) if error is None else steps.throw(error)
+                except GeneratorExit as raised:  # its own: who closes us is heard where we wait
+                    raise ToolCancelled("the tool broke off: GeneratorExit") from raised
         except StopIteration as done:
             self._settle(cancelling)
             return done.value

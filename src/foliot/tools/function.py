@@ -36,6 +36,7 @@ from foliot.tools.base import (
 )
 from foliot.tools.docstring import parameters, summary
 from foliot.tools.running import blocking
+from foliot.tools.stages.classify import broke_off
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -114,6 +115,8 @@ def _called(function: Function, values: dict[str, Any]) -> Any:
         raise RuntimeError(f"{function.__name__}() raised StopIteration") from error
     except (SystemExit, KeyboardInterrupt) as error:  # Ctrl-C itself is never heard on a thread
         raise _wanted_to_exit(error) from error
+    except GeneratorExit as error:  # nobody closes what runs on a thread; whoever waits for it is closed by the same
+        raise broke_off(error) from error
 
 
 def _wanted_to_exit(error: BaseException) -> ToolError:

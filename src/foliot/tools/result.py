@@ -20,7 +20,10 @@ _encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
 
 
 def success_result(call: Invocation, value: object) -> ToolResult:
-    """Text stays text, parts stay parts; every other value becomes JSON. A value that cannot is a failure."""
+    """Text stays text, parts stay parts; every other value becomes JSON.
+
+    Raises `ToolError` for a value that cannot: the tool has acted, and whoever asked does not learn what came of it.
+    """
     match value:
         case str():
             content: tuple[Text | Media, ...] = (Text(value),)
@@ -35,7 +38,7 @@ def success_result(call: Invocation, value: object) -> ToolResult:
                 content = (Text(_encode(value).decode()),)
             except (TypeError, ValueError) as error:
                 what = type(value).__name__
-                return failure_result(call, ToolError(f"the tool returned {what}, which is not JSON: {error}"))
+                raise ToolError(f"the tool returned {what}, which is not JSON: {error}", retryable=False) from error
     return ToolResult(call.call_id, call.tool, content)
 
 
@@ -59,7 +62,7 @@ def failure_result(
             before_effect=known.before_effect,
         )
         return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {failure.message}"),), failure)
-    message = f"{message}; {ACTED if unknown == 'broken' else MAY_HAVE_ACTED}"
+    message = f"{message}; {ACTED if unknown == 'broken' and not known.lost else MAY_HAVE_ACTED}"
     failure = ToolFailure(
         known.code, known.reason, message, False, known.kind, known.details, unknown, call.idempotency_key
     )

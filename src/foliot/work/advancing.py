@@ -20,7 +20,7 @@ from foliot.engine.ids import id_from
 from foliot.engine.signals import signal
 from foliot.engine.summary import preview
 from foliot.kernel.codec import encode, type_of
-from foliot.kernel.events import CancelRequested, RunCreated
+from foliot.kernel.events import EQUALITY, CancelRequested, RunCreated
 from foliot.kernel.graph import Moves, advance, decode_state, encode_state, phase
 from foliot.kernel.task_codec import encode_fact, fact_type
 from foliot.kernel.task_events import (
@@ -122,6 +122,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
             system=task.pinned.plan.system,
             template=command.template,
             root=task.uid,
+            equality=EQUALITY,
             trace=under_message(command.trace, run_id) if command.trace else "",
         )
         new = NewRun(

@@ -22,9 +22,10 @@ from foliot.engine.records.entry import CallEntry, entry_of
 from foliot.engine.records.trail import AuditTrail
 from foliot.errors import FoliotError
 from foliot.kernel.arguments import parse_object
-from foliot.kernel.calls import intent
+from foliot.kernel.calls import intent, key_of
 from foliot.kernel.errors import KernelError
-from foliot.kernel.events import Event, RunCreated, ToolFinished
+from foliot.kernel.events import Event, RunClaimed, RunCreated, ToolFinished, ToolStarted, ToolUnknown
+from foliot.kernel.feedback import failed, lost
 from foliot.kernel.loop import apply
 from foliot.kernel.messages import Message, Usage
 from foliot.kernel.spec import RunSpec
@@ -34,6 +35,7 @@ from foliot.store.base import Database
 from foliot.store.journal import SqlJournal
 from foliot.tools.base import ToolDefinition
 from foliot.tools.masking import Masker
+from foliot.tools.result import MAY_HAVE_ACTED
 from foliot.tools.stages.record import CallRecord, snapshot
 
 log = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ RUNS_AT_ONCE: Final = 200
 
 
 class Unrecorded(Struct, frozen=True):
-    """A finished call of which the log has no record, and the record that is made up for it."""
+    """A call that finished or was lost, of which the log has no record, and the record that is made up for it."""
 
     run_id: str
     call_id: str
@@ -65,12 +67,15 @@ class Completion:
         self._specs = Specs()
 
     async def complete_run(self, state: State, facts: Sequence[tuple[float, Event]]) -> int:
-        """Make up the records that are missing of a run whose holder died; how many. Never raises."""
-        if not any(isinstance(event, ToolFinished) for _, event in facts):
+        """Make up the records that are missing of a run whose holder died; how many. Never raises.
+
+        What that one had under way may have acted, and there is nobody else to say so.
+        """
+        if not any(isinstance(event, ToolStarted) for _, event in facts):
             return 0
         try:
             history = await read_history(self._journal, state.created) if state.created is not None else ()
-            found = await self._missing(state.spec, state.run_id, facts, history)
+            found = await self._missing(state.spec, state.run_id, facts, history, left=True)
             await self._add(found)
         except (FoliotError, KernelError) as error:
             log.warning("run %s: its audit records could not be completed: %s", state.run_id, error)
@@ -124,12 +129,17 @@ class Completion:
         return await self._missing(spec, run_id, facts, await read_history(self._journal, created))
 
     async def _missing(
-        self, spec: RunSpec, run_id: str, facts: Sequence[tuple[float, Event]], history: Sequence[Message]
+        self,
+        spec: RunSpec,
+        run_id: str,
+        facts: Sequence[tuple[float, Event]],
+        history: Sequence[Message],
+        left: bool = False,
     ) -> list[Unrecorded]:
         bodies = [msgspec.json.decode(row["data"]) for row in await self._db.read("audit_finished", run_id=run_id)]
         known = {(body["call_id"], body.get("attempt", 1)) for body in bodies}
         found: list[Unrecorded] = []
-        for record, usage in finished_calls(spec, run_id, facts, history):
+        for record, usage in finished_calls(spec, run_id, facts, history, left=left):
             call = record.call
             entry = entry_of(record, snapshot(call.arguments), self._masker, usage)
             entry.recovered = True
@@ -147,16 +157,49 @@ class Completion:
 
 
 def finished_calls(
-    spec: RunSpec, run_id: str, facts: Sequence[tuple[float, Event]], history: Sequence[Message] = ()
+    spec: RunSpec,
+    run_id: str,
+    facts: Sequence[tuple[float, Event]],
+    history: Sequence[Message] = (),
+    left: bool = False,
 ) -> Iterator[tuple[CallRecord, Usage | None]]:
-    """What the record of each call would be that acted and has a result, and what runs took that it delegated."""
+    """What the record of each call would be that acted and has a result, and what runs took that it delegated.
+
+    Also of each call that came to no result and may have acted. `left`: nobody drives the run any more, and so what is
+    under way at the end of the journal is such a call too.
+    """
     state = State(spec, run_id, history)
+    at = 0.0
     for at, event in facts:
         if isinstance(event, ToolFinished) and event.synthetic is None:
             call = state.call(event.result.call_id)
             if call is not None and call.attempts and call.rule is not None:
                 yield _record(state, call, event, at), event.usage
+        elif isinstance(event, ToolUnknown):
+            call = state.call(event.call_id)
+            if call is not None and call.phase == "running" and call.rule is not None:
+                yield _record(state, call, _lost(state, call, event), at), event.usage
+        elif isinstance(event, RunClaimed):
+            yield from _left(state, at)
         apply(state, event, at)
+    if left:
+        yield from _left(state, at)
+
+
+def _left(state: State, at: float) -> Iterator[tuple[CallRecord, Usage | None]]:
+    """The records of what was under way when the run was left."""
+    for call in state.calls:
+        if call.phase == "running" and call.effect != "read" and call.rule is not None:
+            said = f"whoever made the call of {call.name} has not recorded its end; {MAY_HAVE_ACTED}"
+            yield _record(state, call, _lost(state, call, ToolUnknown(call.id, "process_died", said)), at), None
+
+
+def _lost(state: State, call: Call, unknown: ToolUnknown) -> ToolFinished:
+    said = unknown.message or lost(call.name, unknown)
+    kind = "timeout" if unknown.reason == "timeout" else "cancelled"
+    code = "timeout" if unknown.reason == "timeout" else "canceled"
+    key = key_of(state, call)
+    return failed(call.id, call.name, "unknown", code, "unknown_effect", said, kind, unknown.reason, key)
 
 
 def _record(state: State, call: Call, event: ToolFinished, at: float) -> CallRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from typing import Any, Final
@@ -41,6 +42,10 @@ class Classify:
             raise
         except Exception as error:
             raise classified(error, call.tool) from error
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise  # told from outside, perhaps: whoever drives it can tell
+        except BaseException as error:
+            raise broke_off(error) from error
 
 
 def classified(error: Exception, tool: str) -> ToolError:
@@ -67,3 +72,17 @@ class ToolInternal(ToolError):
     """The tool itself is at fault."""
 
     kind = "internal"
+
+
+def broke_off(error: BaseException) -> ToolInternal:
+    """The failure that an exception means which is none of `Exception`: nothing in the tool was ready for it.
+
+    So it has not said how the call ended: it may have acted.
+    """
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:  # its text is made by the tool
+        said = type(error).__name__
+    broken = ToolInternal(f"the tool broke off: {said}", retryable=False)
+    broken.lost = True
+    return broken
