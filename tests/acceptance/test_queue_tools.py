@@ -91,7 +91,7 @@ async def test_a_tool_that_fails_over_there_is_a_failure_that_the_model_hears_of
 
 
 async def test_nobody_who_serves_it_is_a_timeout_within_the_tools_own_limit(runtime: Runtime, nats_url: str) -> None:
-    await declare(runtime, LOOK_UP, runtime={"timeout": "1s"})
+    await declare(runtime, LOOK_UP, effect="read", runtime={"timeout": "1s"})
     async with linked(nats_url):
         done = await runtime.run("finder", "Look it up.")
     (fact,) = await finished(runtime, done.run_id)

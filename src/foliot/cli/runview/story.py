@@ -48,6 +48,7 @@ class Story:
         self._asked: dict[str, str] = {}
         self._step = 0
         self._waited = False
+        self._claimed = False
         self._asks = False
         self.thinking: float | None = None
         self.running: dict[str, Running] = {}
@@ -67,10 +68,14 @@ class Story:
     def take(self, item: Recorded, *, answer: bool) -> list[Line]:
         """The lines for an event. `answer`: also the text of an answer that asks for no tool."""
         match item.event:
-            case e.RunClaimed(attempt=attempt) if attempt > 1:
+            case e.RunClaimed(attempt=attempt) if attempt > 1 or self._claimed:
                 self.running.clear()
                 rested, self._waited = self._waited, False
-                return [] if rested else [Line("note", f"attempt {attempt} takes over")]
+                who = f"attempt {attempt}" if attempt > 1 else "another worker"  # which is no attempt of its own
+                return [] if rested else [Line("note", f"{who} takes over")]
+            case e.RunClaimed():
+                self._claimed = True
+                return []
             case e.RunWaiting() as waiting:
                 self._waited = True  # whoever goes on then takes over from nobody
                 asked = self._asks and waiting.reason in ("approval", "input", "budget")
