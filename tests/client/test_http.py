@@ -71,6 +71,19 @@ async def test_a_read_is_asked_again_while_the_server_is_not_there_for_it(serve)
     assert len(asked) == 4
 
 
+async def test_a_read_is_not_asked_for_ever_when_each_answer_takes_long(serve, monkeypatch, caplog):
+    handler, asked = failing(3, 503)
+    monkeypatch.setattr("foliot.client.http.TRIED_FOR", 0.0)
+    async with Http(Server(await serve(handler))) as http:
+        with pytest.raises(Unavailable):
+            await http.ask("GET", "/x")
+    assert len(asked) == 1
+    monkeypatch.undo()
+    async with Http(Server(await serve(handler))) as http:
+        assert (await http.ask("GET", "/x")).json() == {"done": True}
+    assert caplog.text.count("not now; it is asked again") == 1
+
+
 async def test_a_write_that_may_have_been_done_is_not_done_again(serve):
     handler, asked = failing(1, 503)
     async with Http(Server(await serve(handler))) as http:

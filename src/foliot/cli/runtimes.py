@@ -112,7 +112,13 @@ async def run_of(work: Work, word: str | None) -> RunInfo:
         return newest[0]
     if not word.strip():
         raise UsageError("An empty text does not name a run.", hint="`foliot runs` lists them.")
-    return await work.find_run(word)
+    try:
+        return await work.find_run(word)
+    except NotFound as error:
+        near = f"{error.hint}; " if error.hint else ""
+        raise NotFound(
+            error.message, hint=f"{near}`foliot why` and `foliot task trace` take the name of a task"
+        ) from None
 
 
 def interrupted(info: RunInfo, now: float) -> bool:

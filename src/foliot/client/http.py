@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 ATTEMPTS: Final = 5
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
+# A server whose store is silent takes seconds to say so: after this long it is not asked again.
+TRIED_FOR: Final = 10.0
 # A server that asks for more patience than this is told of, not waited for.
 LONGEST_WAIT: Final = 30.0
 # A stream sends a sign of life every 15 seconds.
@@ -113,7 +115,7 @@ class Http:
         """
         again = method == "GET" if repeatable is None else repeatable
         limit = aiohttp.ClientTimeout(total=timeout or self.server.timeout, sock_connect=10.0)
-        attempt = 0
+        attempt, began = 0, time.monotonic()
         before: Unavailable | None = None
         while True:
             attempt += 1
@@ -130,6 +132,10 @@ class Http:
                 undone = error.details.get("status") == 429
                 if attempt >= ATTEMPTS or not (again or undone) or (told or 0.0) > LONGEST_WAIT:
                     raise
+                if not undone and time.monotonic() - began >= TRIED_FOR:
+                    raise
+                if attempt == 1 and not undone:
+                    log.warning("the server at %s says: %s; it is asked again", self._base, error.message)
                 before = error
                 pause = told if told is not None else _pause(attempt)
             await asyncio.sleep(pause)

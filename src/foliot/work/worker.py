@@ -12,11 +12,12 @@ second. Whether a neighbour has died it asks the kernel, every second.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from foliot.bus.base import Delivery, Transport
 from foliot.engine.worker import is_gone
@@ -27,6 +28,7 @@ from foliot.store.claims import Claims, claim, recall, waiting_for_others
 from foliot.store.placement import Offer
 from foliot.store.runs import Lease, StoreSetBack
 from foliot.store.workers import HEARTBEAT, Phase
+from foliot.waits import Waits
 from foliot.work.base import Performer
 from foliot.work.pace import Pace, Round
 from foliot.work.presence import Complaints, Presence, sleep_unless
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 Timers: TypeAlias = Callable[[float], Awaitable[float | None]]
 
 LOOK_FOR_TIMERS = 5.0
+# How long the last sign of life may take while the process ends.
+GOODBYE: Final = Waits().goodbye
 # How often it looks whether processes beside it have died, so that what they held waits for no lease to end.
 SWEEP = 1.0
 # A ticket for a run that this worker may not take goes to another one after this long.
@@ -139,7 +143,8 @@ class Worker:
                     await self._look(deliveries)
                 else:
                     await _each(delivery.again(delay=0.0) for delivery in deliveries)
-            await self._presence.say(self._phase)
+            # Beside the rest: a store that is silent must not hold up a worker that has nothing to finish.
+            keeping.append(asyncio.create_task(self._say_draining()))
             await self._finish_in_grace()
         finally:
             await self._stop(keeping)
@@ -369,6 +374,9 @@ class Worker:
 
     # --- ending --------------------------------------------------------------------------------------------------
 
+    async def _say_draining(self) -> None:
+        await self._presence.say(self._phase)
+
     async def _finish_in_grace(self) -> None:
         """Let what is at work end, or wait by itself, for as long as the grace period lasts."""
         hurry = asyncio.create_task(self._hurry.wait())
@@ -390,7 +398,9 @@ class Worker:
             stopped.append(self._receiving)  # type: ignore[arg-type]  # as above
         await stop_tasks(*stopped, again=30.0)
         await _each(delivery.again(delay=0.0) for delivery in heard)
-        await self._presence.say("stopped")
+        with contextlib.suppress(TimeoutError):  # others see that it is gone
+            async with asyncio.timeout(GOODBYE):
+                await self._presence.say("stopped")
         log.info("worker %s has stopped", self.offer.name)
 
 

@@ -61,7 +61,7 @@ class Attempt:
         if bounded.expired == "idle":
             said = f"the tool {self._name!r} was silent for more than {self._idle:g} s"
         else:
-            said = f"the tool {self._name!r} took longer than {seconds:.3g} s"
+            said = f"the tool {self._name!r} took longer than {_in_words(bounded, seconds)} s"
         # That it was told to stop says nothing of what it has done by then, and of a server not even that it did.
         end = " and did not stop when it was told to" if bounded.forced else ""
         if goes_on:
@@ -70,6 +70,13 @@ class Attempt:
         if goes_on:
             error.still_running = error.details["still_running"] = True
         return error
+
+
+def _in_words(bounded: Bounded, seconds: float | None) -> str:
+    """The bound as somebody wrote it: of one for all attempts a moment was used before this attempt began."""
+    assert seconds is not None, "it ran out"
+    rough = bounded.expired == "total" and seconds > 0.5
+    return f"{round(seconds, 1):g}" if rough else f"{seconds:.3g}"
 
 
 async def _late(next: Handler, call: Invocation, running: Running) -> Any:
