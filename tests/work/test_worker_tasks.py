@@ -156,3 +156,41 @@ async def test_a_call_that_a_drained_worker_leaves_behind_is_not_told_as_its_dea
     (lost,) = [event for _, event in await runtime.runs.facts(info.id) if isinstance(event, ToolUnknown)]
     assert lost.reason == "cancelled"
     assert lost.message.startswith("pay was under way when the process that made the call let the run go")
+
+
+async def test_a_requeued_task_holds_the_call_that_may_have_acted(runtime: Runtime) -> None:
+    paid: list[int] = []
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="once", timeout=None)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        begun.set()
+        await may_end.wait()
+        return "paid"
+
+    script = [{"call": {"pay": {"amount": 5}}}, {"say": "paid"}]
+    may_end.set()
+    (name,) = await accept(runtime, Agent("payer", model=ScriptedModel(script), tools=[pay]))
+    begun.clear()
+    may_end.clear()
+    tasks = runtime.tasking.tasks
+    first = asyncio.create_task(runtime.tasking.worker(offer(runtime)).run())
+    await asyncio.wait_for(begun.wait(), 20)
+    await tasks.cancel("default", name)
+    async with asyncio.timeout(40):
+        while await phases(runtime, [name]) != ["cancelled"]:
+            await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert "may have taken effect" in str(await runtime.tasking.stories.why("default", name))
+
+    for _ in range(2):  # of the second attempt, which was cancelled while it asked, too
+        await tasks.requeue("default", name)
+        await work(runtime, name="w2")
+        assert await phases(runtime, [name]) == ["waiting"]
+        assert len(paid) == 2, "once by each of the two runs"
+        await tasks.cancel("default", name)
+        await work(runtime, name="w2")
+        assert await phases(runtime, [name]) == ["cancelled"]

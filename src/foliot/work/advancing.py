@@ -7,9 +7,9 @@ of a run, a cancellation, a timer), so all of it commits together or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,7 @@ from foliot.engine.ids import id_from
 from foliot.engine.signals import signal
 from foliot.engine.summary import preview
 from foliot.kernel.codec import encode, type_of
-from foliot.kernel.events import EQUALITY, CancelRequested, RunCreated
+from foliot.kernel.events import EQUALITY, CancelRequested, RunCreated, Unsettled
 from foliot.kernel.graph import Moves, advance, decode_state, encode_state, phase
 from foliot.kernel.task_codec import encode_fact, fact_type
 from foliot.kernel.task_events import (
@@ -44,6 +44,9 @@ from foliot.work.bundle import Pinned
 from foliot.work.execution_class import execution_class_key
 from foliot.work.inbox import opening
 
+# By agent: calls that may have acted and were not settled.
+InDoubt: TypeAlias = Mapping[str, tuple[Unsettled, ...]]
+
 
 class TaskRef(Struct, frozen=True):
     """A task as a transaction about it needs it: its row's key, and what never changes."""
@@ -66,16 +69,26 @@ class TaskRef(Struct, frozen=True):
         return execution_class_key(self.namespace, agent, self.lane)
 
 
-def tell(task: TaskRef, fact: TaskEvent, now: float, started: float | None = None) -> Tx[list[Ticket]]:
+def tell(
+    task: TaskRef, fact: TaskEvent, now: float, started: float | None = None, in_doubt: InDoubt | None = None
+) -> Tx[list[Ticket]]:
     """Record a fact and what follows; tickets for the runs that became due. Raises `Conflict`, `IllegalEvent`.
 
-    `started` is when work on the task began, if whoever tells knows.
+    `started` is when work on the task began, if whoever tells knows. `in_doubt` are calls that runs of the task may
+    have made before: those that begin now hold them.
     """
     row = yield from tasks.lock(task.key)
-    return (yield from tell_locked(task, row, fact, now, started))
+    return (yield from tell_locked(task, row, fact, now, started, in_doubt))
 
 
-def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float, started: float | None = None) -> Tx[list[Ticket]]:
+def tell_locked(
+    task: TaskRef,
+    row: Row,
+    fact: TaskEvent,
+    now: float,
+    started: float | None = None,
+    in_doubt: InDoubt | None = None,
+) -> Tx[list[Ticket]]:
     """As `tell`, when the caller has locked the row already."""
     plan = task.pinned.plan_for(task.id)
     state = decode_state(row["graph"])
@@ -99,10 +112,12 @@ def tell_locked(task: TaskRef, row: Row, fact: TaskEvent, now: float, started: f
     )
     if moves.stop:
         yield from _stop(task, moves, row["revision"], now)
-    return (yield from begin_runs(task, moves.activate, now))
+    return (yield from begin_runs(task, moves.activate, now, in_doubt))
 
 
-def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[list[Ticket]]:
+def begin_runs(
+    task: TaskRef, envelopes: Sequence[Envelope], now: float, in_doubt: InDoubt | None = None
+) -> Tx[list[Ticket]]:
     """Create the runs that these messages activate, and queue them."""
     tickets: list[Ticket] = []
     items: list[QueueItem] = []
@@ -123,6 +138,7 @@ def begin_runs(task: TaskRef, envelopes: Sequence[Envelope], now: float) -> Tx[l
             template=command.template,
             root=task.uid,
             equality=EQUALITY,
+            unsettled=() if in_doubt is None else in_doubt.get(spec.agent, ()),
             trace=under_message(command.trace, run_id) if command.trace else "",
         )
         new = NewRun(

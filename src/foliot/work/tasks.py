@@ -15,9 +15,12 @@ import msgspec
 from foliot.bus.base import Ticket, Transport
 from foliot.engine.base import Clock
 from foliot.engine.ids import new_run_id
+from foliot.engine.loading import Specs, load_state
 from foliot.engine.telemetry.callers_trace import callers_trace
 from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
-from foliot.kernel.errors import IllegalEvent
+from foliot.kernel.calls import unsettled_of
+from foliot.kernel.errors import IllegalEvent, KernelError
+from foliot.kernel.events import Unsettled
 from foliot.kernel.graph import advance, decode_state, encode_state, new_state
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.task_codec import decode_fact, encode_fact, fact_type
@@ -27,10 +30,10 @@ from foliot.resources.references import Origin
 from foliot.store import queue
 from foliot.store import tasks as rows
 from foliot.store.base import Database
-from foliot.store.journal import keep_alive
+from foliot.store.journal import SqlJournal, keep_alive
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, many, one, run
-from foliot.work.advancing import TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
+from foliot.work.advancing import InDoubt, TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
 from foliot.work.base import PRIORITIES, Accepted, Also, Command, Definitions, TargetKind, TaskInfo, TaskRecord
 from foliot.work.bundle import Bundles
 from foliot.work.commands import (
@@ -244,9 +247,29 @@ class TaskService(TaskList):
     ) -> TaskInfo:
         """See `Tasks`."""
         info = await self.get(namespace, name)
+        if info.phase not in ENDED:  # what its runs have made is not known before
+            raise Conflict(f"task {name} cannot be requeued (state: {info.phase})")
         again = TaskRequeued(info.attempt + 1, by, payloads=payloads or {})
-        await self._tell(namespace, name, again, "requeued", also)
+        await self._tell(namespace, name, again, "requeued", also, await self.in_doubt(namespace, name))
         return await self.get(namespace, name)
+
+    async def in_doubt(self, namespace: str, name: str) -> InDoubt:
+        """Calls of a task that has ended which may have acted, by agent: a new run must not make them beside that.
+
+        Raises `Conflict` for a run that cannot be read: what it has done is not known.
+        """
+        journal, specs = SqlJournal(self._db), Specs()
+        found: dict[str, dict[tuple[str, str], Unsettled]] = {}
+        for row in await self._db.read("task_runs", namespace=namespace, name=name):
+            try:
+                state = await load_state(journal, specs, row["run_id"])
+            except KernelError as error:
+                raise Conflict(f"what run {row['run_id']} has done cannot be read: {error}") from error
+            mine = found.setdefault(row["agent"], {})
+            for each in state.created.unsettled if state.created is not None else ():
+                mine.pop((each.tool, each.key), None)  # settled there, unless it says so again
+            mine.update({(each.tool, each.key): each for each in unsettled_of(state)})
+        return {agent: tuple(calls.values()) for agent, calls in found.items() if calls}
 
     async def archive(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
         """See `Tasks`. One that is live is cancelled and marked in the same transaction; it ends as its runs do."""
@@ -283,12 +306,20 @@ class TaskService(TaskList):
 
         await self._db.write(body)
 
-    async def _tell(self, namespace: str, name: str, fact: TaskEvent, done: str, also: Also | None) -> None:
+    async def _tell(
+        self,
+        namespace: str,
+        name: str,
+        fact: TaskEvent,
+        done: str,
+        also: Also | None,
+        in_doubt: InDoubt | None = None,
+    ) -> None:
         ref = await self.ref(namespace, name)
         now = self._clock()
 
         def body() -> Tx[list[Ticket]]:
-            tickets = yield from tell(ref, fact, now)
+            tickets = yield from tell(ref, fact, now, in_doubt=in_doubt)
             if also is not None:
                 yield from also(name, ref.uid)
             return tickets

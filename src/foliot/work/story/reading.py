@@ -9,9 +9,11 @@ from typing import Any, Final
 from foliot.engine.base import Clock
 from foliot.engine.runs import Runs
 from foliot.engine.story.tracing import trace_of
+from foliot.errors import FoliotError
 from foliot.kernel.errors import UnknownEvent
 from foliot.store.base import Database
 from foliot.store.bounds import list_classes, list_limits
+from foliot.store.tasks import ENDED
 from foliot.store.workers import list_workers
 from foliot.work.base import TaskRecord
 from foliot.work.story.happenings import (
@@ -24,7 +26,7 @@ from foliot.work.story.happenings import (
     encode_cursor,
 )
 from foliot.work.story.telling import LiveRun, RunRow, TaskStory, live_run, tell_story
-from foliot.work.story.why import Surroundings, TaskExplanation, why
+from foliot.work.story.why import Cause, Surroundings, TaskExplanation, why
 from foliot.work.tasks import TaskService
 
 PAGE: Final = 500
@@ -130,7 +132,23 @@ class Stories:
             classes=await list_classes(self._db),
             specs={agent: spec for agent, (_, _, spec) in ref.pinned.specs.items()},
         )
-        return why(story, around, self._clock())
+        told = why(story, around, self._clock())
+        if story.info.phase in ENDED and story.info.phase != "succeeded":
+            told.causes.extend(await self._in_doubt(namespace, name))
+        return told
+
+    async def _in_doubt(self, namespace: str, name: str) -> list[Cause]:
+        """What the runs of a task that has ended may have done: to be known before it is requeued."""
+        try:
+            found = await self._tasks.in_doubt(namespace, name)
+        except FoliotError as error:
+            return [Cause("failed", f"whether a call of it may have acted is not known: {error.message}")]
+        end = "may have taken effect, and nobody has settled it; after a requeue a person is asked first"
+        return [
+            Cause("failed", f"{call.tool} {end}", 1, agent, run_id=call.key.rpartition("/")[0])
+            for agent, calls in found.items()
+            for call in calls
+        ]
 
 
 def _row(row: dict[str, Any]) -> RunRow:
