@@ -404,7 +404,8 @@ async def test_workers_die_on_one_file_with_disks_full_and_clocks_moved(tmp_path
         await crew.start(name, largest=crew.chance.choice((64, 400, 900)) * 1024)
         crew.seen["full disks"] += 1
 
-    wrong_clock = move_clock(crew, -300.0, -20.0, 15.0, 300.0)
+    # One machine has one clock; this is what it may be set by under a process.
+    wrong_clock = move_clock(crew, -90.0, -20.0, 15.0, 60.0)
 
     async def as_it_should_be() -> None:
         for name in list(crew.workers):
