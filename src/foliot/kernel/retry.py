@@ -28,14 +28,14 @@ class RetryRow(NamedTuple):
 RETRIES: Final = (
     RetryRow(
         "the model is busy: 429, 503, 529",
-        "the gateway, up to three times more; then the run, three times; then its task, with growing pauses, for up to a day",
+        "the gateway, three times more; then the run, three times; then its task, with growing pauses, for up to a day",
         "nothing; after a day without any other answer: an attempt",
         (("model_failed", "rate_limit"), ("model_failed", "overloaded")),
         "wait",
     ),
     RetryRow(
         "the model fails otherwise: other 5xx, a lost connection, a time-out, an answer that cannot be understood",
-        "the gateway, up to three times more; then the run, three times; then `message_retry`, or `retry`, of the task",
+        "the gateway, three times more; then the run, three times; then `message_retry`, or `retry`, of the task",
         "an attempt of the message",
         (("model_failed", "overloaded"), ("model_failed", "timeout"), ("model_failed", "garbage")),
         "retry",

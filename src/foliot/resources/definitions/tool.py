@@ -200,7 +200,7 @@ class ToolSpec(Model):
     )
     on_unknown: Annotated[Literal["ask", "fail", "retry"], BeforeValidator(lowered)] = Field(
         default="ask",
-        description="When nobody knows whether a `once` call took effect: after a crash, a time-out, a lost connection.",
+        description="When nobody knows whether a `once` call took effect, after a crash or a time-out.",
     )
     capabilities: WordList = Field(default_factory=list[str], description="What roles must grant to use it.")
     operation_classes: OperationClasses = Field(
