@@ -58,9 +58,7 @@ def check(run_id: str, entries: Sequence[Entry]) -> Checked:
     for number, entry in enumerate(entries, 1):
         link = link_of(link, entry.seq, entry.at, entry.type, entry.data)
         if not entry.link:
-            unlinked += 1
-            if unlinked < number:  # older events come first: a link was taken away here
-                changed = changed or number
+            unlinked += 1  # an older version may write beside this one while a fleet is upgraded
         elif entry.link != link:
             changed = changed or number
             link = entry.link  # what came later was chained to what stood here then
