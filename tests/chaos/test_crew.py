@@ -201,7 +201,8 @@ class Crew:
         """Until all tasks have ended; how long that took after the last fault."""
         began = time.monotonic()
         while await self.left():
-            assert time.monotonic() - began < ALL_DONE_WITHIN, f"{await self.left()} tasks are not done: {self.seen}"
+            if time.monotonic() - began > ALL_DONE_WITHIN:
+                raise AssertionError(f"{await self.left()} tasks are not done: {self.seen}\n{await self._stuck()}")
             for name, child in list(self.workers.items()):
                 if child.returncode is not None:
                     await self.kill(name)
@@ -209,6 +210,15 @@ class Crew:
             await self.answer_questions()
             await asyncio.sleep(0.25)
         return time.monotonic() - began
+
+    async def _stuck(self) -> str:
+        """What the store says of runs that have not ended."""
+        told: list[str] = []
+        for info in await self.runtime.runs.journal.list(phases=("pending", "running", "waiting"), limit=20):
+            facts = await self.runtime.runs.facts(info.id)
+            last = "; ".join(f"{at - time.time():.1f} {event}"[:300] for at, event in facts[-4:])
+            told.append(f"{info.id} {info.phase} {info.worker} {(info.lease_until or 0) - time.time():.1f}: {last}")
+        return "\n".join(told)
 
     async def verify(self) -> None:
         """Every task succeeded once, in one piece, and every payment was made once, unless a person said "run"."""
