@@ -20,12 +20,13 @@ def test_rows_to_add_come_from_arrays() -> None:
 
 def test_a_guard_looks_at_each_row_that_it_is_given() -> None:
     text, names = load_for_postgres("run_advance")
-    assert names == ("last", "key", "epoch", "after")
-    assert over_arrays(text, ["int8"] * 4) == (
+    assert names == ("last", "key", "epoch", "worker", "after")
+    assert over_arrays(text, ["int8", "int8", "int8", "text", "int8"]) == (
         "UPDATE run SET last_seq = given.p1 "
-        "FROM (SELECT each.* FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[]) AS each(p1, p2, p3, p4) "
+        "FROM (SELECT each.* FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::text[], $5::int8[]) "
+        "AS each(p1, p2, p3, p4, p5) "
         "JOIN run AS locked ON locked.key = each.p2 ORDER BY locked.key FOR UPDATE OF locked) AS given "
-        "WHERE key = given.p2 AND epoch = given.p3 AND last_seq = given.p4"
+        "WHERE key = given.p2 AND epoch = given.p3 AND worker = given.p4 AND last_seq = given.p5"
     )
 
 

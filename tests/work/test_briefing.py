@@ -58,8 +58,8 @@ async def test_a_run_that_was_never_begun_is_known_by_its_first_event(kit: Kit) 
     brief = briefs(kit).of(lease)
     assert brief is not None
     assert (brief.task.id, brief.quiet) == ("default/t1", True)
-    assert brief.facts is not None
-    (first,) = brief.facts
+    assert brief.told is not None
+    (first,) = brief.told.facts
     assert isinstance(first[1], RunCreated)
     await kit.performer.perform(lease)
     assert briefs(kit).of(lease) is None, "it is needed once"
@@ -95,7 +95,7 @@ async def test_a_run_that_somebody_had_in_hand_before_is_read_in_full(kit: Kit) 
     await kit.performer.prepare([again])
     brief = briefs(kit).of(again)
     assert brief is not None
-    assert brief.facts is None
+    assert brief.told is None
     await kit.performer.perform(again)
     assert kit.asked == [("a", "go")]
 
@@ -106,7 +106,7 @@ async def test_a_large_first_message_is_read_where_it_is_stored(kit: Kit) -> Non
     await kit.performer.prepare([lease])
     brief = briefs(kit).of(lease)
     assert brief is not None
-    assert brief.facts is None
+    assert brief.told is None
     await kit.performer.perform(lease)
     assert kit.asked[0] == ("a", "x" * 100_000)
 
