@@ -68,7 +68,7 @@ class Story:
     def take(self, item: Recorded, *, answer: bool) -> list[Line]:
         """The lines for an event. `answer`: also the text of an answer that asks for no tool."""
         match item.event:
-            case e.RunClaimed(attempt=attempt) if attempt > 1 or self._claimed:
+            case e.RunClaimed(attempt=attempt) if attempt > 1 or self._claimed or item.seq > 2:
                 self.running.clear()
                 rested, self._waited = self._waited, False
                 who = f"attempt {attempt}" if attempt > 1 else "another worker"  # which is no attempt of its own
