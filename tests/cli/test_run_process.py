@@ -174,7 +174,7 @@ def test_a_run_killed_in_a_reading_tool_goes_on_by_itself_and_pays_once(desk: De
     assert "goes on where it was" in err
     assert desk.ledger == ["5"]
     assert desk.foliot("replay", "r1")[0] == 0
-    assert "look was started twice: a crash had cut it off" in desk.foliot("why", "r1")[1]
+    assert "look was started twice: nobody knew how it had ended" in desk.foliot("why", "r1")[1]
 
 
 def test_starting_the_same_id_again_after_a_kill_goes_on_too(desk: Desk) -> None:
