@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from foliot.errors import Conflict
+from foliot.kernel.spec import digest
 from foliot.store import journal as journals
 from foliot.store import queue, tasks
 from foliot.store.journal import SqlJournal
@@ -23,8 +24,9 @@ from foliot.store.runs import Entry, Lease, NewRun, Signal, SignalsPending
 from foliot.store.tasks import NewTask, TaskChange
 from foliot.store.transaction import Tx
 
+SPEC = digest(b"spec")
 NOW = 1000.0
-OLD = NewRun("old", "default", "writer", "sha256:0", 1.0, content={"sha256:0": b"spec"})
+OLD = NewRun("old", "default", "writer", SPEC, 1.0, content={SPEC: b"spec"})
 FIRST = [Entry(1, 1.0, "run.created", b"{}")]
 
 
@@ -90,7 +92,7 @@ async def steppers(database: PostgresDatabase, postgres_url: str) -> AsyncIterat
 
 async def held(database: PostgresDatabase, run_id: str, *, queued: bool = True) -> Lease:
     """A run of a task that somebody holds."""
-    new = NewRun(run_id, "default", "writer", "sha256:0", NOW, content={"sha256:0": b"spec"})
+    new = NewRun(run_id, "default", "writer", SPEC, NOW, content={SPEC: b"spec"})
     lease = await SqlJournal(database).create(new, [Entry(1, NOW, "run.created", b"{}")], worker="w", lease_until=2e9)
     assert lease is not None
     if not queued:
@@ -164,7 +166,7 @@ async def left_behind(database: PostgresDatabase) -> None:
 
 
 def created(run_id: str) -> tuple[Any, ...]:
-    new = NewRun(run_id, "default", "writer", "sha256:0", NOW, content={"sha256:0": b"spec"})
+    new = NewRun(run_id, "default", "writer", SPEC, NOW, content={SPEC: b"spec"})
     return journals.create_run, new, [Entry(1, NOW, "run.created", b"{}")]
 
 
@@ -173,16 +175,16 @@ async def test_a_definition_that_is_purged_while_a_run_begins_with_it_is_stored_
 ) -> None:
     purging, creating = steppers
     await left_behind(database)
-    await purging.begin(journals._purge_content, ["sha256:0"], NOW)
+    await purging.begin(journals._purge_content, [SPEC], NOW)
     await purging.upto("purge_blob")
     await creating.begin(*created("new"))
     begun = asyncio.create_task(creating.end())
     await creating.waits()
     assert await purging.end() == 1
     await begun
-    assert await SqlJournal(database).get_blob("sha256:0") == b"spec"
+    assert await SqlJournal(database).get_blob(SPEC) == b"spec"
     assert await SqlJournal(database).purge(ended_before=NOW) == 0
-    assert await SqlJournal(database).get_blob("sha256:0") == b"spec"
+    assert await SqlJournal(database).get_blob(SPEC) == b"spec"
 
 
 @pytest.mark.parametrize("upto", ["event_add", None])
@@ -193,10 +195,10 @@ async def test_a_definition_that_a_run_begins_with_is_not_purged(
     await left_behind(database)
     await creating.begin(*created("new"))
     await creating.upto(upto)
-    await purging.begin(journals._purge_content, ["sha256:0"], NOW)
+    await purging.begin(journals._purge_content, [SPEC], NOW)
     assert await purging.end() == 0
     await creating.end()
-    assert await SqlJournal(database).get_blob("sha256:0") == b"spec"
+    assert await SqlJournal(database).get_blob(SPEC) == b"spec"
 
 
 async def test_content_that_is_used_again_is_young_again(database: PostgresDatabase) -> None:
@@ -210,7 +212,7 @@ async def test_a_run_owns_what_its_history_names(database: PostgresDatabase) -> 
     journal = SqlJournal(database, clock=lambda: 1.0)
     digest = await journal.put_blob(b"a long result")
     told = f'[{{"text": "the whole is kept as {digest}"}}]'.encode()
-    new = NewRun("r", "default", "writer", "sha256:0", 1.0, content={"sha256:0": b"spec", "sha256:1": told})
+    new = NewRun("r", "default", "writer", SPEC, 1.0, content={SPEC: b"spec", "sha256:1": told})
     await journal.create(new, FIRST)
     await journal.purge(ended_before=NOW)
     assert await journal.get_blob(digest) == b"a long result"
