@@ -26,7 +26,7 @@ FINDINGS: dict[str, list[str]] = {
     "broken_between.yaml": [
         '4:8: error: spec.regoin: unknown field "regoin" (did you mean region?)',
         "7:11: error: the mapping opened with { is not closed, or a comma is missing (add the } or the comma)",
-        "12:16: error: spec.region must be a string, not a number (put it in quotes)",
+        '12:16: error: spec.region must be a string, not a number (put it in quotes: "7")',
         '12:19: error: spec.gpu: unknown field "gpu" (did you mean spec.capabilities.gpu?)',
     ],
     "colon.yaml": [

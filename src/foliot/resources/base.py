@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from foliot.resources.fields import Annotations, Labels, Name, Version, refusal
+from foliot.resources.fields import Annotations, Labels, LooseWord, Name, refusal
 from foliot.resources.problems import Problem
 from foliot.resources.spelling import camel, snake, spellings
 
@@ -152,7 +152,7 @@ class Metadata(Model):
     labels: Labels = Field(default_factory=dict[str, str], description="Short facts to select by.")
     annotations: Annotations = Field(default_factory=dict[str, str], description="Facts for people and tools.")
     uid: str = Field(default="", description="Given by the store, never used twice.")
-    resource_version: Version = Field(
+    resource_version: LooseWord = Field(
         default="",
         serialization_alias="resourceVersion",
         description="The revision of its last change; given by the store.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
@@ -150,21 +150,13 @@ def check_url(*schemes: str) -> Callable[[str], str]:
 
 
 def as_text(value: Any) -> Any:
-    """YAML reads `port: 8080` as a number; where only text makes sense, the number's text is meant."""
+    """YAML reads `port: 8080` as a number; where only text makes sense, the number's text is meant.
+
+    In a file that is the text as it was written (`loose_texts.py`); what reaches this function as a number came as one.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (int, float)) else value
-
-
-def texts_of_map(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    given = cast("dict[Any, Any]", value)
-    return {key: as_text(item) for key, item in given.items()}
-
-
-def texts_of_list(value: Any) -> Any:
-    return [as_text(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def one_is_a_list(value: Any) -> Any:
@@ -253,22 +245,23 @@ _TOOL_SCHEMA: Final = {
 }
 _SECRET_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}(:[A-Za-z0-9._-]+)?\\s*$"}
 _URL_SCHEMA: Final = {"type": "string", "format": "uri", "pattern": "^\\s*[Hh][Tt][Tt][Pp][Ss]?://"}
-_MAP_SCHEMA: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+_LOOSE_SCHEMA: Final = {"type": ["string", "number", "boolean"]}
 
 RawText: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=False)]
 """Text that is kept to the last space: prompts, values of secrets and inputs."""
-LooseText: TypeAlias = Annotated[RawText, BeforeValidator(as_text)]
+LooseText: TypeAlias = Annotated[RawText, BeforeValidator(as_text), WithJsonSchema(_LOOSE_SCHEMA)]
+"""Text that may be given as a number or a boolean, and is kept as it was written."""
 Name: TypeAlias = Annotated[str, AfterValidator(check_name), WithJsonSchema(_NAME_SCHEMA)]
 Ref: TypeAlias = Annotated[str, AfterValidator(check_ref), WithJsonSchema(_REF_SCHEMA)]
 SecretRef: TypeAlias = Annotated[str, AfterValidator(check_secret_ref), WithJsonSchema(_SECRET_SCHEMA)]
-Version: TypeAlias = Annotated[str, BeforeValidator(as_text)]
+LooseWord: TypeAlias = Annotated[str, BeforeValidator(as_text), WithJsonSchema(_LOOSE_SCHEMA)]
 Duration: TypeAlias = Annotated[str, BeforeValidator(check_duration), WithJsonSchema(_DURATION_SCHEMA)]
 Timeout: TypeAlias = Annotated[Duration, AfterValidator(check_positive)]
 Url: TypeAlias = Annotated[str, AfterValidator(check_url("http", "https")), WithJsonSchema(_URL_SCHEMA)]
-StringMap: TypeAlias = Annotated[dict[str, RawText], BeforeValidator(texts_of_map), WithJsonSchema(_MAP_SCHEMA)]
+StringMap: TypeAlias = dict[str, LooseText]
 Labels: TypeAlias = Annotated[StringMap, AfterValidator(check_labels)]
 Annotations: TypeAlias = Annotated[StringMap, AfterValidator(check_annotations)]
-TextList: TypeAlias = Annotated[list[RawText], BeforeValidator(texts_of_list), BeforeValidator(one_is_a_list)]
+TextList: TypeAlias = Annotated[list[LooseText], BeforeValidator(one_is_a_list)]
 WordList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(distinct_any_case)]
 """Duplicates are removed in any case, empty ones too; the first spelling stays."""
 ExactList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(distinct)]

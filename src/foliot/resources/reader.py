@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Final, cast
 
+from foliot.resources.kinds import kind_of
+from foliot.resources.loose_texts import with_source_texts
 from foliot.resources.manifest_files import STDIN, SourceFile, read_sources, shown
 from foliot.resources.problems import Finding, ManifestError, Path, Problem
 from foliot.resources.spelling import snake
@@ -26,6 +28,7 @@ from foliot.resources.yaml_nodes import parse_yaml
 
 # What `kubectl get -o json` and its like wrap several resources in.
 _LIST_FIELDS: Final = frozenset({"apiVersion", "kind", "metadata", "items"})
+_LONGEST_SHOWN: Final = 40
 _MANIFEST: Final = "a mapping with apiVersion, kind, metadata and spec"
 
 
@@ -141,6 +144,8 @@ class _Reading:
         self, raw: dict[str, Any], source: Document, within: Path, file: str, index: int
     ) -> list[Finding]:
         places = source.places
+        if source.rewritten and isinstance(word := raw.get("kind"), str) and (kind := kind_of(word)) is not None:
+            raw = with_source_texts(kind.model(), raw, places.entry(within))
         document, problems = validate_document(_in_namespace(raw, self._namespace))
         findings = [_placed(p, file, places, within, *_identity(raw)) for p in problems] if problems else []
         if document is None or source.flawed:
@@ -211,7 +216,15 @@ def _identity(raw: dict[str, Any]) -> tuple[str | None, str | None]:
 def _placed(problem: Problem, file: str, places: Places, within: Path, kind: str | None, name: str | None) -> Finding:
     path = places.spelled(within + problem.path, snake)
     line, column = places.of_key(path) if problem.at == "key" else places.of_value(path)
+    if problem.expected == "a string" and (written := places.written(path)):
+        problem = replace(problem, hint=f"put it in quotes{_quoted(written, path, kind)}")
     return Finding(problem, file, line, column, kind, name)
+
+
+def _quoted(written: str, path: Path, kind: str | None) -> str:
+    """The words to write, where they cannot be a secret."""
+    secret = kind is None or kind.strip().lower() == "secret" or any("secret" in str(step).lower() for step in path)
+    return "" if secret or len(written) > _LONGEST_SHOWN else f': "{written}"'
 
 
 def _of_flaw(flaw: Flaw, file: str) -> Finding:

@@ -263,7 +263,11 @@ def _completed(body: bytes, kind: Kind, name: str | None) -> bytes:
     metadata = cast("dict[str, Any]", given or {}) if given is None or isinstance(given, dict) else None
     if raw.get("kind") and (name is None or metadata is None or metadata.get("name")):
         return body
-    completed = {**raw, "kind": raw.get("kind") or kind.name}
+    # The rest goes on byte by byte: 1.10 in a text field means these four characters.
+    parts: dict[str, Any] = dict(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+    if not raw.get("kind"):
+        parts["kind"] = kind.name
     if name is not None and metadata is not None:
-        completed["metadata"] = {"name": name, **metadata}
-    return msgspec.json.encode(completed)
+        kept = msgspec.json.decode(parts["metadata"], type=dict[str, msgspec.Raw]) if metadata else {}
+        parts["metadata"] = {"name": name, **kept}
+    return msgspec.json.encode(parts)

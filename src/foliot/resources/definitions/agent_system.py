@@ -61,9 +61,16 @@ def _edge(value: Any) -> Any:
 
 
 Condition: TypeAlias = Annotated[
-    str | dict[str, str],
+    str | StringMap,
     PlainValidator(_condition),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+            ]
+        }
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from foliot.resources.base import Model, ReadyResource, Status, problem
 from foliot.resources.definitions.shapes import Dollars
 from foliot.resources.definitions.task_schedule import TimeZone
-from foliot.resources.fields import Labels, Positive, as_text, check_name, lowered, one_of_words, refusal
+from foliot.resources.fields import Labels, LooseWord, Positive, check_name, lowered, one_of_words, refusal
 from foliot.resources.problems import Problem
 
 EACH = "*"
@@ -45,7 +45,7 @@ class BudgetScope(Model):
     agent: Annotated[str, AfterValidator(_payer)] = Field(
         default="", description="One agent, with all it delegates; `*` gives each agent a budget of its own."
     )
-    user: Annotated[str, BeforeValidator(as_text), AfterValidator(_user)] = Field(
+    user: Annotated[LooseWord, AfterValidator(_user)] = Field(
         default="", description="One user; `*` gives each user a budget of its own."
     )
     labels: Labels = Field(default_factory=dict[str, str], description="Labels that a run must have.")

@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from foliot.resources.base import Model, Resource, Status, problem
-from foliot.resources.fields import RawText, as_text, distinct_lowered, one_is_a_list, refusal
+from foliot.resources.fields import RawText, StringMap, distinct_lowered, one_is_a_list, refusal
 from foliot.resources.problems import Problem
 from foliot.setting_values import HOST
 
@@ -40,7 +40,6 @@ def _hosts(values: list[str]) -> list[str]:
 
 Hosts: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(_hosts)]
 Values: TypeAlias = dict[str, RawText]
-TextValues: TypeAlias = dict[str, Annotated[RawText, BeforeValidator(as_text)]]
 
 
 class SecretSpec(Model):
@@ -51,7 +50,7 @@ class SecretSpec(Model):
         repr=False,
         description="Values in base64 (standard alphabet, padded). `***` keeps the stored value.",
     )
-    string_data: TextValues = Field(
+    string_data: StringMap = Field(
         default_factory=dict[str, str],
         repr=False,
         serialization_alias="stringData",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal, TypeAlias
+from decimal import Decimal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -18,7 +19,6 @@ from foliot.resources.fields import (
     SecretRef,
     Timeout,
     Url,
-    as_text,
     lowered,
     refusal,
 )
@@ -40,6 +40,12 @@ def _header_name(value: str) -> str:
     return value
 
 
+def _decimal(value: Any) -> Any:
+    """A number in decimal notation: 0.00001 is a price, and prints as 1e-05."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return format(Decimal(str(value)), "f") if is_number else value
+
+
 def _amount(value: str) -> str:
     try:
         micros = money.micros_of_text(value)
@@ -51,7 +57,7 @@ def _amount(value: str) -> str:
 HeaderName: TypeAlias = Annotated[str, AfterValidator(_header_name)]
 Dollars: TypeAlias = Annotated[
     str,
-    BeforeValidator(as_text),
+    BeforeValidator(_decimal),
     AfterValidator(_amount),
     WithJsonSchema({"type": ["string", "number"], "examples": ["25.00", 0.5]}),
 ]

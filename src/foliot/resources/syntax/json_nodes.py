@@ -14,7 +14,7 @@ from json import JSONDecodeError, decoder
 from typing import Any, Final, NoReturn, cast
 
 from foliot.resources.syntax.places import LIMITS, Document, Entry, Flaw, Limits, Parsed, Path, Places, Unreadable
-from foliot.resources.syntax.scalars import BadScalar, check_text, parse_number
+from foliot.resources.syntax.scalars import BadScalar, check_text, is_rewritten, parse_number
 from foliot.resources.syntax.source_text import check_characters
 
 # The C scanner of the standard library; its stubs leave it out.
@@ -52,6 +52,7 @@ class _Scanner:
         self._parsed = parsed
         self._nodes = 0
         self._at = 0
+        self._rewritten = False
         self._path: list[str | int] = []
         self._line_starts = [0, *(match.end() for match in re.finditer(r"\r\n|\n|\r", text))]
 
@@ -60,10 +61,12 @@ class _Scanner:
             if len(self._parsed.documents) >= self._limits.documents:
                 self._give_up(f"the file has more than {self._limits.documents:,} documents")
             self._path.clear()
+            self._rewritten = False
             flaws_before = len(self._parsed.flaws)
             value, entry = self._value(0)
             flawed = len(self._parsed.flaws) > flaws_before
-            self._parsed.documents.append(Document(value, Places(entry, self._locate), flawed))
+            places = Places(entry, self._locate)
+            self._parsed.documents.append(Document(value, places, flawed, self._rewritten))
 
     def _locate(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self._line_starts, offset)
@@ -85,12 +88,14 @@ class _Scanner:
             return self._object(depth) if character == "{" else self._array(depth)
         value: Any
         if character == '"':
-            value = self._string()
-        elif number := _NUMBER.match(self._text, start):
+            return self._string(), (start, start, None)
+        if number := _NUMBER.match(self._text, start):
             value = self._number(number)
         else:
             value = self._word(character)
-        return value, (start, start, None)
+        written = self._text[start : self._at]
+        self._rewritten = self._rewritten or is_rewritten(value, written)
+        return value, (start, start, written)
 
     def _object(self, depth: int) -> tuple[dict[str, Any], Entry]:
         start = self._at

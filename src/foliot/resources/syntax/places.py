@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
-# (mark of the key, mark of the value, entries of the value); an item of a list has its own mark twice.
-Entry: TypeAlias = "tuple[Any, Any, Entries | None]"
+# (mark of the key, mark of the value, entries of the value); an item of a list has its own mark twice. Where a word
+# was read as a number, a boolean or null, what was written stands in place of the entries: some fields want the text.
+Entry: TypeAlias = "tuple[Any, Any, Entries | str | None]"
 Entries: TypeAlias = "dict[str, Entry] | list[Entry]"
 Locate: TypeAlias = Callable[[Any], tuple[int, int]]
 
@@ -72,6 +73,16 @@ class Places:
         """Where the key of the value at `path`, or of its nearest ancestor, stands; for an item of a list, the item."""
         return self.locate(self._nearest(path)[0][0])
 
+    def entry(self, path: Path) -> Entry | None:
+        """Returns the entry at `path`; None when nothing is there."""
+        found, missing = self._nearest(path)
+        return None if missing else found
+
+    def written(self, path: Path) -> str | None:
+        """Returns the source text of a word at `path` that was read as a number, a boolean or null."""
+        found = self.entry(path)
+        return found[2] if found is not None and isinstance(found[2], str) else None
+
     def spelled(self, path: Path, fold: Callable[[str], str]) -> Path:
         """`path` in the spelling of the text, where two keys that `fold` makes equal are the same field."""
         entry, steps = self.root, list(path)
@@ -96,7 +107,7 @@ class Places:
         return entry, False
 
 
-def _step(entries: Entries | None, step: str | int) -> Entry | None:
+def _step(entries: Entries | str | None, step: str | int) -> Entry | None:
     if isinstance(entries, dict):
         return entries.get(step) if isinstance(step, str) else None
     if isinstance(entries, list) and isinstance(step, int) and 0 <= step < len(entries):
@@ -109,11 +120,13 @@ class Document:
     """One document of a file as plain values: dict, list, str, int, float, bool, None. Dict keys are str.
 
     `flawed` says that the text was not sound: the value is good enough to look for more problems, not to be used.
+    `rewritten` says that some number or boolean is written otherwise than it would be printed: 0042, 1.10, TRUE.
     """
 
     value: Any
     places: Places
     flawed: bool = False
+    rewritten: bool = False
 
     @property
     def line(self) -> int:

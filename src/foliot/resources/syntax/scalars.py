@@ -59,6 +59,11 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
     return text
 
 
+def is_rewritten(value: object, text: str) -> bool:
+    """Whether `text` says more than the number or boolean it was read as: 0042, 1.10, 12e4, 0x1F, TRUE."""
+    return value is not None and str(value).lower() != text
+
+
 def parse_number(text: str, *, is_int: bool) -> int | float:
     """The number that `text`, known to look like one, stands for. Raises `BadScalar` when it is out of bounds."""
     _check_length(text)

@@ -29,7 +29,7 @@ from foliot.resources.syntax.places import (
     Places,
     Unreadable,
 )
-from foliot.resources.syntax.scalars import MAYBE_SPECIAL, WORDS, BadScalar, check_text, resolve_plain
+from foliot.resources.syntax.scalars import MAYBE_SPECIAL, WORDS, BadScalar, check_text, is_rewritten, resolve_plain
 
 NextEvent: TypeAlias = Callable[[], Any]
 
@@ -77,7 +77,8 @@ class Builder:
         self._nodes = 0
         self._repeated = 0
         self._flaws_before = 0
-        self._anchors: dict[str, tuple[Any, Entries | None] | None] = {}
+        self._rewritten = False
+        self._anchors: dict[str, tuple[Any, Entries | str | None] | None] = {}
         self._top = _Frame([], [], None, None, False)
         self._stack = [self._top]
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -133,6 +134,7 @@ class Builder:
             self._give_up(event.start_mark, f"the file has more than {self._limits.documents:,} documents")
         self._anchors.clear()
         self._flaws_before = len(self._parsed.flaws)
+        self._rewritten = False
         self._top = _Frame([], [], event.start_mark, None, False)
         self._stack = [self._top]
 
@@ -141,7 +143,8 @@ class Builder:
         # An empty document is what a `---` at the end of a file leaves behind: nothing was said.
         if root.value and not (root.value[0] is None and root.key is _Key.DROPPED):
             flawed = len(self._parsed.flaws) > self._flaws_before
-            self._parsed.documents.append(Document(root.value[0], Places(root.entries[0], self.locate), flawed))
+            places = Places(root.entries[0], self.locate)
+            self._parsed.documents.append(Document(root.value[0], places, flawed, self._rewritten))
 
     # --- nodes
 
@@ -160,12 +163,16 @@ class Builder:
             value = self._tagged(event)
         elif not value.isascii() or "\0" in value:
             value = self._checked(value, event.start_mark)
+        written: str | None = None
+        if value.__class__ is not str:
+            written = event.value
+            self._rewritten = self._rewritten or is_rewritten(value, event.value)
         if event.anchor is not None:
-            self._anchors[event.anchor] = (value, None)
+            self._anchors[event.anchor] = (value, written)
         if is_key:
             self._key(value, event.start_mark)
         else:
-            self._attach(value, None, event.start_mark)
+            self._attach(value, written, event.start_mark)
 
     def _open_mapping(self, event: Any) -> None:
         self._open(event, {}, {}, "map")
@@ -231,7 +238,7 @@ class Builder:
 
     # --- keys and values
 
-    def _attach(self, value: Any, entries: Entries | None, mark: Any) -> None:
+    def _attach(self, value: Any, entries: Entries | str | None, mark: Any) -> None:
         top = self._top
         if not top.is_mapping:
             top.value.append(value)
