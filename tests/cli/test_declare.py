@@ -169,6 +169,35 @@ def test_prune_deletes_only_what_apply_made_and_the_selector_names(foliot, team)
     assert foliot("get", "all", "-o", "name").out.split() == ["agent/writer", "model-endpoint/brain", "secret/key"]
 
 
+@pytest.mark.parametrize("command", ["apply", "diff"])
+def test_a_folder_of_comments_prunes_nothing_unless_it_is_allowed_to(foliot, team, tmp_path, command):
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "todo.yaml").write_text("# nothing yet\n")
+    words = (command, "-f", tmp_path / "bare", "--prune", "-l", "team=docs")
+
+    refused = foliot(*words)
+
+    assert refused.code == 2
+    assert "there are no manifests: 3 resources would be deleted" in refused.err
+    assert "--allow-empty" in refused.err
+    assert len(foliot("get", "all", "-o", "name").out.split()) == 3
+    allowed = foliot(*words, "--allow-empty")
+    assert allowed.code == (0 if command == "apply" else 1)
+    assert "agent/editor" in allowed.out
+
+
+def test_prune_says_which_work_it_ends(foliot, team, tmp_path):
+    task = "kind: Task\nmetadata: {name: brief, labels: {team: docs}}\nspec: {agent: writer, input: {topic: x}}\n"
+    (tmp_path / "task.yaml").write_text(task)
+    foliot("apply", "-f", team, "-f", "task.yaml")
+    words = ("-f", team, "--prune", "-l", "team=docs")
+
+    assert "the work of 1 task would end" in foliot("diff", *words).err
+    assert "task/brief deleted, its work cancelled (dry run)" in foliot("apply", *words, "--dry-run").out
+    assert "task/brief deleted, its work cancelled\n" in foliot("apply", *words).out
+    assert "No tasks" in foliot("get", "tasks").err
+
+
 @pytest.mark.parametrize("words", [("--prune",), ("-l", "a=b"), ("--prune", "-l", "a in (")])
 def test_prune_and_selector_need_each_other_and_sense(foliot, manifest, words):
     assert foliot("apply", "-f", manifest, *words).code in (2, 5)

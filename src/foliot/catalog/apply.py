@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from foliot.catalog.plan import Step, make_plan
 from foliot.catalog.references import check_against_store
-from foliot.errors import Conflict
-from foliot.store.base import DeclaredBy, Document, Requirement, ResourceStore
+from foliot.errors import Conflict, UsageError
+from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Requirement, ResourceStore
+from foliot.store.selectors import matches
 
 ATTEMPTS: Final = 6
 """How often a plan is made anew after a conflict. Six losses in a row is not bad luck but a quarrel: tell the user."""
@@ -32,18 +33,27 @@ async def apply_documents(
     dry_run: bool = False,
     prune: tuple[Requirement, ...] | None = None,
     prune_namespace: str = "default",
+    allow_empty: bool = False,
+    check_deletes: Callable[[Sequence[Key]], Awaitable[None]] | None = None,
     by: DeclaredBy | None = None,
 ) -> Result:
     """Create, update and (with `prune`) delete so that the store says what `documents` say; all of it or nothing.
 
-    `by` is recorded as their declarer.
+    `by` is recorded as their declarer. `check_deletes` is told of everything that prune is about to delete, in a dry
+    run too; what it raises stops all of it.
 
     Raises `ManifestError` for references that cannot be, `Conflict` for a version named in a document that has passed,
-    or when other writers were faster every time.
+    or when other writers were faster every time; `UsageError` when prune would delete something although none of the
+    documents has its labels, unless `allow_empty`.
     """
     for attempt in range(1, ATTEMPTS + 1):
         steps = await make_plan(store, documents, prune=prune, prune_namespace=prune_namespace)
         warnings = await check_against_store(store, documents)
+        doomed = [step.change.key for step in steps if isinstance(step.change, Delete)]
+        if doomed and not allow_empty:
+            _refuse_empty(documents, Filter(namespace=prune_namespace, labels=prune or ()), len(doomed))
+        if check_deletes is not None:
+            await check_deletes(doomed)
         if dry_run:
             return Result(steps, warnings)
         try:
@@ -54,6 +64,17 @@ async def apply_documents(
             # Two that lost to each other must not try again at the same moment.
             await asyncio.sleep(random.uniform(0, 0.02 * attempt))
     raise AssertionError("the loop returns or raises")
+
+
+def _refuse_empty(documents: Sequence[Document], pruned: Filter, count: int) -> None:
+    """A wrong folder or a misspelt label must not read as the wish to delete everything. Raises `UsageError`."""
+    if any(matches(document, pruned) for document in documents):
+        return
+    what = "none of the manifests matches the selector of prune" if documents else "there are no manifests"
+    raise UsageError(
+        f"{what}: {count} resource{'s' if count > 1 else ''} would be deleted, and none kept",
+        hint="check the files and the labels; --allow-empty (in HTTP ?allowEmpty=true) deletes them all the same",
+    )
 
 
 async def _carry_out(store: ResourceStore, steps: Sequence[Step], by: DeclaredBy | None) -> list[Step]:

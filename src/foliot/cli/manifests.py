@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -78,6 +79,15 @@ def _handle(document: dict[str, Any]) -> str:
     from foliot.catalog.references import handle_of
 
     return handle_of(document)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What `--prune` was told: the labels of what it may delete (None without it), and what it need not mind."""
+
+    selector: tuple[Requirement, ...] | None
+    allow_empty: bool = False
+    force: bool = False
 
 
 def prune_requirements(prune: bool, selector: str | None) -> tuple[Requirement, ...] | None:

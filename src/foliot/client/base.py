@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.store.base import Change, Document, Filter, Page, Requirement, Rotation
@@ -16,14 +16,21 @@ from foliot.store.base import Change, Document, Filter, Page, Requirement, Rotat
 if TYPE_CHECKING:
     from foliot.client.declared_work import Taken
 
+Ends: TypeAlias = Literal["", "cancelled", "archived"]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What apply did (or with `dry_run` would do) to one resource. `before` is None for a new one."""
+    """What apply did (or with `dry_run` would do) to one resource. `before` is None for a new one.
+
+    `ends` is what became of the work of a Task that prune deleted: live work is cancelled, and then archived as that
+    which has ended. A worker that is at it may take a moment.
+    """
 
     action: Literal["created", "updated", "unchanged", "deleted"]
     document: Document
     before: Document | None = None
+    ends: Ends = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +55,16 @@ class Client(Protocol):
         dry_run: bool = False,
         prune: tuple[Requirement, ...] | None = None,
         prune_namespace: str = "default",
+        allow_empty: bool = False,
+        force: bool = False,
     ) -> Applied:
         """Create or update all `documents` (normalised, see resources/reader.py) in one transaction.
 
         References are checked against the store and the documents together. With `prune`, resources in
-        `prune_namespace` that match the selector, were made by apply, and are not among the documents are deleted.
-        Raises `ManifestError`, `Conflict`.
+        `prune_namespace` that match the selector, were made by apply, and are not among the documents are deleted, as
+        `delete` does it: the work of a Task ends, and what open tasks use is a `Conflict` unless `force`. When none of
+        the documents matches the selector, nothing is deleted unless `allow_empty`.
+        Raises `ManifestError`, `Conflict`, `UsageError`.
         """
         ...
 

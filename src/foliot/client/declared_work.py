@@ -6,12 +6,13 @@ resource never changes while the work goes on; whoever reads it sees the status 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
+from foliot.client.base import Ends
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import Identity
 from foliot.store.base import Database, Document
@@ -107,8 +108,19 @@ class DeclaredWork:
                     taken.append(Taken(space, name, accepted.task, not accepted.duplicate))
         return taken
 
-    async def check_unused(self, kind: str, namespace: str, name: str, agents: Iterable[Document]) -> None:
-        """Raises `InUse` when tasks that have not ended use an agent or a system, or what one of `agents` names."""
+    async def check_unused(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        agents: Iterable[Document],
+        *,
+        ending: Container[tuple[str, str]] = (),
+    ) -> None:
+        """Raises `InUse` when tasks that have not ended use an agent or a system, or what one of `agents` names.
+
+        Those `ending` (namespace and name) are left out.
+        """
         users = [(kind, name)]
         if kind in ("Tool", "ModelEndpoint"):
             users = [("Agent", each["metadata"]["name"]) for each in agents if _names(each, kind, namespace, name)]
@@ -116,7 +128,7 @@ class DeclaredWork:
         for user, called in users:
             target = "system" if user == "AgentSystem" else "agent"
             rows = await self._database.read("task_open_for", namespace=namespace, kind=target, name=called)
-            open_tasks.update(dict.fromkeys(row["name"] for row in rows))
+            open_tasks.update(dict.fromkeys(row["name"] for row in rows if (namespace, row["name"]) not in ending))
         if open_tasks:
             names = [*open_tasks]
             listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
@@ -124,6 +136,16 @@ class DeclaredWork:
                 f"{kind} {name} is used by tasks that have not ended: {listed}",
                 hint="wait for them or cancel them; --force (in HTTP ?force=true) deletes it all the same",
             )
+
+    async def ends(self, namespace: str, name: str) -> Ends:
+        """What `end` would do to the work of this name."""
+        try:
+            info = await self._list.get(namespace, name)
+        except NotFound:
+            return ""
+        if info.archived_at is not None:
+            return ""
+        return "archived" if info.phase in ENDED else "cancelled"
 
     async def end(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> Document | None:
         """Cancel the work of this name if it is live, and archive it. None when there is none.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from foliot.client.base import Applied, Outcome
+from foliot.client.base import Applied, Ends, Outcome
 from foliot.client.missing import not_found
 from foliot.engine.references import list_all
-from foliot.errors import Conflict, NotFound
+from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.store.base import (
     Change,
@@ -118,15 +118,61 @@ class LocalClient:
         dry_run: bool = False,
         prune: tuple[Requirement, ...] | None = None,
         prune_namespace: str = "default",
+        allow_empty: bool = False,
+        force: bool = False,
     ) -> Applied:
+        """See `Client`."""
         from foliot.catalog.apply import apply_documents
 
+        ends: dict[Key, Ends] = {}
+
+        async def check_deletes(doomed: Sequence[Key]) -> None:
+            if not force:
+                await self._check_unused(doomed)
+            ends.clear()
+            for key in doomed:
+                if key.kind == "Task" and self._work is not None:
+                    ends[key] = await self._work().ends(key.namespace, key.name)
+
         result = await apply_documents(
-            self._store, documents, dry_run=dry_run, prune=prune, prune_namespace=prune_namespace, by=self._by
+            self._store,
+            documents,
+            dry_run=dry_run,
+            prune=prune,
+            prune_namespace=prune_namespace,
+            allow_empty=allow_empty,
+            check_deletes=check_deletes,
+            by=self._by,
         )
         if not dry_run:
             await self.written(*(step.document for step in result.steps if step.change is not None))
-        return Applied([Outcome(step.action, step.document, step.before) for step in result.steps], result.warnings)
+            await self._end(ends)
+        outcomes = [Outcome(step.action, step.document, step.before, _ends(step.change, ends)) for step in result.steps]
+        return Applied(outcomes, result.warnings)
+
+    async def _check_unused(self, doomed: Sequence[Key]) -> None:
+        """Raises `InUse` when a task needs one of them that has not ended, and does not end with them."""
+        if self._work is None:
+            return
+        ending = {(key.namespace, key.name) for key in doomed if key.kind == "Task"}
+        for key in doomed:
+            if key.kind in USED_BY_WORK:
+                named = key.kind in NAMED_BY_AGENTS
+                agents = await list_all(self._store, Filter("Agent", key.namespace)) if named else []
+                await self._work().check_unused(key.kind, key.namespace, key.name, agents, ending=ending)
+
+    async def _end(self, tasks: Iterable[Key]) -> None:
+        """End the work of Tasks that were deleted. One that cannot be ended does not keep the others."""
+        if self._work is None:
+            return
+        failed: list[FoliotError] = []
+        for key in tasks:
+            try:
+                await self._work().end(key.namespace, key.name)
+            except FoliotError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     async def replace(self, document: Document) -> Outcome:
         metadata = document["metadata"]
@@ -151,9 +197,8 @@ class LocalClient:
     ) -> Document:
         """See `Client`. `also` is as in `DeclaredWork.end`, for work that no resource declares."""
         key = Key(kind, namespace, name)
-        if kind in USED_BY_WORK and not force and self._work is not None:
-            agents = await list_all(self._store, Filter("Agent", namespace)) if kind in NAMED_BY_AGENTS else []
-            await self._work().check_unused(kind, namespace, name, agents)
+        if not force:
+            await self._check_unused([key])
         try:
             (written,) = await self._store.write([Delete(key, expect=version or "present")])
         except NotFound:
@@ -162,8 +207,8 @@ class LocalClient:
                 raise await not_found(key, self._store.list) from None
             return ended
         await self.written(written.document)
-        if kind == "Task" and self._work is not None:
-            await self._work().end(namespace, name)
+        if kind == "Task":
+            await self._end([key])
         return written.document
 
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
@@ -185,3 +230,7 @@ class LocalClient:
 
     async def close(self) -> None:
         await self._close()
+
+
+def _ends(change: Put | Delete | None, ends: Mapping[Key, Ends]) -> Ends:
+    return ends.get(change.key, "") if isinstance(change, Delete) else ""

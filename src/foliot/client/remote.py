@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from foliot.client import wire
-from foliot.client.base import Applied, Outcome
+from foliot.client.base import Applied, Ends, Outcome
 from foliot.client.declared_work import Taken
 from foliot.client.http import new_key
 from foliot.client.missing import not_found
@@ -40,6 +40,7 @@ class _Told(msgspec.Struct, frozen=True):
     action: Literal["created", "updated", "unchanged", "deleted"]
     resource: Document
     before: Document | None = None
+    ends: Ends = ""
 
 
 class _Bundle(msgspec.Struct, frozen=True):
@@ -109,9 +110,12 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         dry_run: bool = False,
         prune: tuple[Requirement, ...] | None = None,
         prune_namespace: str = "default",
+        allow_empty: bool = False,
+        force: bool = False,
     ) -> Applied:
         """See `Client`."""
-        params = {"dryRun": dry_run or None, "namespace": prune_namespace}
+        params: dict[str, Any] = {"dryRun": dry_run or None, "namespace": prune_namespace}
+        params |= {"allowEmpty": allow_empty or None, "force": force or None}
         if prune is not None:
             params["prune"] = selector_text(prune) or ""
         if not documents and prune is None:
@@ -120,7 +124,9 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
             "POST", "/v1/apply", params=params, body=_body(documents), headers=new_key(), repeatable=True
         )
         bundle = wire.read(answer.body, _Bundle)
-        return Applied([Outcome(each.action, each.resource, each.before) for each in bundle.outcomes], bundle.warnings)
+        return Applied(
+            [Outcome(each.action, each.resource, each.before, each.ends) for each in bundle.outcomes], bundle.warnings
+        )
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
         """See `Client`."""

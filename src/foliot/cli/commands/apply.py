@@ -10,13 +10,12 @@ import click
 
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import warn
-from foliot.cli.manifests import files_option, load, located, prune_requirements
+from foliot.cli.manifests import Pruning, files_option, load, located, prune_requirements
 from foliot.cli.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied, Outcome
 from foliot.errors import Conflict, FoliotError
 from foliot.kernel.identity import acting
-from foliot.store.base import Requirement
 
 if TYPE_CHECKING:
     from foliot.client.declared_work import Taken
@@ -29,8 +28,18 @@ _COLORS: Final = {"created": "green", "updated": "yellow", "deleted": "red", "un
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
 @click.option("--prune", is_flag=True, help="Also delete what apply made before and is not among the manifests now.")
 @click.option("-l", "--selector", metavar="SELECTOR", help="Labels of what --prune may delete, e.g. `app=report`.")
+@click.option("--allow-empty", is_flag=True, help="Let --prune delete everything when no manifest has its labels.")
+@click.option("--force", is_flag=True, help="Let --prune delete also what open tasks use.")
 @output_option("text", "name", "json", "yaml", default="text", help="text, name, json or yaml.")
-def apply(files: tuple[str, ...], dry_run: bool, prune: bool, selector: str | None, output: str) -> int:
+def apply(
+    files: tuple[str, ...],
+    dry_run: bool,
+    prune: bool,
+    selector: str | None,
+    allow_empty: bool,
+    force: bool,
+    output: str,
+) -> int:
     """Create or update resources from manifests: all of them, or none.
 
     \b
@@ -39,12 +48,13 @@ def apply(files: tuple[str, ...], dry_run: bool, prune: bool, selector: str | No
     foliot apply -f . --dry-run
     foliot apply -f . --prune -l app=report
 
-    A Task is done once: applying it again changes nothing, and applying another one under its name is refused.
+    A Task is done once: applying it again changes nothing, and applying another one under its name is refused. --prune
+    deletes as `foliot delete` does: the work of a Task ends, and what open tasks use stays unless --force.
     """
-    requirements = prune_requirements(prune, selector)
+    pruning = Pruning(prune_requirements(prune, selector), allow_empty, force)
     loaded = load(files)
     try:
-        applied, taken = run(_apply([item.document for item in loaded], dry_run, requirements))
+        applied, taken = run(_apply([item.document for item in loaded], dry_run, pruning))
     except FoliotError as error:
         raise located(error, loaded) from None
     for warning in applied.warnings:
@@ -56,11 +66,18 @@ def apply(files: tuple[str, ...], dry_run: bool, prune: bool, selector: str | No
 
 
 async def _apply(
-    documents: Sequence[dict[str, object]], dry_run: bool, prune: tuple[Requirement, ...] | None
+    documents: Sequence[dict[str, object]], dry_run: bool, pruning: Pruning
 ) -> tuple[Applied, Sequence[Taken]]:
     async with connected() as client:
         _refuse(await client.opposed(documents))
-        applied = await client.apply(documents, dry_run=dry_run, prune=prune, prune_namespace=namespace())
+        applied = await client.apply(
+            documents,
+            dry_run=dry_run,
+            prune=pruning.selector,
+            prune_namespace=namespace(),
+            allow_empty=pruning.allow_empty,
+            force=pruning.force,
+        )
         if dry_run or not any(document["kind"] == "Task" for document in documents):
             return applied, ()
         from foliot.cli.runtimes import whoami  # brings the whole runtime along, which few manifests need
@@ -106,7 +123,8 @@ def _line(outcome: Outcome, *, here: str, dry_run: bool) -> str:
     space = outcome.document["metadata"]["namespace"]
     where = "" if space == here else f" in namespace {space}"
     action = paint(outcome.action, fg=_COLORS[outcome.action])
-    return f"{ref_of(outcome.document)} {action}{where}{' (dry run)' if dry_run else ''}"
+    ends = f", its work {outcome.ends}" if outcome.ends else ""
+    return f"{ref_of(outcome.document)} {action}{where}{ends}{' (dry run)' if dry_run else ''}"
 
 
 def _summary(outcomes: Sequence[Outcome], *, dry_run: bool) -> str:

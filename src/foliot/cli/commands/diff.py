@@ -9,12 +9,11 @@ import click
 
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import tell, warn
-from foliot.cli.manifests import files_option, load, located, prune_requirements
+from foliot.cli.manifests import Pruning, files_option, load, located, prune_requirements
 from foliot.cli.output import ref_of
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied, Outcome
 from foliot.errors import FoliotError
-from foliot.store.base import Requirement
 
 SAME: Final = 0
 DIFFERENT: Final = 1
@@ -25,13 +24,15 @@ TROUBLE: Final = 2
 @files_option()
 @click.option("--prune", is_flag=True, help="Also show what `apply --prune` would delete.")
 @click.option("-l", "--selector", metavar="SELECTOR", help="Labels of what --prune may delete, e.g. `app=report`.")
-def diff(files: tuple[str, ...], prune: bool, selector: str | None) -> int:
+@click.option("--allow-empty", is_flag=True, help="As of `apply`: no manifest need have the labels.")
+@click.option("--force", is_flag=True, help="As of `apply`: also what open tasks use.")
+def diff(files: tuple[str, ...], prune: bool, selector: str | None, allow_empty: bool, force: bool) -> int:
     """Show what apply would change. Exit code 0: nothing; 1: something; more: trouble.
 
     Status and what only the store says are left out. Secret values are never shown, only whether they differ.
     """
     try:
-        applied = _planned(files, prune, selector)
+        applied = _planned(files, Pruning(prune_requirements(prune, selector), allow_empty, force))
     except FoliotError as error:
         # 1 has a meaning of its own here, so that scripts can tell a difference from a failure.
         return max(tell(error), TROUBLE)
@@ -41,22 +42,30 @@ def diff(files: tuple[str, ...], prune: bool, selector: str | None) -> int:
     if texts:
         out("\n".join(_painted(text) for text in texts))
     changed = sum(outcome.action != "unchanged" for outcome in applied.outcomes)
-    out(f"{changed} of {len(applied.outcomes)} would change", err=True)
+    ended = sum(outcome.ends == "cancelled" for outcome in applied.outcomes)
+    work = f"; the work of {ended} task{'s' if ended > 1 else ''} would end" if ended else ""
+    out(f"{changed} of {len(applied.outcomes)} would change{work}", err=True)
     return DIFFERENT if changed else SAME
 
 
-def _planned(files: tuple[str, ...], prune: bool, selector: str | None) -> Applied:
-    requirements = prune_requirements(prune, selector)
+def _planned(files: tuple[str, ...], pruning: Pruning) -> Applied:
     loaded = load(files)
     try:
-        return run(_plan([item.document for item in loaded], requirements))
+        return run(_plan([item.document for item in loaded], pruning))
     except FoliotError as error:
         raise located(error, loaded) from None
 
 
-async def _plan(documents: Sequence[dict[str, Any]], prune: tuple[Requirement, ...] | None) -> Applied:
+async def _plan(documents: Sequence[dict[str, Any]], pruning: Pruning) -> Applied:
     async with connected() as client:
-        return await client.apply(documents, dry_run=True, prune=prune, prune_namespace=namespace())
+        return await client.apply(
+            documents,
+            dry_run=True,
+            prune=pruning.selector,
+            prune_namespace=namespace(),
+            allow_empty=pruning.allow_empty,
+            force=pruning.force,
+        )
 
 
 def _text(outcome: Outcome) -> str:

@@ -77,7 +77,7 @@ SHAPES: Final[dict[str, Schema]] = {
                         "action": {"enum": ["created", "updated", "unchanged", "deleted"]},
                         "resource": ref("StoredResource"),
                     },
-                    optional={"before": ref("StoredResource")},
+                    optional={"before": ref("StoredResource"), "ends": {"enum": ["cancelled", "archived"]}},
                 )
             ),
             "warnings": listof(TEXT),

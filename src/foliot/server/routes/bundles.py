@@ -15,7 +15,7 @@ from foliot.server.acts import AcceptedTasks, RecordedStore
 from foliot.server.bodies import manifests
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import DryRun, Namespace, is_dry, parameters, space
+from foliot.server.naming import DryRun, Force, Namespace, is_dry, is_true, parameters, space
 from foliot.server.responses import Json
 from foliot.store.base import Delete, Put
 from foliot.store.selectors import parse_labels
@@ -24,6 +24,9 @@ router = new_router("resources")
 
 Prune = Annotated[
     str | None, Query(description="Delete what matches this label selector, was applied, and is missing.")
+]
+AllowEmpty = Annotated[
+    bool, Query(description="With `prune`: go on when none of the manifests matches the selector, and all would go.")
 ]
 Accept = Annotated[bool, Query(description="Have the Tasks among them done.")]
 
@@ -36,6 +39,8 @@ async def apply(
     namespace: Namespace = None,
     dryRun: DryRun = None,
     prune: Prune = None,
+    allowEmpty: AllowEmpty = False,
+    force: Force = None,
     run: Accept = False,
 ) -> Response:
     """Create and update all resources of the body (JSON, YAML, several documents) in one transaction.
@@ -59,7 +64,14 @@ async def apply(
             )
         caller.require("admin", where, missing=HIDDEN)
     client = services.client.on(store)
-    applied = await client.apply(documents, dry_run=dry, prune=selector, prune_namespace=where)
+    applied = await client.apply(
+        documents,
+        dry_run=dry,
+        prune=selector,
+        prune_namespace=where,
+        allow_empty=allowEmpty,
+        force=is_true(force, "force"),
+    )
     if dry:
         await store.judge([Delete(key_of(each.document)) for each in applied.outcomes if each.action == "deleted"])
     taken: list[dict[str, Any]] = []
@@ -76,7 +88,12 @@ async def apply(
         ]
         acts.tell()
     outcomes = [
-        {"action": each.action, "resource": each.document, **({"before": each.before} if each.before else {})}
+        {
+            "action": each.action,
+            "resource": each.document,
+            **({"before": each.before} if each.before else {}),
+            **({"ends": each.ends} if each.ends else {}),
+        }
         for each in applied.outcomes
     ]
     return Json({"outcomes": outcomes, "warnings": applied.warnings, "tasks": taken})

@@ -1,0 +1,130 @@
+"""Deleting by prune: what is in use, the work that ends with its Task, and manifests that have nothing in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foliot.errors import Conflict, NotFound, UsageError
+from foliot.kernel.identity import Identity
+from foliot.resources.reader import parse_text
+from foliot.store.base import Filter, Requirement
+
+DESK = (Requirement("app", "=", ("desk",)),)
+WORLD = """\
+{kind: ModelEndpoint, metadata: {name: brain, labels: {app: desk}}, spec: {provider: scripted, script: [{say: done}]}}
+---
+{kind: Tool, metadata: {name: look, labels: {app: desk}}, spec: {type: http, endpoint: "https://look.example/"}}
+---
+{kind: Agent, metadata: {name: clerk, labels: {app: desk}}, spec: {model_ref: brain, tools: [look]}}
+---
+{kind: AgentSystem, metadata: {name: office, labels: {app: desk}}, spec: {agents: [clerk]}}
+---
+{kind: AgentRole, metadata: {name: reader, labels: {app: desk}}, spec: {permissions: [read]}}
+"""
+TASK = "{kind: Task, metadata: {name: NAME, labels: {app: desk}}, spec: {WHO, input: {q: x}}}"
+
+
+def read(text: str) -> list[dict[str, Any]]:
+    bundle = parse_text(text, "world.yaml")
+    bundle.raise_for_errors()
+    return bundle.documents
+
+
+def world(*without: str) -> list[dict[str, Any]]:
+    return [each for each in read(WORLD) if each["metadata"]["name"] not in without]
+
+
+def task(name: str, who: str = "agent: clerk") -> list[dict[str, Any]]:
+    return read(TASK.replace("NAME", name).replace("WHO", who))
+
+
+async def accepted(both, *tasks: dict[str, Any]) -> None:
+    await both.client.apply([*world(), *tasks])
+    assert all(each.new for each in await both.client.accept(tasks, identity=Identity("ann")))
+
+
+async def test_pruning_a_task_ends_its_work_as_deleting_it_does(both):
+    pruned, deleted = task("pruned"), task("deleted")
+    await accepted(both, *pruned, *deleted)
+
+    foretold = await both.client.apply(world(), dry_run=True, prune=DESK)
+    still = await both.work.task("default", "pruned")
+    await both.client.delete("Task", "deleted", namespace="default")
+    done = await both.client.apply(world(), prune=DESK)
+
+    assert (still.phase, still.archived_at) == ("queued", None)
+    assert {each.document["metadata"]["name"]: each.ends for each in foretold.outcomes if each.action == "deleted"} == {
+        "deleted": "cancelled",
+        "pruned": "cancelled",
+    }
+    assert [(each.document["metadata"]["name"], each.ends) for each in done.outcomes if each.action == "deleted"] == [
+        ("pruned", "cancelled")
+    ]
+    one, other = await both.work.task("default", "pruned"), await both.work.task("default", "deleted")
+    assert (one.phase, one.archived_at is not None) == (other.phase, other.archived_at is not None)
+    assert (one.phase, one.archived_at is not None) == ("cancelled", True)
+
+
+async def test_a_template_has_no_work_to_end(both):
+    template = read(TASK.replace("NAME", "mould").replace("WHO", "agent: clerk, mode: template"))
+    await both.client.apply([*world(), *template])
+
+    done = await both.client.apply(world(), prune=DESK)
+
+    assert [each.ends for each in done.outcomes if each.action == "deleted"] == [""]
+    with pytest.raises(NotFound):
+        await both.work.task("default", "mould")
+
+
+async def test_what_open_tasks_use_is_pruned_only_by_force(both):
+    tasks = [*task("direct"), *task("whole", "system: office")]
+    await accepted(both, *tasks)
+
+    for name in ("clerk", "office", "look", "brain"):
+        for dry_run in (True, False):
+            with pytest.raises(Conflict, match="tasks that have not ended") as refused:
+                await both.client.apply([*world(name), *tasks], prune=DESK, dry_run=dry_run)
+            assert "force" in (refused.value.hint or "")
+    assert len((await both.client.list(Filter(None, "default"))).items) == 7
+
+    applied = await both.client.apply([*world("clerk", "look"), *tasks], prune=DESK, force=True)
+    gone = [each.document["metadata"]["name"] for each in applied.outcomes if each.action == "deleted"]
+    assert gone == ["clerk", "look"]
+
+
+async def test_work_that_ends_by_the_same_prune_uses_nothing(both):
+    await accepted(both, *task("open"))
+
+    await both.client.apply(world("clerk", "office", "look"), prune=DESK)
+
+    assert (await both.work.task("default", "open")).phase == "cancelled"
+    kinds = {each["kind"] for each in (await both.client.list(Filter(None, "default"))).items}
+    assert kinds == {"ModelEndpoint", "AgentRole"}
+
+
+async def test_an_empty_bundle_prunes_nothing_unless_it_is_allowed_to(both):
+    assert (await both.client.apply([], prune=DESK)).outcomes == [], "where nothing is found, nothing is refused"
+    await both.client.apply(world())
+
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="5 resources") as refused:
+            await both.client.apply([], prune=DESK, dry_run=dry_run)
+        assert "empty" in (refused.value.hint or "")
+    assert len((await both.client.list(Filter(None, "default"))).items) == 5
+
+    foretold = await both.client.apply([], prune=DESK, dry_run=True, allow_empty=True)
+    done = await both.client.apply([], prune=DESK, allow_empty=True)
+    assert [each.action for each in foretold.outcomes] == [each.action for each in done.outcomes] == ["deleted"] * 5
+
+
+async def test_manifests_of_which_none_has_the_labels_are_as_good_as_none(both):
+    await both.client.apply(world())
+    other = read(WORLD.replace("app: desk", "app: other"))[4:]
+
+    with pytest.raises(UsageError, match="4 resources"):
+        await both.client.apply(other, prune=DESK)
+    # A resource that moves to other labels is still among the manifests; nothing else is there to delete.
+    renamed = [{**each, "metadata": {**each["metadata"], "labels": {"app": "new"}}} for each in world()]
+    assert {each.action for each in (await both.client.apply(renamed, prune=DESK)).outcomes} == {"updated"}
