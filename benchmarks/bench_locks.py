@@ -4,8 +4,9 @@
 
 Two processes on one database, each with many callers, so that their writes share transactions. `budgets`: acts are
 reserved and settled in 4 accounts, of one or two of them each. `declare`: a resource is replaced and recorded; `post`:
-a run is stored and recorded; `both` is one process of each kind, and `mixed` both kinds in both. Deadlocks are
-counted by the server. The aim: none, and together at least half the rate of each kind alone.
+a run is stored and recorded; `both` is one process of each kind, and `mixed` both kinds in both. Then the same over
+HTTP, in one `foliot server`: PATCH of eight resources, POST of tasks, and both at once. Deadlocks are counted by the
+server. The aim: none, and together at least half the rate of each kind alone.
 
 The PostgreSQL is one of its own, as the tests use; FOLIOT_BENCH_POSTGRES names another (a database that may be filled).
 """
@@ -14,16 +15,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import asyncpg
+from bench_server import MANY, foliot, prepare, running
+from http_load import Load, Order, put_load
 
 from foliot.errors import FoliotError
 from foliot.store.audit import append_records
@@ -138,8 +144,56 @@ async def deadlocks(url: str) -> int:
         await connection.close()
 
 
-async def prepare(url: str) -> None:
+async def migrate(url: str) -> None:
     await (await PostgresDatabase.open(url)).close()
+
+
+def over_http(url: str, options: argparse.Namespace) -> None:
+    """PATCH and POST in one server, each alone and both at once."""
+    with tempfile.TemporaryDirectory() as home:
+        environ = {**os.environ, "FOLIOT_HOME": home, "FOLIOT_STORE": url, "FOLIOT_LOG_LEVEL": "error"}
+        environ["FOLIOT_REQUEST_RATE"] = MANY
+        token = json.loads(foliot(environ, "tokens", "create", "bench", "--admin", "-o", "json"))["token"]
+        with running([sys.executable, "-m", "foliot.cli", "server", "--port", "0"], environ) as (address, _):
+            prepare(address, token)
+            orders = _http_orders(address, token)
+            for each in orders.values():
+                put_load(each[0], connections=1, seconds=1)  # everything is loaded
+            alone: dict[str, int] = {}
+            for kinds in (["PATCH"], ["POST"], ["PATCH", "POST"]):
+                before = asyncio.run(deadlocks(url))
+                found = _put_loads({kind: orders[kind] for kind in kinds}, options)
+                met = asyncio.run(deadlocks(url)) - before
+                for kind, loads in found.items():
+                    count, slowest = sum(each.requests for each in loads), max(each.p99 for each in loads)
+                    refused = sum(each.refused for each in loads)
+                    alone.setdefault(kind, count)
+                    ratio = f"{count / max(alone[kind], 1):5.2f} of alone" if len(kinds) > 1 else ""
+                    rate, remark = count / options.seconds, f"   {refused} REFUSED" if refused else ""
+                    times = f"{rate:8.0f}/s   p99 {slowest:7.3f} s"
+                    print(f"http     {kind:8} {times}   {met:4} deadlocks   {ratio}{remark}")
+
+
+def _http_orders(address: str, token: str) -> dict[str, list[Order]]:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    labels = json.dumps({"metadata": {"labels": {"weight": "@"}}})
+    task = json.dumps({"metadata": {"name": "t-@"}, "spec": {"system": "desk", "input": {"topic": "a number"}}})
+    return {
+        "PATCH": [Order(f"{address}/v1/model-endpoints/e-{n}", "PATCH", headers, labels) for n in range(8)],
+        "POST": [Order(f"{address}/v1/tasks", "POST", headers, task)],
+    }
+
+
+def _put_loads(orders: dict[str, list[Order]], options: argparse.Namespace) -> dict[str, list[Load]]:
+    with ThreadPoolExecutor() as pool:
+        under_way = {
+            kind: [
+                pool.submit(put_load, each, connections=max(1, options.callers // len(some)), seconds=options.seconds)
+                for each in some
+            ]
+            for kind, some in orders.items()
+        }
+        return {kind: [each.result() for each in some] for kind, some in under_way.items()}
 
 
 @contextmanager
@@ -174,7 +228,7 @@ def main() -> None:
     }
     alone: dict[str, int] = {}
     with database() as url:
-        asyncio.run(prepare(url))
+        asyncio.run(migrate(url))
         for name, processes in rounds.items():
             before = asyncio.run(deadlocks(url))
             found = together(url, processes, options)
@@ -184,6 +238,7 @@ def main() -> None:
                 ratio = f"{count / max(alone[kind], 1):5.2f} of alone" if name in ("both", "mixed") else ""
                 rate = count / options.seconds
                 print(f"{name:8} {kind:8} {rate:8.0f}/s   p99 {slowest:7.3f} s   {met:4} deadlocks   {ratio}")
+        over_http(url, options)
 
 
 if __name__ == "__main__":

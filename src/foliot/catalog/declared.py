@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from foliot.errors import Conflict
 from foliot.store.base import Document, Key
 from foliot.store.documents import same as same_json
 from foliot.store.documents import same_spec
@@ -21,6 +22,13 @@ def key_of(document: Document) -> Key:
 
 def version_of(document: Document) -> str:
     return str(document["metadata"].get("resourceVersion") or "")
+
+
+def exact(version: str) -> str:
+    """A version that somebody names as a precondition. Raises `Conflict` for what is none: no resource is at it."""
+    if version.isascii() and version.isdigit():
+        return version
+    raise Conflict(f"{version[:40]!r} is the version of no resource", hint="read it again and repeat the change")
 
 
 def managed(document: Document) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from foliot.catalog.declared import exact
 from foliot.client.base import Applied, Ends, Outcome
 from foliot.client.missing import not_found
 from foliot.engine.references import list_all
@@ -181,7 +182,7 @@ class LocalClient:
         if not version:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
-        (written,) = await self._store.write([Put(document, expect=version)], by=self._by)
+        (written,) = await self._store.write([Put(document, expect=exact(version))], by=self._by)
         await self.written(written.document)
         return Outcome(written.action, written.document, before)
 
@@ -200,7 +201,7 @@ class LocalClient:
         if not force:
             await self._check_unused([key])
         try:
-            (written,) = await self._store.write([Delete(key, expect=version or "present")])
+            (written,) = await self._store.write([Delete(key, expect=exact(version) if version else "present")])
         except NotFound:
             ended = await self._work().end(namespace, name, also=also) if kind == "Task" and self._work else None
             if ended is None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
+from weakref import WeakValueDictionary
 
 from fastapi import Depends
 from starlette.requests import Request
@@ -18,7 +19,7 @@ from foliot.server.edge.rates import Rates
 from foliot.server.engagements import Drives
 from foliot.server.streams.open_streams import Streams
 from foliot.settings import Settings
-from foliot.store.base import Database, ResourceStore
+from foliot.store.base import Database, Key, ResourceStore
 
 if TYPE_CHECKING:
     from foliot.work.triggers.webhooks import Webhooks
@@ -50,9 +51,14 @@ class Services:
     drives: Drives = field(default_factory=Drives)
     rates: Rates = field(default_factory=Rates)
     streams: Streams = field(init=False)
+    _turns: WeakValueDictionary[Key, asyncio.Lock] = field(default_factory=WeakValueDictionary[Key, asyncio.Lock])
 
     def __post_init__(self) -> None:
         self.streams = Streams(self.database, self.closing, self.auth, most=self.settings.max_streams)
+
+    def turns(self, key: Key) -> asyncio.Lock:
+        """The lock under which those of this process take turns who write the same resource at once."""
+        return self._turns.setdefault(key, asyncio.Lock())
 
     @property
     def resources(self) -> ResourceStore:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, cast
 
-from foliot.catalog.declared import key_of, version_of
+from foliot.catalog.declared import exact, key_of, version_of
 from foliot.catalog.references import check_against_store
 from foliot.client.declared_work import InUse
 from foliot.errors import Conflict, NotFound, UsageError
@@ -14,13 +17,17 @@ from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
 from foliot.server.access.identity import Caller
 from foliot.server.acts import ActRecord, RecordedStore
-from foliot.server.bodies import FILE
+from foliot.server.bodies import FILE, as_object
 from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
-from foliot.store.base import Delete, Document, Key, Put
+from foliot.store.base import Delete, Document, Key, Put, StaleMerge
 from foliot.store.secrets import masked
 
-ATTEMPTS: Final = 6
+# How often a patch without a version is merged again because others change the same spec.
+ATTEMPTS: Final = 20
+# How the version is spelt in the metadata of a patch.
+_VERSION: Final = ("resourceVersion", "resource_version")
+Merge: TypeAlias = Callable[[Document], Document]
 Action = Literal["created", "updated", "unchanged", "deleted"]
 
 
@@ -33,14 +40,14 @@ class Conditions:
     dry: bool = False
 
     def version(self, document: Document) -> str | None:
-        """The version that is asked for, `present` for any, None when none is. Raises `PreconditionFailed`."""
+        """The version that is asked for, `present` for any, None when none is. Raises `Conflict`."""
         inside = version_of(document)
         inside = "" if inside == "0" else inside
         if self.match in (None, "*"):
-            return inside or ("present" if self.match else None)
+            return exact(inside) if inside else "present" if self.match else None
         if inside and inside != self.match:
             raise Conflict(f"If-Match says {self.match} and metadata.resourceVersion {inside}", hint="give one of them")
-        return self.match
+        return exact(self.match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +89,27 @@ class Declaring:
         return await self._write(document, asked, conditions.dry)
 
     async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> Written:
-        """Change what a JSON merge patch (RFC 7396) names. Without a version, again when somebody was faster."""
+        """Change what a JSON merge patch (RFC 7396) names.
+
+        With a version (in `changes` or the conditions) raises `Conflict` when it is not the current one. Without, the
+        patch is merged onto whatever is there in the transaction that stores it.
+        """
+        version, changes = _taken_apart(changes)
+        asked = conditions.version({"metadata": {"resourceVersion": version}}) or "present"
+        made = partial(_patched, key, changes)
         for attempt in range(1, ATTEMPTS + 1):
-            before = await self._store.get(key)
-            merged = cast("Document", merge({k: v for k, v in before.items() if k != "status"}, changes))
-            asked = conditions.match if conditions.match not in (None, "*") else version_of(before)
-            document = _checked(merged)
-            if key_of(document) != key:
-                raise UsageError("a patch cannot change kind, name or namespace")
             try:
-                return await self._write(document, asked, conditions.dry)
-            except Conflict:
-                if conditions.match not in (None, "*") or attempt == ATTEMPTS:
+                document = made(await self._store.get(key))
+                if attempt == 1:
+                    return await self._write(document, asked, conditions.dry, merge=made)
+                # Those who lost to each other take turns: then only other processes are faster.
+                async with self._services.turns(key):
+                    document = made(await self._store.get(key))
+                    return await self._write(document, asked, conditions.dry, merge=made)
+            except StaleMerge:
+                if attempt == ATTEMPTS:
                     raise
+                await asyncio.sleep(random.uniform(0, 0.005 * attempt))
         raise AssertionError("the loop returns or raises")
 
     async def put_status(self, key: Key, status: Mapping[str, Any], conditions: Conditions) -> Written:
@@ -106,7 +121,7 @@ class Declaring:
         if not given.get("observedGeneration"):
             given["observedGeneration"] = before["metadata"].get("generation", 1)
         document = _checked({**before, "status": given})
-        expect = version_of(before) if conditions.match == "*" else conditions.match
+        expect = version_of(before) if conditions.match == "*" else exact(conditions.match)
         if conditions.dry:
             return Written("updated", _shown(document))
         (written,) = await self._store.write([Put(document, expect=expect, only="status")])
@@ -134,11 +149,11 @@ class Declaring:
         act.tell()
         return document
 
-    async def _write(self, document: Document, expect: str, dry: bool) -> Written:
+    async def _write(self, document: Document, expect: str, dry: bool, merge: Merge | None = None) -> Written:
         warnings = tuple(await check_against_store(self._store, [document]))
         key = key_of(document)
         stored = {name: value for name, value in document.items() if name != "status"}
-        put = Put(stored, expect=expect)
+        put = Put(stored, expect=expect, merge=merge)
         if dry:
             await self._store.judge([put])
             return Written(await self._foreseen(key, expect), _shown(document), warnings)
@@ -171,6 +186,27 @@ def merge(before: Any, changes: Any) -> Any:
         else:
             merged[name] = merge(merged.get(name), value)
     return merged
+
+
+def _patched(key: Key, changes: Mapping[str, Any], before: Document) -> Document:
+    """`before` with the patch, checked. Raises `ManifestError`, and `UsageError` when it became another resource."""
+    declared = {name: value for name, value in before.items() if name != "status"}
+    document = _checked(cast("Document", merge(declared, changes)))
+    if key_of(document) != key:
+        raise UsageError("a patch cannot change kind, name or namespace")
+    return document
+
+
+def _taken_apart(patch: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The version that a patch names, or an empty text, and what it changes: the version is a condition."""
+    metadata = as_object(patch.get("metadata"))
+    named = {str(metadata[name]) for name in _VERSION if metadata.get(name) is not None}
+    if len(named) > 1:
+        raise UsageError("the patch names two versions", hint="give one of them")
+    if not metadata.keys() & set(_VERSION):
+        return "", patch
+    rest = {name: value for name, value in metadata.items() if name not in _VERSION}
+    return "".join(named), {**patch, "metadata": rest}
 
 
 def _shown(document: Document) -> Document:

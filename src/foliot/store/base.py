@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from foliot.errors import FoliotError
+from foliot.errors import Conflict, FoliotError
 from foliot.store.transaction import Row, Tx
 
 P = ParamSpec("P")
@@ -135,12 +135,20 @@ class Put:
     `expect` is the precondition: "any", "absent" (create only), "present" (update only), or the exact
     resourceVersion. `only="status"` leaves spec and metadata as they are; `only="spec"` keeps the stored status.
     `own`: Foliot itself writes it, with labels and annotations that nobody else can set (see resources/reserved.py).
+    `merge` makes the document out of the resource as it is under its lock, so that nothing written meanwhile is lost;
+    `document` is what it made of the resource as it was read. When the two have different specs, nobody has judged the
+    one that would be stored: `StaleMerge`.
     """
 
     document: Document
     expect: str = "any"
     only: Literal["spec", "status"] = "spec"
     own: bool = False
+    merge: Callable[[Document], Document] | None = None
+
+
+class StaleMerge(Conflict):
+    """The spec was changed between the look at which a merge was judged and its write: look and merge again."""
 
 
 @dataclass(frozen=True, slots=True)

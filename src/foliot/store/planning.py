@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.resources.reserved import check_answered, check_asked, keep_reserved
-from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, Written
-from foliot.store.documents import SYSTEM_METADATA, decode, encode, key_text, labels_of, same, same_spec
+from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, StaleMerge, Written
+from foliot.store.documents import SYSTEM_METADATA, check_labels, decode, encode, key_text, labels_of, same, same_spec
 from foliot.store.secrets import KIND as SECRET
 from foliot.store.secrets import Sealer, masked, seal_spec
 from foliot.store.transaction import Tx, many, rows, run, value
@@ -123,7 +123,8 @@ class _Batch:
         return self._replace(each, stored, {**stored.document, "status": status}, new_generation=False)
 
     def _put(self, each: Keyed, change: Put, stored: Stored | None, uid: str) -> Written:
-        document = self._incoming(each.key, change.document, stored)
+        given = change.document if change.merge is None else _merged(each.key, change, _present(each.key, stored))
+        document = self._incoming(each.key, given, stored)
         if not change.own and self.by is not THE_PROCESS:
             before = stored.document["metadata"] if stored is not None else None
             document["metadata"] = keep_reserved(document["metadata"], before, str(each.key))
@@ -233,6 +234,18 @@ def _check_expectation(key: Key, change: Put | Delete, stored: Stored | None) ->
                 )
 
 
+def _merged(key: Key, change: Put, stored: Stored) -> Document:
+    """The document of a Put that merges, made anew when the resource is not the one it was made of."""
+    assert change.merge is not None, "the caller looked"
+    if change.document["metadata"].get("resourceVersion") == str(stored.version):
+        return change.document
+    fresh = change.merge(masked(stored.document))
+    if not same_spec(fresh["spec"], change.document["spec"]):
+        raise StaleMerge(f"{key} is being changed by others at this moment", hint="repeat the request", key=str(key))
+    check_labels(fresh, key)
+    return fresh
+
+
 def _present(key: Key, stored: Stored | None) -> Stored:
     if stored is None:
         raise NotFound(f"there is no {key}", key=str(key))
@@ -258,5 +271,5 @@ def _object(key: Key, document: Document, part: str) -> dict[str, Any]:
 def keyed(change: Put | Delete, document: Document | None, key: Key) -> Keyed:
     """A change with its key as text, and with the document that is safe to keep."""
     if isinstance(change, Put) and document is not None:
-        change = Put(document, change.expect, change.only, change.own)
+        change = replace(change, document=document)
     return Keyed(key, key_text(key), change)
