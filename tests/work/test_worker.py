@@ -220,3 +220,19 @@ async def test_what_a_look_claimed_without_hearing_of_it_is_begun_by_the_next(
     assert not db.mute
     assert sorted(doing.begun) == ["r1", "r2"], "each once"
     assert db.calls["queue_claim"] == 1, "they were not claimed a second time"
+
+
+async def test_a_claim_that_is_stored_after_it_was_looked_for_is_begun_all_the_same(
+    db: CountingDatabase, doing: Doing
+) -> None:
+    clock = itertools.count(2_000)
+    await add(db, "r1")
+    db.late = True
+    async with working(db, doing, offer(capacity=4), clock=lambda: next(clock) / 1_000 + 2_000.0, lease_seconds=900.0):
+        await doing.until(lambda: doing.finished == ["r1"])
+        looked = db.calls["queue_claimed"]
+        await add(db, "r2")
+        await doing.until(lambda: doing.finished == ["r1", "r2"])
+    assert doing.begun == ["r1", "r2"], "each once"
+    assert looked > 1
+    assert db.calls["queue_claim"] == 2, "it was not claimed a second time"

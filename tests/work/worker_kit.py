@@ -11,6 +11,7 @@ from typing import Any
 from foliot.bus.base import Ticket
 from foliot.bus.local import LocalTransport
 from foliot.errors import Unavailable
+from foliot.store.claims import take
 from foliot.store.journal import SqlJournal
 from foliot.store.placement import Offer
 from foliot.store.runs import Lease, LeaseLost
@@ -28,14 +29,23 @@ class CountingDatabase:
         self.calls = Counter[str]()
         self.away = False
         self.mute: set[str] = set()  # statements whose transactions are stored, and whose next answer is lost
+        self.late = False  # the next claim is stored only when it was looked for, its answer given up long before
+        self._claim: tuple[Any, ...] = ()
 
     async def read(self, name: str, /, **params: Any) -> Any:
         self.calls[name] += 1
         self._check()
-        return await self._inner.read(name, **params)
+        found = await self._inner.read(name, **params)
+        if name == "queue_claimed" and self._claim:
+            claim, self._claim = self._claim, ()
+            await self.write(*claim)
+        return found
 
     async def write(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         self._check()
+        if self.late and body is take:
+            self.late, self._claim = False, (body, *args)
+            raise Unavailable("the change may or may not be stored")
 
         def counted() -> Any:
             running = body(*args, **kwargs)

@@ -101,7 +101,8 @@ class Worker:
         self._changed = asyncio.Event()
         self._look_at = 0.0
         self._round = Round()
-        self._unanswered: list[float] = []  # until when the leases are of claims that may have been stored
+        # Until when the leases are of claims that may have been stored, or may yet be; and what was begun of each.
+        self._unanswered: dict[float, set[str]] = {}
         self._phase: Phase = "ready"
         self._hurry = asyncio.Event()
         self._complaints = Complaints(offer.name)
@@ -210,8 +211,10 @@ class Worker:
         now = self._clock()
         leased = self._lease_clock()
         until = leased + self._lease_seconds
+        claiming = False
         try:
             await self._take_what_was_given(leased)
+            claiming = True
             want = self.offer.capacity - len(self._at_work)
             claims = await claim(
                 self._db,
@@ -229,8 +232,8 @@ class Worker:
             self._stop_at_once()
             wait = LATEST
         except Exception as error:
-            if isinstance(error, Unavailable):
-                self._unanswered.append(until)
+            if claiming and isinstance(error, Unavailable):
+                self._unanswered[until] = set()
             wait = self._pace.failed()
             self._complaints.trouble("look at the queue", error)
             await _each(delivery.again(delay=wait) for delivery in deliveries)
@@ -245,16 +248,21 @@ class Worker:
         self._look_at = 0.0 if self._again else asyncio.get_running_loop().time() + wait
 
     async def _take_what_was_given(self, now: float) -> None:
-        """Begin with runs that an earlier look claimed and never heard of: nobody else can before their leases end."""
-        while self._unanswered:
-            until = self._unanswered[0]
-            given = await recall(self._db, self.offer, until=until) if until > now else []
-            del self._unanswered[0]
+        """Begin with runs that an earlier look claimed and never heard of: nobody else can before their leases end.
+
+        Looked for until then, because the claim may be stored later than its answer was given up.
+        """
+        for until, begun in list(self._unanswered.items()):
+            if until <= now:
+                del self._unanswered[until]
+                continue
             at_work = {task.get_name() for task in self._at_work}
-            for lease in given:
-                if _name(lease) not in at_work:
+            for lease in await recall(self._db, self.offer, until=until):
+                name = _name(lease)
+                if name not in at_work and name not in begun:
                     log.info("run %s was claimed by a look that the store did not answer", lease.run_id)
                     self._start(lease, None)
+                begun.add(name)
 
     def _look_again(self) -> None:
         """As soon as there is a place."""
