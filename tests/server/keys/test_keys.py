@@ -164,8 +164,8 @@ async def test_what_was_said_before_a_crash_is_not_said_again(
         broken = await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
         assert broken.status_code == 500
     assert await said(runtime, waiting) == ["hurry"]
-    later = time.time() + HELD + 1
-    monkeypatch.setattr("foliot.server.keys.answering.time.time", lambda: later)
+    later = runtime.tasking.database.lease_clock() + HELD + 1
+    monkeypatch.setattr(SqlRequestKeys, "clock", lambda _: later)
 
     again = await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
 
@@ -229,8 +229,8 @@ async def test_a_request_that_may_have_been_done_is_not_done_again_where_that_wo
     with monkeypatch.context() as patch:
         patch.setattr(SqlRequestKeys, "answer", crash)
         assert (await http.post(path, json={}, headers=keyed())).status_code == 500
-    later = time.time() + HELD + 1
-    monkeypatch.setattr("foliot.server.keys.answering.time.time", lambda: later)
+    later = runtime.tasking.database.lease_clock() + HELD + 1
+    monkeypatch.setattr(SqlRequestKeys, "clock", lambda _: later)
 
     again = await http.post(path, json={}, headers=keyed())
 

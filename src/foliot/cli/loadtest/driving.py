@@ -116,6 +116,8 @@ async def _create(runtime: Runtime, load: Load, run: str, number: int, outcome: 
         name=outcome.name,
         message=f"{load.topic_prefix} {number}",
         priority=load.priority,
+        # Of an execution class of its own: the failures that are wanted must not keep the others of theirs waiting.
+        lane=outcome.name if outcome.fault == "timeout_system" else "",
         labels={LABEL: run},
         by="loadtest",
         retry=RetryRule(load.retry_attempts, load.retry_backoff, load.retry_max_backoff, "full"),
