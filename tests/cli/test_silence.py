@@ -76,6 +76,26 @@ async def test_a_server_waits_for_its_store_and_tells_when_it_is_silent(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("words", ["up --port 0", "server --port 0", "worker"])
+async def test_a_service_is_stopped_while_it_still_waits_for_its_store(
+    words: str, postgres_url: str, home: Path
+) -> None:
+    with Proxy(postgres_url) as proxy:
+        proxy.drop()
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "foliot.cli", *words.split()),
+            env={**os.environ, "FOLIOT_HOME": str(home), "FOLIOT_STORE": proxy.url},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert child.stderr is not None
+        await line_with(child.stderr, "waiting for it")
+        child.send_signal(signal.SIGTERM)
+        said = await asyncio.wait_for(child.stderr.read(), ENDS)
+        assert await asyncio.wait_for(child.wait(), ENDS) == 0, said
+    assert b"Traceback" not in said
+
+
+@pytest.mark.timeout(120)
 async def test_a_command_waits_a_moment_and_ends_in_words(postgres_url: str, home: Path) -> None:
     with Proxy(postgres_url) as proxy:
         proxy.drop()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +15,7 @@ from foliot.cli.connect import namespace
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.manifests import load
+from foliot.cli.services import StopSignals
 from foliot.cli.terminal import out
 from foliot.engine.story.amounts import counted
 from foliot.errors import FoliotError, NotFound, Unavailable, UsageError
@@ -41,7 +40,7 @@ class Serving:
     drain: float
 
 
-async def serve_tools(order: Serving) -> None:
+async def serve_tools(order: Serving, signals: StopSignals) -> int:
     """Serve until SIGINT or SIGTERM. Raises `FoliotError`."""
     settings = current().store_settings()
     url = order.url or settings.nats
@@ -68,12 +67,13 @@ async def serve_tools(order: Serving) -> None:
                 f"Serving {counted(len(tools.definitions), 'tool')}: {listed}. Callers: {known}. Ctrl-C stops.",
                 err=True,
             )
-            await _told_to_stop()
+            await signals.wait()
             out("Finishing what is under way …", err=True)
         finally:
             await server.stop(within=order.drain)
             await link.close()
         out(f"Stopped after {counted(server.metrics.value('executions_total'), 'call')}.", err=True)
+    return 0
 
 
 async def _reached(link: NatsLink, place: str) -> None:
@@ -141,17 +141,3 @@ async def _documents(order: Serving, store: ResourceStore) -> list[Document]:
     if not found:
         raise NotFound("There are no tools to serve.", hint="Name manifests with -f, or apply a Tool first.")
     return found
-
-
-async def _told_to_stop() -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # where signals cannot be caught, Ctrl-C cancels this task
-            loop.add_signal_handler(number, stop.set)
-    try:
-        await stop.wait()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError):
-                loop.remove_signal_handler(number)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from foliot.cli.operating import stored
 from foliot.errors import UsageError
-from foliot.stopping import stop_tasks
 from foliot.store.base import Database, ResourceStore
 from foliot.work.base import Tasks
 
@@ -52,22 +48,3 @@ def length(text: str, option: str) -> float:
         return seconds(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}", hint="such as 30s, 5m or 1h") from None
-
-
-async def until_stopped(*work: asyncio.Task[None]) -> None:
-    """Return when SIGINT or SIGTERM comes; raise what ends one of the tasks before. They are cancelled in any case."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError, ValueError):  # elsewhere Ctrl-C cancels this task
-            loop.add_signal_handler(number, stop.set)
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait([stopping, *work], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            await task
-    finally:
-        await stop_tasks(stopping, *work)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError, ValueError):
-                loop.remove_signal_handler(number)

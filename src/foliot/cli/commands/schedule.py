@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,9 +14,10 @@ from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.cli.operating import triggered
 from foliot.cli.output import as_json, as_yaml, output_option, render
+from foliot.cli.services import StopSignals, serve_until_told
 from foliot.cli.tables import since, table
 from foliot.cli.terminal import out
-from foliot.cli.triggers import pairs, triggering, until_stopped
+from foliot.cli.triggers import pairs, triggering
 from foliot.errors import FoliotError, UsageError
 from foliot.printable import one_line
 
@@ -172,10 +172,10 @@ def serve() -> int:
 
     Start as many as you like, on as many machines: each time of a schedule is dealt with once.
     """
-    return run(_serve())
+    return serve_until_told(_serve)
 
 
-async def _serve() -> int:
+async def _serve(signals: StopSignals) -> int:
     from foliot.settings import mask_password
     from foliot.work.triggers.schedules import Scheduler
 
@@ -184,7 +184,7 @@ async def _serve() -> int:
     async with triggering() as (database, store, tasks):
         scheduler = Scheduler(database, store, tasks, clock=database.clock)
         out(f"Making tasks by the clock on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
-        await until_stopped(asyncio.create_task(scheduler.run()))
+        await signals.wait_beside(scheduler.run())
         out("Stopped.", err=True)
     return 0
 

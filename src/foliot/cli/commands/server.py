@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import signal
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
 from foliot.cli.commands.server_listening import Flags, allow_open_files, check_reach, listening, take
-from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
+from foliot.cli.services import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.errors import Unavailable
-from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
     from foliot.runtime import Runtime
@@ -41,7 +39,7 @@ def server(context: click.Context, **flags: Unpack[Flags]) -> int | None:
     if context.invoked_subcommand is not None:
         return None
     take(**flags)
-    return run(_serve(insecure=flags["insecure"]))
+    return serve_until_told(partial(_serve, insecure=flags["insecure"]))
 
 
 @server.command()
@@ -61,21 +59,17 @@ def openapi() -> int:
 def up(capacity: int, **flags: Unpack[Flags]) -> int:
     """Everything in one process: the HTTP API, a worker, and the scheduler, on the store of the settings."""
     take(**flags)
-    return run(_up(capacity, insecure=flags["insecure"]))
+    return serve_until_told(partial(_up, capacity, insecure=flags["insecure"]))
 
 
-async def _serve(*, insecure: bool) -> int:
+async def _serve(signals: StopSignals, *, insecure: bool) -> int:
     async with _opened() as runtime, _reachable(runtime, insecure=insecure):
-        keeping = asyncio.create_task(runtime.tasking.housekeeper(current().store_settings()).run())
-        try:
-            await _told_to_stop()
-        finally:
-            await stop_tasks(keeping)
+        await signals.wait_beside(runtime.tasking.housekeeper(current().store_settings()).run())
         out("Stopping: requests under way are finished …", err=True)
     return 0
 
 
-async def _up(capacity: int, *, insecure: bool) -> int:
+async def _up(capacity: int, signals: StopSignals, *, insecure: bool) -> int:
     from foliot.work.triggers.schedules import Scheduler
 
     async with _opened() as runtime:
@@ -87,7 +81,7 @@ async def _up(capacity: int, *, insecure: bool) -> int:
             working = asyncio.create_task(worker.run())
             try:
                 housekeeper = tasking.housekeeper(current().store_settings())
-                await _until_told(working, scheduler.run(), housekeeper.run())
+                await signals.wait_beside(_while(working), scheduler.run(), housekeeper.run())
             finally:
                 out("Stopping: runs under way may go on for a while …", err=True)
                 worker.drain()
@@ -158,28 +152,7 @@ async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = Fa
         await auth.close()
 
 
-async def _told_to_stop() -> None:
-    """Return at the first SIGINT or SIGTERM."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # elsewhere Ctrl-C cancels the work
-            loop.add_signal_handler(number, stop.set)
-    try:
-        await stop.wait()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError):
-                loop.remove_signal_handler(number)
-
-
-async def _until_told(worker: asyncio.Task[None], *work: Coroutine[Any, Any, None]) -> None:
-    """Return when told to stop; raise what ends the work before. `work` is cancelled in any case."""
-    tasks = [asyncio.create_task(each) for each in work]
-    stopping = asyncio.create_task(_told_to_stop())
-    try:
-        done, _ = await asyncio.wait({stopping, worker, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            await each
-    finally:
-        await stop_tasks(stopping, *tasks)
+async def _while(working: asyncio.Task[None]) -> None:
+    """Return when it ends, and leave it alone when this is cancelled: it is drained."""
+    await asyncio.wait({working})
+    await working

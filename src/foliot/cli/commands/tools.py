@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from foliot.cli.commands.tool_calls import call, describe, list_tools, test
-from foliot.cli.connect import run
 from foliot.cli.manifests import files_option
 
 
@@ -54,6 +53,10 @@ def serve(
     a key, by the subject, or not at all, as the file of callers says; what a message says of its sender does not count.
     Ctrl-C finishes what is under way.
     """
+    from functools import partial
+
+    from foliot.cli.services import serve_until_told
     from foliot.cli.serving import Serving, serve_tools
 
-    run(serve_tools(Serving(files, url, callers, names, shared, create_stream, concurrency, drain)))
+    order = Serving(files, url, callers, names, shared, create_stream, concurrency, drain)
+    serve_until_told(partial(serve_tools, order))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import secrets
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,9 +16,10 @@ from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.cli.operating import stored, triggered
 from foliot.cli.output import as_json, as_yaml, output_option, render
+from foliot.cli.services import StopSignals, serve_until_told
 from foliot.cli.tables import since, table
 from foliot.cli.terminal import out
-from foliot.cli.triggers import length, triggering, until_stopped
+from foliot.cli.triggers import length, triggering
 from foliot.errors import Unavailable
 from foliot.printable import one_line
 
@@ -208,10 +209,10 @@ def listen(host: str, port: int) -> int:
 
     No token is asked for: the signature says who calls. Put a proxy with TLS in front before you let it out.
     """
-    return run(_listen(host, port))
+    return serve_until_told(partial(_listen, host, port))
 
 
-async def _listen(host: str, port: int) -> int:
+async def _listen(host: str, port: int, signals: StopSignals) -> int:
     from aiohttp import web
 
     from foliot.cli.webhook_server import application
@@ -233,7 +234,7 @@ async def _listen(host: str, port: int) -> int:
                 raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", hint="try --port 0") from None
             actual = runner.addresses[0][1]
             out(f"Taking deliveries on http://{host}:{actual}/v1/webhook-deliveries/. Ctrl-C stops it.", err=True)
-            await until_stopped(asyncio.create_task(endpoints.run()))
+            await signals.wait_beside(endpoints.run())
         finally:
             await runner.cleanup()
             with contextlib.suppress(Unavailable):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from foliot.cli.connect import run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
+from foliot.cli.services import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.errors import UsageError
 from foliot.stopping import stop_tasks
@@ -85,10 +85,10 @@ def worker(
         labels=_labels(labels),
         capacity=capacity,
     )
-    return run(_work(offer, _seconds(grace), once=once, metrics_port=metrics_port))
+    return serve_until_told(partial(_work, offer, _seconds(grace), once=once, metrics_port=metrics_port))
 
 
-async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | None) -> int:
+async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool, metrics_port: int | None) -> int:
     from foliot.cli.runtimes import opened
     from foliot.settings import mask_password
 
@@ -101,8 +101,8 @@ async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | N
             out(f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
             keeping = None if once else asyncio.create_task(runtime.tasking.housekeeper(settings).run())
             try:
-                with _stopped_by_signals(worker):
-                    await worker.run()
+                signals.told(partial(_drain, worker))
+                await worker.run()
             finally:
                 await stop_tasks(keeping)
         out(f"Worker {offer.name} has stopped.", err=True)
@@ -112,7 +112,6 @@ async def _work(offer: Offer, grace: float, *, once: bool, metrics_port: int | N
 @contextlib.asynccontextmanager
 async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator[None]:
     """While this lasts, the Tools of MCP servers are compared with what the servers offer, if MCP is installed."""
-    from functools import partial
     from importlib.util import find_spec
 
     if not wanted or find_spec("mcp") is None:
@@ -148,27 +147,12 @@ async def _measured(runtime: Runtime, worker: Worker, port: int | None) -> Async
             yield
 
 
-@contextlib.contextmanager
-def _stopped_by_signals(worker: Worker) -> Generator[None]:
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def stop() -> None:
-        if worker.phase == "ready":
-            runs = worker.current
-            under_way = f" {runs} under way may go on; again hands them back at once." if runs else ""
-            out(f"Stopping: no more runs are taken.{under_way}", err=True)
-        worker.drain()
-
-    for number in numbers:
-        with contextlib.suppress(NotImplementedError):  # where signals cannot be caught, Ctrl-C cancels the work
-            loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            with contextlib.suppress(NotImplementedError):
-                loop.remove_signal_handler(number)
+def _drain(worker: Worker) -> None:
+    if worker.phase == "ready":
+        runs = worker.current
+        under_way = f" {runs} under way may go on; again hands them back at once." if runs else ""
+        out(f"Stopping: no more runs are taken.{under_way}", err=True)
+    worker.drain()
 
 
 def _name(given: str | None) -> str:
