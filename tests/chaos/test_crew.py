@@ -27,7 +27,7 @@ import pytest
 from foliot import Runtime
 from foliot.engine.signals import signal
 from foliot.errors import FoliotError
-from foliot.kernel.events import ToolStarted, UnknownDecided
+from foliot.kernel.events import ToolFinished, ToolStarted, UnknownDecided
 from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.task_events import TaskSucceeded
 from foliot.resources.validate import validate_document
@@ -79,9 +79,8 @@ class Crew:
         self.seen: Counter[str] = Counter()
         self.doubled: list[str] = []
         self.workers: dict[str, asyncio.subprocess.Process] = {}
-        self.apart: set[str] = (
-            set()
-        )  # workers in a PID namespace of their own: a signal reaches only what stands before it
+        # Workers in a PID namespace of their own: a signal reaches only what stands before it.
+        self.apart: set[str] = set()
         self.proxies: dict[str, Proxy] = {}
         self.asked: set[tuple[str, str, int]] = set()
         self.runtime = Runtime(settings=settings_for(store, nats), tools=tools(_nothing))
@@ -231,26 +230,37 @@ class Crew:
                 await asyncio.gather(*(self._verify_payment(made[key]) for key in keys[start : start + 50]))
             self.seen["payments"] += len(made)
             self.seen["payments lost"] += runs - len(made)
+        lost = await self._not_made({mark.key for mark in marks}) if self.seen["payments lost"] else []
         for number in range(self.tasks):
             records = await self.runtime.tasking.tasks.events("default", f"t{number}")
             ends = [record.event for record in records if record.event.__struct_config__.tag.startswith("task.")]
             assert [type(end) for end in ends[1:]] == [TaskSucceeded], f"t{number}: {ends[1:]}"
             assert ends[1].output == "close is done"
-        assert self.seen["payments lost"] == 0, await self._lost({mark.key for mark in marks})
+        assert self.seen["payments lost"] == 0, "\n".join(lost) or "some were never begun"
         assert len(by_key(marks, "save")) == runs
 
-    async def _lost(self, paid: set[str]) -> str:
-        """What the journals say of payments that nobody made."""
+    async def _not_made(self, paid: set[str]) -> list[str]:
+        """What the journals say of payments that nobody made, but those that the model was told are not made.
+
+        A tool that failed five times in a row is left alone for a while: then a call is refused, and not lost.
+        """
         told: list[str] = []
         before: str | None = None
         while page := await self.runtime.runs.journal.list(limit=200, before=before):
             for info in page:
                 facts = await self.runtime.runs.facts(info.id)
+                ends = {fact.result.call_id: fact for _, fact in facts if isinstance(fact, ToolFinished)}
                 for _, fact in facts:
-                    if isinstance(fact, ToolStarted) and fact.name in PAYMENTS and fact.key not in paid:
+                    if not (isinstance(fact, ToolStarted) and fact.name in PAYMENTS) or fact.key in paid:
+                        continue
+                    end = ends.pop(fact.call_id, None)  # a call that was started twice is one
+                    if end is not None and end.result.error is not None and end.result.error.before_effect:
+                        self.seen[f"payments refused: {end.result.error.reason}"] += 1
+                        self.seen["payments lost"] -= 1
+                    else:
                         told.append(f"{fact.key}: " + "; ".join(f"{at:.3f} {event}"[:400] for at, event in facts))
             before = page[-1].id
-        return "\n".join(told) or "some were never begun"
+        return told
 
     async def _verify_payment(self, made: list[Mark]) -> None:
         """One for the first attempt and one for each that a person ordered, by whoever held the run then."""
@@ -382,7 +392,7 @@ def disturb(crew: Crew, what: str, service):
 
 
 def seed_of() -> int:
-    return int(os.environ.get("FOLIOT_CHAOS_SEED") or secrets.randbelow(10**6))
+    return int(os.environ.get("FOLIOT_CHAOS_SEED") or (secrets.randbelow(10**6) if LARGE else 7))
 
 
 @pytest.mark.timeout(3000)
