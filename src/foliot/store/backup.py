@@ -17,6 +17,7 @@ import re
 import shutil
 import tarfile
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from msgspec import Struct
 
 from foliot.errors import Conflict, InvalidInput, NotFound, Unavailable
 from foliot.store import schema
+from foliot.store.incarnation import begin_in_file
 from foliot.store.sqlite_file import READ_PATIENCE, Connection, connect, told_in_words
 from foliot.version import __version__
 
@@ -96,7 +98,7 @@ def restore(file: Path, store: Path, *, replace: bool = False) -> tuple[Manifest
     with _beside(store, "the restored store") as folder:
         fresh = folder / CONTENT
         manifest = _unpacked(file, fresh)
-        _put_in_use(fresh)
+        _put_in_use(fresh, beyond=_newest_revision(store))
         aside = _set_aside(store) if store.exists() else None
         _refuse_leftovers(store)
         _place(fresh, store)
@@ -222,15 +224,20 @@ def _write_checked(stream: Any, copy: Path, manifest: Manifest, file: Path) -> N
         raise InvalidInput(f"{file} is damaged: what it holds is not what its manifest says", hint="use another backup")
 
 
-def _put_in_use(fresh: Path) -> None:
-    """As the store wants its file: with a log for writing."""
+def _newest_revision(store: Path) -> int:
+    """Of the store that is in the way; 0 when there is none, or it cannot be read any more."""
+    with suppress(apsw.Error), _reading(store) as connection:
+        return int(connection.execute("SELECT value FROM counter WHERE name = 'revision'").fetchall()[0][0])
+    return 0
+
+
+def _put_in_use(fresh: Path, *, beyond: int) -> None:
+    """As the store wants its file, with a log for writing; and as another one than what it was later."""
     with told_in_words(fresh):
         connection = connect(fresh, patience=READ_PATIENCE)
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            if connection.table_exists("main", "store_life"):
-                # Who knew the store as it was later must not take this one for it.
-                connection.execute("UPDATE store_life SET incarnation = lower(hex(randomblob(16))), boot = ''")
+            begin_in_file(connection, time.time(), beyond=beyond)
         finally:
             connection.close()
 

@@ -4,7 +4,7 @@ What was done after the moment it went back to, it does not know: effects happen
 happen again. So whoever holds something newer than the store knows says so, and stops: a worker whose signs of life are
 ahead, a holder whose epoch or last event is. What was found is kept for `foliot doctor`.
 
-Written by:  work/presence.py and engine/runs.py, who find it; store/backup.py begins a new incarnation.
+Written by:  work/presence.py and engine/runs.py, who find it; incarnation.py begins a new one.
 Read by:     cli/doctor/store.py.
 """
 

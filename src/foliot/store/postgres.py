@@ -23,6 +23,7 @@ from foliot.stopping import stop_tasks
 from foliot.store import schema
 from foliot.store.base import Size
 from foliot.store.database_clock import DatabaseClock, follow, steady
+from foliot.store.incarnation import settle
 from foliot.store.postgres_batches import Batch, LeftOut
 from foliot.store.postgres_driver import Connection, DriverErrors, Retryable, connect, is_lost
 from foliot.store.postgres_errors import explain, place
@@ -79,7 +80,7 @@ class PostgresDatabase:
         self._under_way: list[list[_Job]] = []
         self._sweep: asyncio.TimerHandle | None = None
         self._writers: set[asyncio.Task[None]] = set()
-        self._board = Noticeboard(connections.listener, self._send, waits)
+        self._board = Noticeboard(self._listener, self._send, waits)
         self._signal = ChangeSignal(self._board)
         self._closed = False
         self._clock = DatabaseClock()
@@ -368,6 +369,17 @@ class PostgresDatabase:
             body.close()
             raise told from error
 
+    async def _listener(self) -> Connection:
+        """A connection that listens. It is made anew after each loss, such as when a standby takes over."""
+        connection = await self._connections.listener()
+        try:
+            async with asyncio.timeout(self._waits.attempt):
+                await settle(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
     async def _send(self, notices: Sequence[Notice]) -> None:
         async with self._connections.hold() as connection:
             await connection.execute(SEND, [each.channel for each in notices], [each.payload for each in notices])
@@ -397,6 +409,7 @@ async def _migrate(url: str, where: str, waits: Waits) -> None:
             if await connection.fetchval("SELECT to_regclass('schema_version')") is not None:
                 version = await connection.fetchval(schema.READ_VERSION)
                 if not schema.pending(version, "postgres", where):
+                    await settle(connection)
                     return
         watch_over(connection, waits)
         async with asyncio.timeout(MIGRATION_SECONDS):
@@ -406,6 +419,7 @@ async def _migrate(url: str, where: str, waits: Waits) -> None:
             await connection.execute("SET statement_timeout = 0")
             await _lock_migrations(connection)
             await migrate(connection, where)
+            await settle(connection)
     finally:
         connection.terminate()
 

@@ -1,0 +1,124 @@
+"""The beginning of a new incarnation: a store that was put back, and may have been another one at its newest revisions.
+
+Whoever knew the lost changes holds versions and positions of watches that the store would hand out again, for something
+else. So the revision goes on at a number that no earlier history has reached, every resource gets it as its version,
+and all changes before it count as forgotten: an old version is a conflict, an old position is gone.
+
+Written by:  store/backup.py, which restores a file; store/postgres.py, which finds that its database was restored: by
+             the number of the database or of a table, which every `pg_restore` and every copy draws anew, or by the
+             timeline, which a recovery to a point in time and a standby that takes over begin.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from foliot.store.documents import decode, encode
+from foliot.store.sqlite_file import Connection as FileConnection
+
+if TYPE_CHECKING:
+    from foliot.store.postgres_driver import Connection
+
+log = logging.getLogger(__name__)
+
+_ROUND: Final = 1000
+# The parts of a place: cluster, database, table, and behind a dot the timeline. Some services hide the last or first.
+_SYSTEM: Final = "SELECT system_identifier::text FROM pg_control_system()"
+_TIMELINE: Final = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+_NUMBERS: Final = """
+SELECT database.oid::text || '/' || 'counter'::regclass::oid::text
+  FROM pg_database AS database WHERE database.datname = current_database()
+"""
+
+
+def first_revision(newest: int, at: float) -> int:
+    """The revision that an incarnation begins with: 2^20 for each second since 1970, and one for each microsecond."""
+    seconds, rest = divmod(int(at * 1_000_000), 1_000_000)
+    return max(newest + 1, (seconds << 20) + rest)
+
+
+def begin_in_file(connection: FileConnection, at: float, *, beyond: int = 0) -> None:
+    """Of a store that nobody uses. `beyond` is a revision that is known of its lost history."""
+    (newest,) = connection.execute("SELECT value FROM counter WHERE name = 'revision'").fetchall()[0]
+    revision = first_revision(max(newest, beyond), at)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE counter SET value = ? WHERE name IN ('revision', 'compacted')", (revision,))
+    connection.execute(
+        "UPDATE resource SET version = ?, document = json_set(document, '$.metadata.resourceVersion', ?)",
+        (revision, str(revision)),
+    )
+    if connection.table_exists("main", "store_life"):
+        # Who knew the store as it was later must not take this one for it.
+        connection.execute("UPDATE store_life SET incarnation = lower(hex(randomblob(16))), boot = ''")
+    connection.execute("COMMIT")
+
+
+async def settle(connection: Connection) -> None:
+    """Compare where a PostgreSQL database is with where it was, and begin a new incarnation when that is elsewhere.
+
+    On a connection outside any transaction, of a database that is up to date.
+    """
+    if await connection.fetchval("SELECT pg_is_in_recovery()"):
+        return  # a standby, on which nothing can be written
+    here = await _place(connection)
+    if await connection.fetchval("SELECT place FROM store_life") == here:
+        return
+    async with connection.transaction():
+        # Others that open the store at this moment wait here, and then find it settled.
+        was: str = await connection.fetchval("SELECT place FROM store_life FOR UPDATE")
+        if was == here:
+            return
+        newest: int = await connection.fetchval("SELECT value FROM counter WHERE name = 'revision' FOR UPDATE")
+        copied, moved = _differs(was, here)
+        if newest and (copied or moved):
+            log.warning("the store was put back or taken over: versions and watches of resources begin anew")
+            await _begin(connection, newest)
+        if copied:
+            draw = "md5(random()::text || clock_timestamp()::text || txid_current()::text)"
+            await connection.execute(f"UPDATE store_life SET incarnation = {draw}")  # a text of this file
+        await connection.execute("UPDATE store_life SET place = $1", here)
+
+
+def _differs(was: str, here: str) -> tuple[bool, bool]:
+    """Whether it is a copy, and whether it is on another timeline; what was or is unknown says nothing."""
+    if not was:
+        return False, False
+    (store_then, _, line_then), (store_now, _, line_now) = was.rpartition("."), here.rpartition(".")
+    pairs = zip(store_then.split("/"), store_now.split("/"), strict=True)
+    return any(then != now for then, now in pairs if then and now), bool(
+        line_then and line_now and line_then != line_now
+    )
+
+
+async def _place(connection: Connection) -> str:
+    system, timeline = [await _told(connection, each) for each in (_SYSTEM, _TIMELINE)]
+    return f"{system}/{await connection.fetchval(_NUMBERS)}.{timeline}"
+
+
+async def _told(connection: Connection, question: str) -> str:
+    from foliot.store.postgres_driver import ServerError
+
+    try:
+        return str(await connection.fetchval(question))
+    except ServerError:
+        return ""  # a service that does not let us ask
+
+
+async def _begin(connection: Connection, newest: int) -> None:
+    at: float = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
+    revision = first_revision(newest, at)
+    await connection.execute("UPDATE counter SET value = $1 WHERE name IN ('revision', 'compacted')", revision)
+    last: Any = ""
+    while found := await connection.fetch(
+        "SELECT key, document FROM resource WHERE key > $1 ORDER BY key LIMIT $2", last, _ROUND
+    ):
+        rows = [(each["key"], revision, _stamped(each["document"], revision)) for each in found]
+        await connection.executemany("UPDATE resource SET version = $2, document = $3 WHERE key = $1", rows)
+        last = found[-1]["key"]
+
+
+def _stamped(text: str, revision: int) -> str:
+    document = decode(text)
+    document["metadata"]["resourceVersion"] = str(revision)
+    return encode(document)

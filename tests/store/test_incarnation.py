@@ -1,0 +1,170 @@
+"""A store that was put back hands out no version and no position of a watch that its lost history had handed out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foliot.errors import Conflict, Gone
+from foliot.store.backup import back_up, restore
+from foliot.store.base import Database, Document, Filter, Key, Put
+from foliot.store.incarnation import first_revision
+from foliot.store.life import store_life
+from foliot.store.postgres import PostgresDatabase
+from foliot.store.postgres_driver import connect
+from foliot.store.resources import SqlResourceStore
+from foliot.store.sqlite import SqliteDatabase
+
+KEY = Key("Agent", "default", "a")
+
+
+def store_on(database: Database) -> SqlResourceStore:
+    def no_secrets() -> Any:
+        raise AssertionError("nothing here is secret")
+
+    return SqlResourceStore(database, no_secrets)
+
+
+def agent(prompt: str) -> Document:
+    annotations = {"resourceVersion": "1", "quoted": '"resourceVersion":"1"', "word": "für"}
+    metadata = {"name": "a", "namespace": "default", "labels": {"x": "y"}, "annotations": annotations}
+    return {"kind": "Agent", "metadata": metadata, "spec": {"prompt": prompt, "z": 1.0, "a": [10**17]}}
+
+
+async def said(store: SqlResourceStore, prompt: str) -> tuple[str, int]:
+    """Write something; the version, and the newest revision."""
+    (written,) = await store.write([Put(agent(prompt))])
+    return written.document["metadata"]["resourceVersion"], await store.revision()
+
+
+async def look_into(restored: Database, versions: list[tuple[str, int]], before: Document) -> None:
+    """Whatever was known of the store, up to the newest of its lost history, matches nothing in the restored one."""
+    store = store_on(restored)
+    assert await store.revision() > versions[-1][1] + 10**9
+    after = await store.get(KEY)
+    assert int(after["metadata"].pop("resourceVersion")) > versions[-1][1]
+    before["metadata"].pop("resourceVersion")
+    assert after == before
+    assert [*after["spec"]] == [*before["spec"]]
+    for _ in range(3):
+        for version, revision in versions:
+            with pytest.raises(Conflict):
+                await store.write([Put(agent("unseen"), expect=version)])
+            with pytest.raises(Gone):
+                await anext(aiter(store.watch(Filter("Agent"), after=revision)))
+        await said(store, f"{await store.revision()}")
+    position = await store.revision()
+    await said(store, "seen")
+    change = await anext(aiter(store.watch(Filter("Agent"), after=position)))
+    assert (change.revision, change.document["spec"]["prompt"]) == (position + 1, "seen")
+
+
+async def test_a_restored_file_begins_anew(tmp_path: Path) -> None:
+    path, backup = tmp_path / "foliot.db", tmp_path / "backup.tar"
+    database = await SqliteDatabase.open(path)
+    store = store_on(database)
+    versions = [await said(store, "first")]
+    before = await store.get(KEY)
+    back_up(path, backup)
+    versions += [await said(store, "lost"), await said(store, "lost too")]
+    await database.close()
+
+    restore(backup, path, replace=True)
+
+    restored = await SqliteDatabase.open(path)
+    await look_into(restored, versions, before)
+    await restored.close()
+
+
+async def test_two_restores_of_one_backup_have_different_histories(tmp_path: Path) -> None:
+    path, backup = tmp_path / "foliot.db", tmp_path / "backup.tar"
+    database = await SqliteDatabase.open(path)
+    await said(store_on(database), "first")
+    back_up(path, backup)
+    await database.close()
+    seen: list[int] = []
+    for _ in range(2):
+        restore(backup, path, replace=True)
+        database = await SqliteDatabase.open(path)
+        seen.append(await store_on(database).revision())
+        seen.append((await said(store_on(database), "other"))[1])
+        await database.close()
+    assert sorted({*seen}) == seen
+
+
+@given(st.integers(0, 2**60), st.floats(0, 4e9))
+def test_an_incarnation_begins_behind_all_that_was_and_grows_with_time(newest: int, at: float) -> None:
+    assert first_revision(newest, at) > newest
+    assert first_revision(0, at + 1) > first_revision(0, at) + 2**19
+    assert first_revision(0, at) < 2**53
+
+
+async def run(url: str, *statements: str) -> None:
+    connection = await connect(url, within=20.0)
+    try:
+        for each in statements:
+            await connection.execute(each)
+    finally:
+        await connection.close()
+
+
+def named(url: str, name: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+async def test_a_database_that_was_copied_begins_anew(postgres_url: str) -> None:
+    database = await PostgresDatabase.open(postgres_url)
+    life = await store_life(database)
+    versions = [await said(store_on(database), "first")]
+    before = await store_on(database).get(KEY)
+    await database.close()
+    name = urlsplit(postgres_url).path[1:]
+    admin, copy = named(postgres_url, "postgres"), named(postgres_url, f"{name}_copy")
+    await run(admin, f'CREATE DATABASE "{name}_copy" TEMPLATE "{name}"')
+    try:
+        database = await PostgresDatabase.open(postgres_url)  # the first one has stayed what it was
+        versions.append(await said(store_on(database), "lost"))
+        assert [revision for _, revision in versions] == [1, 2]
+        await database.close()
+
+        restored = await PostgresDatabase.open(copy)
+
+        assert (await store_life(restored)).incarnation != life.incarnation
+        await look_into(restored, versions, before)
+        revision = await store_on(restored).revision()
+        await restored.close()
+        again = await PostgresDatabase.open(copy)
+        assert await store_on(again).revision() == revision
+        await again.close()
+    finally:
+        await run(admin, f'DROP DATABASE "{name}_copy" WITH (FORCE)')
+
+
+async def test_another_timeline_begins_the_versions_anew_and_leaves_the_workers_alone(postgres_url: str) -> None:
+    database = await PostgresDatabase.open(postgres_url)
+    life = await store_life(database)
+    versions = [await said(store_on(database), "first")]
+    before = await store_on(database).get(KEY)
+    await database.close()
+    await run(postgres_url, "UPDATE store_life SET place = replace(place, '.0', '.7')")
+
+    taken_over = await PostgresDatabase.open(postgres_url)
+
+    assert (await store_life(taken_over)).incarnation == life.incarnation
+    await look_into(taken_over, versions, before)
+    await taken_over.close()
+
+
+async def test_an_empty_database_that_was_copied_keeps_its_small_numbers(postgres_url: str) -> None:
+    await (await PostgresDatabase.open(postgres_url)).close()
+    await run(postgres_url, "UPDATE store_life SET place = '1/2/3.00000001'")
+
+    database = await PostgresDatabase.open(postgres_url)
+
+    assert (await said(store_on(database), "first"))[1] == 1
+    await database.close()
