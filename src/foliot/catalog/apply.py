@@ -54,10 +54,8 @@ async def apply_documents(
             _refuse_empty(documents, Filter(namespace=prune_namespace, labels=prune or ()), len(doomed))
         if check_deletes is not None:
             await check_deletes(doomed)
-        if dry_run:
-            return Result(steps, warnings)
         try:
-            return Result(await _carry_out(store, steps, by), warnings)
+            return Result(await _carry_out(store, steps, by, dry=dry_run), warnings)
         except Conflict:
             if attempt == ATTEMPTS:
                 raise
@@ -77,14 +75,22 @@ def _refuse_empty(documents: Sequence[Document], pruned: Filter, count: int) -> 
     )
 
 
-async def _carry_out(store: ResourceStore, steps: Sequence[Step], by: DeclaredBy | None) -> list[Step]:
+async def _carry_out(store: ResourceStore, steps: Sequence[Step], by: DeclaredBy | None, *, dry: bool) -> list[Step]:
     changes = [step.change for step in steps if step.change is not None]
-    written = iter(await store.write(changes, by=by) if changes else [])
+    written = iter(await store.write(changes, by=by, dry=dry) if changes else [])
     done: list[Step] = []
     for step in steps:
         if step.change is None:
             done.append(step)
         else:
             result = next(written)
-            done.append(replace(step, action=result.action, document=result.document))
+            document = _with_marks(result.document, step.document) if dry else result.document
+            done.append(replace(step, action=result.action, document=document))
     return done
+
+
+def _with_marks(document: Document, planned: Document) -> Document:
+    """The document with the plan's marks at secret values that would change: a diff shows them."""
+    if document["kind"] != "Secret":
+        return document
+    return {**document, "spec": {**document["spec"], "data": planned["spec"].get("data") or {}}}

@@ -194,6 +194,7 @@ class LocalClient:
         namespace: str,
         version: str | None = None,
         force: bool = False,
+        dry_run: bool = False,
         also: Also | None = None,
     ) -> Document:
         """See `Client`. `also` is as in `DeclaredWork.end`, for work that no resource declares."""
@@ -201,12 +202,17 @@ class LocalClient:
         if not force:
             await self._check_unused([key])
         try:
-            (written,) = await self._store.write([Delete(key, expect=exact(version) if version else "present")])
+            expect = exact(version) if version else "present"
+            (written,) = await self._store.write([Delete(key, expect=expect)], dry=dry_run)
         except NotFound:
+            if dry_run and kind == "Task" and self._work and (alone := await self._work().alone(namespace, name)):
+                return alone
             ended = await self._work().end(namespace, name, also=also) if kind == "Task" and self._work else None
             if ended is None:
                 raise await not_found(key, self._store.list) from None
             return ended
+        if dry_run:
+            return written.document
         await self.written(written.document)
         if kind == "Task":
             await self._end([key])

@@ -26,6 +26,8 @@ def model_at(root: type[Model], path: Path) -> type[Model] | None:
         if name is None:
             return None
         inner, skip = _inner(here.model_fields[name].annotation)
+        if len(steps) < skip:
+            return None
         del steps[:skip]
         here = inner
     return here

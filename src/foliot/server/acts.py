@@ -275,17 +275,24 @@ class RecordedStore:
         self._request = request
 
     async def write(
-        self, changes: Sequence[Put | Delete], *, also: Also | None = None, by: DeclaredBy | None = None
+        self,
+        changes: Sequence[Put | Delete],
+        *,
+        also: Also | None = None,
+        by: DeclaredBy | None = None,
+        dry: bool = False,
     ) -> list[Written]:
         """See `ResourceStore`. The declarer is the caller, except where the server hands on what `by` declared."""
         for _ in range(1, ATTEMPTS):
             try:
-                return await self._write(changes, also, by)
+                return await self._write(changes, also, by, dry)
             except Overtaken:
                 continue
-        return await self._write(changes, also, by)
+        return await self._write(changes, also, by, dry)
 
-    async def _write(self, changes: Sequence[Put | Delete], also: Also | None, by: DeclaredBy | None) -> list[Written]:
+    async def _write(
+        self, changes: Sequence[Put | Delete], also: Also | None, by: DeclaredBy | None, dry: bool
+    ) -> list[Written]:
         kept: list[AuditRecord] = []
         look = await Look.at(self._store)
         judged = await self.judge(changes, look)
@@ -301,8 +308,8 @@ class RecordedStore:
             kept[:] = yield from _appended([self._entry(*pair) for pair in done], told=self._audit.fed)
 
         declarer = by or DeclaredBy(self._caller.name, operator=self._caller.may("admin", EVERYWHERE))
-        written = await self._store.write(changes, also=recorded, by=declarer)
-        if kept:
+        written = await self._store.write(changes, also=recorded, by=declarer, dry=dry)
+        if kept and not dry:
             self._audit.appended(kept)
         return written
 

@@ -13,6 +13,7 @@ from foliot.catalog.declared import exact, key_of, version_of
 from foliot.catalog.references import check_against_store
 from foliot.client.declared_work import InUse
 from foliot.errors import Conflict, NotFound, UsageError
+from foliot.resources.kinds import KINDS
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
 from foliot.server.access.identity import Caller
@@ -20,13 +21,10 @@ from foliot.server.acts import ActRecord, RecordedStore
 from foliot.server.bodies import FILE, as_object
 from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
-from foliot.store.base import Delete, Document, Key, Put, StaleMerge
-from foliot.store.secrets import masked
+from foliot.store.base import Document, Key, Put, StaleMerge
 
 # How often a patch without a version is merged again because others change the same spec.
 ATTEMPTS: Final = 20
-# How the version is spelt in the metadata of a patch.
-_VERSION: Final = ("resourceVersion", "resource_version")
 Merge: TypeAlias = Callable[[Document], Document]
 Action = Literal["created", "updated", "unchanged", "deleted"]
 
@@ -94,7 +92,7 @@ class Declaring:
         With a version (in `changes` or the conditions) raises `Conflict` when it is not the current one. Without, the
         patch is merged onto whatever is there in the transaction that stores it.
         """
-        version, changes = _taken_apart(changes)
+        version, changes = _taken_apart(_respelled(key.kind, changes))
         asked = conditions.version({"metadata": {"resourceVersion": version}}) or "present"
         made = partial(_patched, key, changes)
         for attempt in range(1, ATTEMPTS + 1):
@@ -122,23 +120,24 @@ class Declaring:
             given["observedGeneration"] = before["metadata"].get("generation", 1)
         document = _checked({**before, "status": given})
         expect = version_of(before) if conditions.match == "*" else exact(conditions.match)
-        if conditions.dry:
-            return Written("updated", _shown(document))
-        (written,) = await self._store.write([Put(document, expect=expect, only="status")])
+        (written,) = await self._store.write([Put(document, expect=expect, only="status")], dry=conditions.dry)
         return Written(written.action, written.document)
 
     async def delete(self, key: Key, conditions: Conditions, *, force: bool = False) -> Document:
         """Raises `NotFound`, `PreconditionFailed`; `InUse`, unless `force`."""
-        if conditions.dry:
-            await self._store.judge([Delete(key)])
-            return await self._store.get(key)
         version = conditions.match if conditions.match != "*" else None
         runtime, where = self._services.runtime, (key.kind, key.namespace, key.name)
         act = ActRecord(runtime, self._caller, "deleted", *where, request=self._request_id)
         try:
             client = self._services.client.on(self._store)
             document = await client.delete(
-                key.kind, key.name, namespace=key.namespace, version=version, force=force, also=act.record_task
+                key.kind,
+                key.name,
+                namespace=key.namespace,
+                version=version,
+                force=force,
+                dry_run=conditions.dry,
+                also=act.record_task,
             )
         except InUse:
             raise
@@ -151,28 +150,12 @@ class Declaring:
 
     async def _write(self, document: Document, expect: str, dry: bool, merge: Merge | None = None) -> Written:
         warnings = tuple(await check_against_store(self._store, [document]))
-        key = key_of(document)
         stored = {name: value for name, value in document.items() if name != "status"}
         put = Put(stored, expect=expect, merge=merge)
-        if dry:
-            await self._store.judge([put])
-            return Written(await self._foreseen(key, expect), _shown(document), warnings)
-        (written,) = await self._store.write([put])
-        if written.action != "unchanged":
+        (written,) = await self._store.write([put], dry=dry)
+        if written.action != "unchanged" and not dry:
             await self._services.client.written(written.document)
         return Written(written.action, written.document, warnings)
-
-    async def _foreseen(self, key: Key, expect: str) -> Action:
-        """Raises `Conflict` as the write would."""
-        try:
-            before = await self._store.get(key)
-        except NotFound:
-            if expect not in ("any", "absent"):
-                raise Conflict(f"there is no {key}") from None
-            return "created"
-        if expect == "absent" or expect not in ("any", "present", version_of(before)):
-            raise Conflict(f"{key} is at version {version_of(before)}")
-        return "updated"
 
 
 def merge(before: Any, changes: Any) -> Any:
@@ -200,18 +183,21 @@ def _patched(key: Key, changes: Mapping[str, Any], before: Document) -> Document
 def _taken_apart(patch: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The version that a patch names, or an empty text, and what it changes: the version is a condition."""
     metadata = as_object(patch.get("metadata"))
-    named = {str(metadata[name]) for name in _VERSION if metadata.get(name) is not None}
-    if len(named) > 1:
-        raise UsageError("the patch names two versions", hint="give one of them")
-    if not metadata.keys() & set(_VERSION):
+    if "resourceVersion" not in metadata:
         return "", patch
-    rest = {name: value for name, value in metadata.items() if name not in _VERSION}
-    return "".join(named), {**patch, "metadata": rest}
+    named = metadata["resourceVersion"]
+    rest = {name: value for name, value in metadata.items() if name != "resourceVersion"}
+    return "" if named is None else str(named), {**patch, "metadata": rest}
 
 
-def _shown(document: Document) -> Document:
-    """A document that was not stored, as it may be told."""
-    return masked({"spec": {}, **document})
+def _respelled(kind: str, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The patch in the spelling of what is stored. Raises `ManifestError`."""
+    from foliot.resources.patches import respelled  # the models of kinds are loaded with the first manifest
+
+    patch, problems = respelled(KINDS[kind].model(), changes)
+    if problems:
+        raise ManifestError([Finding(each, FILE) for each in problems])
+    return patch
 
 
 def _checked(raw: Document) -> Document:

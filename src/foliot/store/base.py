@@ -265,12 +265,19 @@ class ResourceStore(Protocol):
         ...
 
     async def write(
-        self, changes: Sequence[Put | Delete], *, also: Also | None = None, by: DeclaredBy | None = None
+        self,
+        changes: Sequence[Put | Delete],
+        *,
+        also: Also | None = None,
+        by: DeclaredBy | None = None,
+        dry: bool = False,
     ) -> list[Written]:
         """All of them in one transaction, or none. A Put that changes nothing is "unchanged" and makes no version.
 
         `also` is told what became of each, and what it writes is stored with them or not at all. `by` is recorded as
         the declarer of each spec that is new or differs, by default the process itself; other writes leave it.
+        `dry` does all of it, `also` included, and takes it back: it returns and raises what the write would. What only
+        the write could give (version, time, and uid of what would be new) is left out of the documents.
 
         Raises `Conflict` (stale or present), `NotFound` (expected but absent); the error names the key.
         """

@@ -95,7 +95,12 @@ class SqlResourceStore:
             await asyncio.sleep(0)
 
     async def write(
-        self, changes: Sequence[Put | Delete], *, also: Also | None = None, by: DeclaredBy | None = None
+        self,
+        changes: Sequence[Put | Delete],
+        *,
+        also: Also | None = None,
+        by: DeclaredBy | None = None,
+        dry: bool = False,
     ) -> list[Written]:
         prepared = [_prepared(change) for change in changes]
         if not prepared:
@@ -104,6 +109,12 @@ class SqlResourceStore:
         now, uids, declarer = stamp(self._now()), _uids(len(prepared)), by or THE_PROCESS
         if found := crossing(prepared):
             also = partial(_check_with, prepared, found, also)
+        if dry:
+            also = partial(_take_back, also)
+            try:
+                return await self._database.write(_apply_with, prepared, now, uids, ring, declarer, also)
+            except _TakenBack as undone:
+                return [_foreseen(each) for each in undone.written]
         if also is None:
             return await self._database.write(apply_changes, prepared, now, uids, ring, declarer)
         return await self._database.write(_apply_with, prepared, now, uids, ring, declarer, also)
@@ -227,6 +238,29 @@ def _apply_with(
     written = yield from apply_changes(changes, now, uids, ring, by)
     yield from also(written)
     return written
+
+
+class _TakenBack(Exception):
+    """Ends a dry run: the database undoes whatever raises."""
+
+    def __init__(self, written: Sequence[Written]) -> None:
+        super().__init__("a dry run is never stored")
+        self.written = written
+
+
+def _take_back(also: Also | None, written: Sequence[Written]) -> Tx[None]:
+    if also is not None:
+        yield from also(written)
+    raise _TakenBack(written)
+
+
+def _foreseen(written: Written) -> Written:
+    """Without what the store would have given. What would not change, or be deleted, has its own already."""
+    if written.action in ("unchanged", "deleted"):
+        return written
+    given = ("resourceVersion", "updatedAt", *(("uid", "createdAt") if written.action == "created" else ()))
+    metadata = {name: value for name, value in written.document["metadata"].items() if name not in given}
+    return Written(written.action, {**written.document, "metadata": metadata})
 
 
 def _check_with(

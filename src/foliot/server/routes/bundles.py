@@ -8,7 +8,6 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.catalog.declared import key_of
 from foliot.errors import UsageError
 from foliot.server.access.guard import HIDDEN, new_router
 from foliot.server.acts import AcceptedTasks, RecordedStore
@@ -17,7 +16,7 @@ from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import DryRun, Force, Namespace, is_dry, is_true, parameters, space
 from foliot.server.responses import Json
-from foliot.store.base import Delete, Put
+from foliot.store.base import Put
 from foliot.store.selectors import parse_labels
 
 router = new_router("resources")
@@ -72,8 +71,6 @@ async def apply(
         allow_empty=allowEmpty,
         force=is_true(force, "force"),
     )
-    if dry:
-        await store.judge([Delete(key_of(each.document)) for each in applied.outcomes if each.action == "deleted"])
     taken: list[dict[str, Any]] = []
     if run and not dry:
         acts = AcceptedTasks(services.runtime, caller, "task_accepted", request.scope[REQUEST_ID])
