@@ -96,6 +96,27 @@ class ResourceStoreConformance:
         assert list(written.document) == ["apiVersion", "kind", "metadata", "spec", "status"]
         assert await store.revision() == 1
 
+    async def test_a_dry_write_answers_and_leaves_nothing(self, store: ResourceStore) -> None:
+        await put(store, agent("b"), agent("c"))
+        told: list[str] = []
+
+        def also(written: Sequence[Written]) -> Tx[None]:
+            told[:] = [each.action for each in written]
+            yield from run("setting_put", name="dry", value="x")
+
+        changes = [Put(agent()), Put(agent("b", spec={"model": "n"})), Put(agent("c")), Delete(key("c"))]
+        dry, others = await asyncio.gather(store.write(changes, also=also, dry=True), put(store, agent("d")))
+
+        assert [each.action for each in dry] == told == ["created", "updated", "unchanged", "deleted"]
+        assert not dry[0].document["metadata"].keys() & {"uid", "resourceVersion", "createdAt", "updatedAt"}
+        assert dry[1].document["spec"] == {"model": "n"}
+        assert others[0].action == "created"
+        assert flat(await pages(store, EVERYTHING, 10)) == ["b", "c", "d"]
+        assert await store.revision() == 3
+        with pytest.raises(Conflict):
+            await store.write([Put(agent("b"), expect="99")], dry=True)
+        assert [each.action for each in await put(store, agent())] == ["created"]
+
     async def test_the_namespace_is_default_when_none_is_given(self, store: ResourceStore) -> None:
         document = agent()
         del document["metadata"]["namespace"]

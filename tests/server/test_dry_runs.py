@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from typing import Any, Final
@@ -25,6 +24,7 @@ PATHS: Final = {
     "AgentRole": "/v1/agent-roles",
     "Tool": "/v1/tools",
     "ReferenceGrant": "/v1/reference-grants",
+    "Task": "/v1/tasks",
 }
 
 
@@ -42,8 +42,10 @@ class Requests:
         pick = self.pick
         match kind:
             case "Secret":
-                values = pick({"k": "***"}, {"k": "dGV4dA=="}, {"k": "b3RoZXI="}, {"j": "***", "k": "dGV4dA=="}, {"k": "!"})
-                return pick({"data": values}, {"stringData": {"k": pick("text", "***", "")}}, {"data": values, "hosts": ["x"]})
+                value = pick("***", "dGV4dA==", "b3RoZXI=", "!")
+                values = pick({"k": value}, {"j": "***", "k": value})
+                plain = {"stringData": {"k": pick("text", "***", "")}}
+                return pick({"data": values}, plain, {"data": values, "hosts": ["x"]})
             case "Agent":
                 key = pick("model_ref", "modelRef")
                 more = pick({}, {}, {"tools": ["a"]}, {"limits": {"maxSteps": pick(1, 2, -1)}}, {"prmpt": "x"})
@@ -51,9 +53,13 @@ class Requests:
             case "ModelEndpoint":
                 return {"provider": "mock", "default_model": pick("m", "n"), **pick({}, {"timeouts": {"total": "5s"}})}
             case "AgentSystem":
-                return {"agents": ["a", "b"], "graph": {"a": {"edges": [{"to": pick("b", "zz")}]}}, **pick({}, {"maxTurns": 3})}
+                graph = {"a": {"edges": [{"to": pick("b", "zz")}]}}
+                return {"agents": ["a", "b"], "graph": graph, **pick({}, {"maxTurns": 3})}
             case "Tool":
-                return {"endpoint": "http://x.example", "risk_level": pick("low", "high"), **pick({}, {"inputSchema": {"type": "object"}})}
+                schema = pick({}, {"inputSchema": {"type": "object"}})
+                return {"endpoint": "http://x.example", "risk_level": pick("low", "high"), **schema}
+            case "Task":
+                return {pick("agent", "system"): pick(*NAMES, "zz"), "input": {"n": pick("1", "2")}}
             case "ReferenceGrant":
                 return {"from": [{"namespace": "default"}], "to": [{"kind": "ModelEndpoint"}]}
             case _:
@@ -113,6 +119,8 @@ class Requests:
 def _told(answer: httpx.Response) -> Any:
     """What an answer says, without what only a real run can say."""
     body = answer.json() if answer.content else None
+    if isinstance(body, dict) and body.get("kind") == "Task" and answer.is_success:
+        return answer.status_code, body["metadata"]["name"]  # how work stands is known once it was accepted
     if isinstance(body, dict) and "request_id" in body:
         body = {key: value for key, value in body.items() if key not in ("request_id", "instance")}
     return answer.status_code, _settled(body), answer.headers.get("warning")
@@ -148,6 +156,58 @@ async def test_a_dry_run_answers_what_the_real_run_does(seed: int, http: httpx.A
         if (version := real.headers.get("etag", "").strip('"')).isdecimal():
             requests.versions.append(version)
         if _told(dry) != _told(real):
-            differing.append(f"{step}: {method} {path} {query} {headers} {body}\n  dry  {_told(dry)}\n  real {_told(real)}")
+            asked = f"{step}: {method} {path} {query} {headers} {body}"
+            differing.append(f"{asked}\n  dry  {_told(dry)}\n  real {_told(real)}")
     assert not differing, f"seed {seed}: {len(differing)} of {STEPS} differ\n" + "\n".join(differing[:8])
-    await asyncio.sleep(0)
+
+
+AGENT = {"kind": "Agent", "metadata": {"name": "a"}, "spec": {"model_ref": "m", "limits": {"max_steps": 3}}}
+
+
+async def test_a_patch_in_camel_case_changes_the_field_it_means(http: httpx.AsyncClient) -> None:
+    await http.post("/v1/agents", json=AGENT)
+
+    answer = await http.patch("/v1/agents/a", json={"spec": {"modelRef": "other", "limits": {"maxSteps": None}}})
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["spec"]["model_ref"] == "other"
+    assert answer.json()["spec"]["limits"] == {"max_steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"modelRef": "x", "model_ref": "y"}, "given twice: as modelRef and as model_ref"),
+        ({"modelRef": None, "model_ref": "y"}, "given twice: as modelRef and as model_ref"),
+        ({"modelReff": None}, 'unknown field \\"modelReff\\"'),
+        ({"limits": {"maxStep": None}}, "did you mean max_steps?"),
+    ],
+)
+async def test_a_patch_that_would_lose_something_is_refused(
+    http: httpx.AsyncClient, spec: dict[str, Any], said: str
+) -> None:
+    await http.post("/v1/agents", json=AGENT)
+
+    for query in ({}, {"dryRun": "true"}):
+        answer = await http.patch("/v1/agents/a", json={"spec": spec}, params=query)
+        assert answer.status_code == 422
+        assert said in answer.text
+
+
+async def test_names_that_people_chose_are_no_fields_of_a_patch(http: httpx.AsyncClient) -> None:
+    graph = {"maxTurns": {"next": "b"}, "b": {}}
+    spec = {"agents": ["maxTurns", "b"], "graph": graph}
+    made = await http.post("/v1/agent-systems", json={"metadata": {"name": "s"}, "spec": spec})
+    assert made.status_code == 201, made.text
+
+    answer = await http.patch("/v1/agent-systems/s", json={"spec": {"graph": {"maxTurns": None, "none": None}}})
+
+    assert answer.json()["spec"].get("graph", {}).get("maxTurns") is None
+
+
+async def test_the_mask_in_a_new_secret_is_refused_alike(http: httpx.AsyncClient) -> None:
+    secret = {"kind": "Secret", "metadata": {"name": "s"}, "spec": {"data": {"k": "***"}}}
+    for path in ("/v1/secrets", "/v1/apply"):
+        answers = [await http.post(path, json=secret, params=query) for query in ({"dryRun": "true"}, {})]
+        assert [answer.status_code for answer in answers] == [422, 422]
+        assert all("none is stored that it could stand for" in answer.text for answer in answers)

@@ -72,9 +72,13 @@ def entry_of(
     }
 
 
+class TakenBack(Exception):
+    """Ends the transaction of a dry run, when all of it was done: it is undone."""
+
+
 class ActRecord:
     """The record of one act, stored in the transaction of the act or not at all: hand `record` or `record_task` to
-    whoever does it, and call `tell` when it is done."""
+    whoever does it, and call `tell` when it is done. With `dry`, the act ends in `TakenBack`."""
 
     def __init__(
         self,
@@ -86,9 +90,11 @@ class ActRecord:
         name: str,
         *,
         request: str = "",
+        dry: bool = False,
         **more: Any,
     ) -> None:
         self._audit = runtime.audit
+        self._dry = dry
         self._entry = partial(entry_of, caller, verb, kind, namespace, request=request)
         self._name = name
         self._more = more
@@ -96,15 +102,21 @@ class ActRecord:
 
     def record(self) -> Tx[None]:
         """As a part of a transaction. Raises `Unavailable` when it cannot be recorded: then it is not done."""
-        self._kept = yield from _appended([self._entry(self._name, **self._more)], told=self._audit.fed)
+        yield from self._store(self._entry(self._name, **self._more))
 
     def record_task(self, name: str, uid: str) -> Tx[None]:
         """As `record`, of a task whose name is known only now."""
-        self._kept = yield from _appended([self._entry(name, **self._more, uid=uid)], told=self._audit.fed)
+        yield from self._store(self._entry(name, **self._more, uid=uid))
 
     def record_beside(self, name: str, uid: str) -> Tx[None]:
         """As `record`, for an act that is not about the task that it makes."""
         return self.record()
+
+    def _store(self, entry: dict[str, Any]) -> Tx[None]:
+        kept = yield from _appended([entry], told=self._audit.fed)
+        if self._dry:
+            raise TakenBack
+        self._kept = kept
 
     def tell(self) -> None:
         """Those who listen to the log."""

@@ -15,7 +15,7 @@ from foliot.errors import Conflict, NotFound
 from foliot.resources.kinds import KINDS
 from foliot.server.access.guard import HIDDEN, new_router
 from foliot.server.access.identity import Caller
-from foliot.server.acts import ActRecord
+from foliot.server.acts import ActRecord, TakenBack
 from foliot.server.bodies import as_object, check_place, form, manifest, mapping
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.declaring import Declaring
@@ -33,6 +33,7 @@ from foliot.server.naming import (
     Name,
     Namespace,
     conditions,
+    is_dry,
     last_event,
     one_key,
     parameters,
@@ -129,10 +130,11 @@ async def accept(
     if idempotency_key:
         key = one_key(idempotency_key, command.idempotency_key)
         command = msgspec.structs.replace(command, idempotency_key=key)
-    if conditions(None, None, dryRun).dry:
+    act = _act(services, caller, request, "task_accepted", where, dry=is_dry(dryRun))
+    try:
+        accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task, keyed_by=caller.principal)
+    except TakenBack:
         return resource(document, 201)
-    act = _act(services, caller, request, "task_accepted", where)
-    accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task, keyed_by=caller.principal)
     act.tell()
     return resource(await _shown(services, where, accepted.task.name), 200 if accepted.duplicate else 201)
 
@@ -205,16 +207,24 @@ async def put_task_status(
         raise Conflict(
             "how a task stands is read off its runs", hint="its phase can only be set to Failed or Cancelled"
         )
-    if conditions(None, None, dryRun).dry:
-        return resource(outline(info))
     reason = str(status.get("lastError") or "its status was set")
-    return await _cancelled(services, caller, request, where, name, reason)
+    try:
+        return await _cancelled(services, caller, request, where, name, reason, dry=is_dry(dryRun))
+    except TakenBack:
+        return resource(outline(info))
 
 
 async def _cancelled(
-    services: Services, caller: Caller, request: Request, namespace: str, name: str, reason: str
+    services: Services,
+    caller: Caller,
+    request: Request,
+    namespace: str,
+    name: str,
+    reason: str,
+    *,
+    dry: bool = False,
 ) -> Response:
-    act = _act(services, caller, request, "task_cancelled", namespace)
+    act = _act(services, caller, request, "task_cancelled", namespace, dry=dry)
     tasks = services.runtime.tasking.tasks
     info = await tasks.cancel(namespace, name, by=caller.name, reason=reason, also=act.record_task)
     act.tell()
@@ -292,5 +302,8 @@ async def _accepted(services: Services, namespace: str, name: str) -> TaskInfo |
         return None
 
 
-def _act(services: Services, caller: Caller, request: Request, verb: str, namespace: str) -> ActRecord:
-    return ActRecord(services.runtime, caller, verb, "Task", namespace, "", request=request.scope[REQUEST_ID])
+def _act(
+    services: Services, caller: Caller, request: Request, verb: str, namespace: str, *, dry: bool = False
+) -> ActRecord:
+    request_id = request.scope[REQUEST_ID]
+    return ActRecord(services.runtime, caller, verb, "Task", namespace, "", request=request_id, dry=dry)
