@@ -18,7 +18,8 @@ from foliot.tools.function import FunctionTool, tool
 def function_tool(document: Document, grants: Grants) -> FunctionTool:
     """The function of a Tool resource; what that leaves open comes from the signature.
 
-    Raises `InvalidInput`, and `ToolDenied` for a function that was not granted to whoever declared the tool.
+    Raises `InvalidInput`, and `ToolDenied` for a function that was not granted to whoever declared the tool; `NotHere`
+    when nobody knows who did.
     """
     name, path = document["metadata"]["name"], document["spec"]["function"]
     try:
@@ -28,6 +29,10 @@ def function_tool(document: Document, grants: Grants) -> FunctionTool:
         # And where it was written: `desk:getcwd` may be a function that the module desk only imports.
         grants.check_module(document, str(getattr(function, "__module__", None)))
     except Denied as denied:
+        if not document["metadata"].get("declaredBy"):
+            # Stored before declarers were kept: work that was accepted then waits, instead of being given up.
+            hint = "apply it once more, unchanged is enough; `foliot doctor` lists all resources without a declarer"
+            raise NotHere(denied.message, hint=hint, lacks=f"a declarer of Tool/{name}") from None
         raise ToolDenied(denied.message, hint=denied.hint, layer="deployment", tool=name) from None
     declared, made = tool_definition(document), tool(name=name)(function)
     # Everything that is declared holds, above all what rules go by: operation classes, capabilities, limits.
