@@ -18,12 +18,15 @@ from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.children import MOST_BESIDE, Children
 from foliot.delegation import MAX_DEPTH, Delegator
 from foliot.kernel.events import RunCreated, RunSucceeded, ToolFinished
+from foliot.kernel.state import State
 from foliot.resources.validate import validate_document
+from foliot.stopping import stop_tasks
 from foliot.store.base import Put
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
-from foliot.store.runs import TERMINAL
+from foliot.store.runs import TERMINAL, Signal
 from foliot.tools.builtin.delegation import MOST_TASKS
+from foliot.waits import Waits
 
 USAGE = {"input_tokens": 30, "output_tokens": 10}
 OWN = {"input_tokens": 5, "output_tokens": 1}
@@ -483,7 +486,10 @@ def forgetful_boss(folder: Path) -> Agent:
     return boss(turns, slow, die, *GENERIC)
 
 
-async def test_after_a_kill_a_child_that_nobody_waits_for_still_ends_with_its_parent(tmp_path: Path) -> None:
+async def test_after_a_kill_a_child_that_nobody_waits_for_still_ends_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Waits, "child", 60.0)  # on a busy machine it may take its time
     (tmp_path / "die").touch()
     store = str(tmp_path / "foliot.db")
     done = subprocess.run(
@@ -518,6 +524,28 @@ async def test_a_child_that_outlived_its_parent_ends_when_somebody_takes_it_up(
         runtime._assembly.know(agent)
         ended = await runtime.resume(orphan.id, check=False)
         assert (ended.phase, ended.reason) == ("cancelled", "the run that started it has ended")
+
+
+async def test_a_run_that_is_let_go_while_it_is_taken_up_is_held_by_nobody(tmp_path: Path) -> None:
+    held = asyncio.Event()
+
+    async def never(_: State) -> list[Signal]:
+        held.set()
+        await asyncio.Event().wait()
+        return []
+
+    async with Runtime(tmp_path / "foliot.db") as runtime:
+        running = asyncio.create_task(runtime.run(forgetful_boss(tmp_path), "Go.", run_id="r-1"))
+        while not (family := await children(runtime, "r-1")):
+            await asyncio.sleep(0)
+        await stop_tasks(running)
+    async with Runtime(tmp_path / "foliot.db") as runtime:
+        runtime.runs.taken_up = never
+        taking = asyncio.create_task(runtime.runs.take(family[0].id))
+        await held.wait()
+        assert (await runtime.runs.journal.get(family[0].id)).phase == "running"
+        await stop_tasks(taking)
+        assert (await runtime.runs.journal.get(family[0].id)).phase == "pending"
 
 
 async def test_after_a_kill_the_same_children_go_on_and_none_is_started_twice(tmp_path: Path) -> None:

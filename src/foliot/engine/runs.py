@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -170,7 +171,7 @@ class Runs:
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
         with storable(f"run {run_id}"):
             entries = [recorded(state, event, now) for event in facts]
-        lease = await self.journal.create(
+        creating = self.journal.create(
             NewRun(
                 id=run_id,
                 namespace=spec.namespace,
@@ -187,7 +188,7 @@ class Runs:
             lease_until=self.lease_clock() + self.lease_seconds,
             also=also,
         )
-        assert lease is not None, "a run created with a worker is held by it"
+        lease = await self._held(creating)
         for seq, event in enumerate(facts, 1):
             self._watcher.recorded(run_id, seq, now, event)
         return self._driver(lease, state, tools, stream, claim=False)
@@ -209,7 +210,7 @@ class Runs:
         now = self.lease_clock()
         until = now + self.lease_seconds
         try:
-            lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until)
+            lease = await self._held(self.journal.claim(run_id, worker=self.worker, now=now, until=until))
         except Held:
             info = await self.journal.get(run_id)
             if not self._is_gone(info.worker):
@@ -217,7 +218,9 @@ class Runs:
                 raise Held(f"run {run_id} is at work: {in_words(info.worker or '')} drives it", hint=hint) from None
             # The holder was killed on this machine: waiting for its lease to run out would help nobody. It is named by
             # its epoch, so that of several who find it dead one replaces it, and the others not that one.
-            lease = await self.journal.claim(run_id, worker=self.worker, now=now, until=until, dead=info.epoch)
+            lease = await self._held(
+                self.journal.claim(run_id, worker=self.worker, now=now, until=until, dead=info.epoch)
+            )
         toolbox = tools or self.tools
 
         async def given(spec: RunSpec) -> Toolbox:
@@ -225,9 +228,8 @@ class Runs:
 
         try:
             return await self.adopt(lease, tools=given, stream=stream)
-        except UnknownEvent:
-            with contextlib.suppress(FoliotError):  # a newer version may take it up at once
-                await self.journal.append(lease, [], phase="pending", due=self._clock())
+        except (UnknownEvent, asyncio.CancelledError):
+            await self._give_back(lease)  # a newer version, or another process, may take it up at once
             raise
 
     async def adopt(
@@ -295,11 +297,25 @@ class Runs:
                 await self._say_set_back(error)
                 raise
             except asyncio.CancelledError:
-                # This process will not go on with it: let another one do so at once.
-                back = self.journal.append(driver.lease, [], phase="pending", due=self._clock())
-                with contextlib.suppress(FoliotError):
-                    await asyncio.shield(back)
+                await self._give_back(driver.lease)  # another process may go on with it at once
                 raise
+
+    async def _held(self, claiming: Coroutine[Any, Any, Lease | None]) -> Lease:
+        """The lease that is being stored. A caller that does not wait for it leaves no run held: it is given back."""
+        storing = asyncio.create_task(claiming)
+        try:
+            lease = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            with contextlib.suppress(FoliotError):
+                if (unwanted := await asyncio.shield(storing)) is not None:
+                    await self._give_back(unwanted)
+            raise
+        assert lease is not None, "what is stored with a worker is held by it"
+        return lease
+
+    async def _give_back(self, lease: Lease) -> None:
+        with contextlib.suppress(FoliotError):
+            await asyncio.shield(self.journal.append(lease, [], phase="pending", due=self._clock()))
 
     async def _say_set_back(self, error: StoreSetBack) -> None:
         if self.set_back is None:
