@@ -324,6 +324,20 @@ def test_edit_stores_what_was_saved(foliot, team, tmp_path, monkeypatch, drafts)
     assert list(drafts.iterdir()) == []
 
 
+@pytest.mark.parametrize(("before", "after"), [("1", "true"), ("1", "1.0"), ('"1"', "1"), ("true", '"true"')])
+def test_edit_sees_a_change_of_type(foliot, team, tmp_path, monkeypatch, before, after):
+    manifest = tmp_path / "typed.yaml"
+    settings = f"model_settings: {{extra: {{flag: {before}}}}}"
+    manifest.write_text(f"kind: Agent\nmetadata: {{name: typed}}\nspec:\n  model_ref: m\n  {settings}\n")
+    foliot("apply", "-f", manifest)
+    monkeypatch.setenv("EDITOR", editor(tmp_path, f"sed -i 's/flag: .*/flag: {after}/' \"$1\""))
+
+    said = foliot("edit", "agent", "typed")
+
+    assert (said.code, said.out) == (0, "agent/typed updated\n")
+    assert f"flag: {after}\n" in foliot("get", "agent/typed", "-o", "yaml").out
+
+
 @pytest.mark.parametrize("script", ["true", ': > "$1"'])
 def test_edit_without_a_change_changes_nothing(foliot, team, tmp_path, monkeypatch, drafts, script):
     monkeypatch.setenv("EDITOR", editor(tmp_path, script))

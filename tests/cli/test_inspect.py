@@ -51,6 +51,29 @@ def test_a_selector_that_cannot_be_read_is_invalid(foliot, words):
     assert foliot("get", "agents", *words).code == 5
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("agents", "--field-selector", "spec.model_reff=m"), "spec.model_ref"),
+        (("agents", "--field-selector", "status.phse!=Ready", "-w"), "status.phase"),
+        (("all", "--field-selector", "metadata.nme=x"), "metadata.name"),
+        (("agents,tools", "--field-selector", "spec.limit.max_steps=3"), "spec.limits.max_steps"),
+    ],
+)
+def test_a_misspelt_field_in_a_selector_is_told_with_what_was_meant(foliot, team, words, meant):
+    said = foliot("get", *words)
+
+    assert said.code == 5
+    assert f"did you mean {meant}?" in said.err
+
+
+def test_a_field_selector_reads_both_spellings(foliot, team):
+    for field in ("spec.model_ref", "spec.modelRef"):
+        assert "agent/writer" in foliot("get", "agents", "--field-selector", f"{field}!=x", "-o", "name").out
+        assert foliot("get", "agents", "--field-selector", f"{field}=x", "-o", "name").out == ""
+        assert foliot("get", "agents", "--field-selector", f"!{field}", "-o", "name").out == ""
+
+
 def test_nothing_found_is_no_error_and_goes_to_stderr(foliot):
     said = foliot("get", "agents", "-n", "empty")
 

@@ -86,17 +86,18 @@ class Desk:
         (folder / "desk.yaml").write_text(MANIFEST)
         (folder / "desk_tools.py").write_text(TOOLS)
 
-    def start(self, *words: str, **options) -> subprocess.Popen[str]:
+    def start(self, *words: str, safe: bool = False, **options) -> subprocess.Popen[str]:
+        """`safe` starts it as the installed script is, without the current folder in front of all libraries."""
         return subprocess.Popen(
-            [sys.executable, "-m", "foliot.cli", *words],
+            [sys.executable, *(["-P"] if safe else []), "-m", "foliot.cli", *words],
             cwd=self.folder,
             env=self.environ,
             text=True,
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
 
-    def foliot(self, *words: str) -> tuple[int, str, str]:
-        with self.start(*words) as process:
+    def foliot(self, *words: str, safe: bool = False) -> tuple[int, str, str]:
+        with self.start(*words, safe=safe) as process:
             out, err = process.communicate(timeout=PATIENCE)
         return process.returncode, out, err
 
@@ -427,3 +428,19 @@ def test_rich_is_not_loaded_without_a_terminal(desk: Desk) -> None:
     )
 
     assert (done.returncode, done.stdout) == (0, "Paid: 5 euros.\n"), done.stderr
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_what_lies_where_one_works_is_never_taken_for_a_library(desk, safe):
+    """Tools are imported from the current folder and from that of the manifests; libraries are not."""
+    folder = desk.folder / "manifests"
+    folder.mkdir()
+    (desk.folder / "desk.yaml").rename(folder / "desk.yaml")
+    (desk.folder / "desk_tools.py").rename(folder / "desk_tools.py")
+    for library in ("json", "yaml", "msgspec", "secrets", "pydantic", "jsonschema_rs", "uuid", "click", "inspect"):
+        for place in (folder, desk.folder):
+            (place / f"{library}.py").write_text(f"raise SystemExit('{library}.py was imported')\n")
+
+    code, out, err = desk.foliot("run", "desk", "-f", "manifests/desk.yaml", "hello", safe=safe)
+
+    assert (code, out.strip()) == (0, "Paid: 5 euros."), err

@@ -174,6 +174,28 @@ async def test_a_watch_of_all_kinds_keeps_to_its_selector(both):
     assert change.document["metadata"]["name"] == "b"
 
 
+@pytest.mark.parametrize("kind", ["AgentRole", None])
+async def test_a_watch_tells_that_something_stopped_matching_its_selector(both, kind):
+    await both.client.apply([role("a", team="docs")])
+    revision = (await both.client.list(Filter())).revision
+    filters = [
+        Filter(kind, "default", (Requirement("team", "=", ("docs",)),)),
+        Filter(kind, "default", fields=(Requirement("metadata.labels.team", "=", ("docs",)),)),
+    ]
+
+    await both.client.apply([role("a", team="sales")])
+    await both.client.apply([role("a", team="docs")])
+
+    for filter in filters:
+        watched = cast("Any", both.client.watch(filter, after=revision))
+        async with aclosing(watched) as changes, asyncio.timeout(20):
+            told = [await anext(changes) for _ in range(2)]
+        assert [(change.action, change.document["metadata"]["name"]) for change in told] == [
+            ("deleted", "a"),
+            ("created", "a"),
+        ]
+
+
 async def test_a_watch_from_the_future_is_gone(both):
     with pytest.raises(Gone):
         async with asyncio.timeout(20):

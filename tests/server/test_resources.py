@@ -178,6 +178,9 @@ async def test_lists_are_selected_first_and_cut_into_pages_afterwards(http: http
 
     assert names == ["e0", "e2", "e4", "e6"]
     assert (await http.get(PATH, params={"fieldSelector": "metadata.name=e3"})).json()["items"][0]["kind"]
+    for path in (PATH, f"{PATH}/watch", "/v1/resources", "/v1/resources/watch", "/v1/tasks", "/v1/tasks/watch"):
+        told = await http.get(path, params={"fieldSelector": "status.phse!=Ready"})
+        assert (told.status_code, told.json()["hint"]) == (400, "did you mean status.phase?"), path
     for bad in ({"labelSelector": "a=("}, {"after": "WyJ4Il0"}, {"limit": "many"}, {"fieldSelector": "nothing=1"}):
         answer = await http.get(PATH, params=bad)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid")

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from foliot.cli.main import main
+import os
+import sys
+
+# `-m` puts the current folder first: a `yaml.py` that lies there would be imported as the library.
+if sys.path and sys.path[0] in ("", os.getcwd()):
+    sys.path.append(sys.path.pop(0))
+
+from foliot.cli.main import main  # behind the lines above, which decide where it is imported from
 
 main()

@@ -43,15 +43,15 @@ STORE_WAIT: Final = 5.0
 async def opened(*folders: str, store_wait: float = STORE_WAIT) -> AsyncGenerator[Runtime]:
     """The runtime on the store that the settings name. Tools are imported from the current folder too, and `folders`.
 
-    As with `python -m`, a function tool may be a module that lies where one works. Raises `UsageError` when the
-    settings name a server.
+    A function tool may be a module that lies where one works; behind all that is installed, so that a `yaml.py` there
+    is not taken for a library. Raises `UsageError` when the settings name a server.
     """
     settings = current().store_settings()
     for warning in settings.warnings:
         warn(warning)
     for folder in (*folders, os.getcwd()):
         if folder not in sys.path:
-            sys.path.insert(0, folder)
+            sys.path.append(folder)
     async with Runtime(settings=settings, store_wait=store_wait) as runtime, _traced(runtime, settings):
         yield runtime
 

@@ -115,11 +115,11 @@ def _not_served(document: Document, error: FoliotError) -> None:
 
 
 def _importable_from(files: Sequence[str]) -> None:
-    """Function tools may be modules that lie beside the manifests, or where one works."""
+    """Function tools may be modules that lie beside the manifests, or where one works; libraries come first."""
     beside = [path if os.path.isdir(path) else os.path.dirname(path) for path in files if path != "-"]
     for folder in (*map(os.path.abspath, beside), os.getcwd()):
         if folder not in sys.path:
-            sys.path.insert(0, folder)
+            sys.path.append(folder)
 
 
 async def _documents(order: Serving, store: ResourceStore) -> list[Document]:

@@ -25,7 +25,6 @@ from foliot.errors import Conflict, NotFound, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.kinds import find_kind
 from foliot.store.base import Change, Document, Filter, Key, Page, Requirement, Rotation
-from foliot.store.selectors import matches
 from foliot.work.story.document import outline
 
 TASK: Final = "Task"
@@ -189,7 +188,9 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
                 if event.name != "resource" or event.id is None:
                     continue
                 told = wire.read(event.data, _Changed)
-                if matches(told.resource, filter):
+                # Told as deleted when it no longer matches: only the server knows what it was before. A watch of all
+                # kinds serves for tasks too.
+                if filter.kind in (None, told.resource["kind"]):
                     yield Change(int(event.id), _ACTIONS[told.type], told.resource)
 
     async def rotate_key(self) -> Rotation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from foliot.engine.definition import tool_definition
@@ -46,14 +47,19 @@ def function_tool(document: Document, grants: Grants) -> FunctionTool:
 
 def _imported(path: str, name: str) -> Callable[..., Any]:
     module_name, _, attribute = path.partition(":")
+    module: ModuleType | None = None
     try:
-        found: Any = import_module(module_name)
+        module = import_module(module_name)
+        found: Any = module
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
+        hint = "the module must be installed, or on PYTHONPATH, where the run is driven"
+        if module is not None:
+            hint = f"it was imported from {getattr(module, '__file__', None)}; a module of your own needs another name"
         raise NotHere(
             f"the function of tool {name!r} cannot be imported: {path}: {error}",
-            hint="the module must be installed, or on PYTHONPATH, where the run is driven",
+            hint=hint,
             lacks=f"module {module_name}" if isinstance(error, ImportError) else f"function {path}",
         ) from error
     except (Exception, SystemExit) as error:  # the module is somebody else's, and anything can be wrong in it

@@ -84,7 +84,9 @@ def space(namespace: str | None) -> str:
 def wanted(kind: str | None, namespace: str | None, labels: str | None, fields: str | None) -> Filter:
     """Raises `BadParameter` for a selector that cannot be read."""
     with parameters():
-        return Filter(kind, namespace or None, parse_labels(labels or ""), parse_fields(fields or ""))
+        return Filter(
+            kind, namespace or None, parse_labels(labels or ""), parse_fields(fields or "", (kind,) if kind else ())
+        )
 
 
 @contextmanager

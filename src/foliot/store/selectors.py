@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from foliot.errors import InvalidInput
@@ -27,16 +28,23 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
     return _parse(text, "label selector")
 
 
-def parse_fields(text: str) -> tuple[Requirement, ...]:
-    """The clauses of a field selector, whose keys are paths such as `status.phase`. Raises `InvalidInput`."""
+def parse_fields(text: str, kinds: Sequence[str] = ()) -> tuple[Requirement, ...]:
+    """The clauses of a field selector, whose keys are paths such as `status.phase`, in the stored spelling.
+
+    `kinds` are those it selects from, all when empty. Raises `InvalidInput`, also for a field that none of them has.
+    """
     requirements = _parse(text, "field selector")
+    if not requirements:
+        return ()
     for requirement in requirements:
         if requirement.key.split(".")[0] not in ("apiVersion", "kind", "metadata", "spec", "status"):
             raise InvalidInput(
                 f"the field selector names {requirement.key!r}, which no resource has",
                 hint="a path starts with metadata, spec or status, such as status.phase=Ready",
             )
-    return requirements
+    from foliot.resources.field_paths import stored_path  # the models of kinds: only a field selector needs them
+
+    return tuple(replace(each, key=stored_path(each.key, kinds)) for each in requirements)
 
 
 def _parse(text: str, what: str) -> tuple[Requirement, ...]:

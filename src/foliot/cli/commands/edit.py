@@ -16,6 +16,7 @@ from foliot.cli.targets import parse_one
 from foliot.cli.terminal import out
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.store.base import Document
+from foliot.store.documents import same, same_spec
 
 if TYPE_CHECKING:
     from foliot.resources.problems import Problem
@@ -93,7 +94,7 @@ def _ask(live: Document, draft: Path) -> Document | None:
         body = saved
         document, problems = _checked(saved, live, draft)
         if document is not None:
-            return document if _editable(document) != original else None
+            return None if _same(_editable(document), original) else document
     raise InvalidInput(f"The text is still wrong after {ROUNDS} rounds; giving up.")
 
 
@@ -104,6 +105,11 @@ def _editable(document: Document) -> Document:
         if document["metadata"].get(key)
     }
     return {key: metadata if key == "metadata" else value for key, value in document.items() if key != "status"}
+
+
+def _same(one: Document, other: Document) -> bool:
+    """Whether saving would change nothing. For Python `1 == True == 1.0`; in a spec they are three values."""
+    return same(one, other) and same_spec(one.get("spec") or {}, other.get("spec") or {})
 
 
 def _text(document: Document) -> str:

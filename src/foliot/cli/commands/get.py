@@ -72,7 +72,7 @@ def get(
     foliot get tasks -w                   and then each change
     """
     targets = parse_targets(what, verb="get")
-    labels, fields = _selectors(selector, field_selector)
+    labels, fields = _selectors(selector, field_selector, [kind.name for kind in targets.kinds or ()])
     if targets.named and (selector or field_selector or all_namespaces or limit or cursor):
         raise UsageError("Names cannot be combined with -A, a selector or --limit.", hint="Give a kind alone to list.")
     if (limit or cursor) and (watch or targets.kinds is None or len(targets.kinds) > 1):
@@ -87,12 +87,14 @@ def get(
     return run(_get_list(request, output, limit=limit, cursor=cursor))
 
 
-def _selectors(labels: str | None, fields: str | None) -> tuple[tuple[Requirement, ...], tuple[Requirement, ...]]:
+def _selectors(
+    labels: str | None, fields: str | None, kinds: Sequence[str]
+) -> tuple[tuple[Requirement, ...], tuple[Requirement, ...]]:
     if not labels and not fields:
         return (), ()
     from foliot.store.selectors import parse_fields, parse_labels
 
-    return parse_labels(labels or ""), parse_fields(fields or "")
+    return parse_labels(labels or ""), parse_fields(fields or "", kinds)
 
 
 async def _get_named(request: Request, output: str) -> int:
