@@ -117,6 +117,19 @@ def test_work_without_anybody_to_do_it_is_an_error(foliot, team, home) -> None:
     assert found["work.queue"][0] == "warning"
 
 
+def test_work_that_no_worker_can_do_is_a_warning(foliot, team, home) -> None:
+    now = time.time()
+    needs = '{"lacks":{"me":"module desk"}}'
+    changed(
+        home,
+        "INSERT INTO worker (name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at) "
+        f"VALUES ('wx', 'me', '', 0, '[]', '{{}}', 8, 'ready', {now}, {now + 600})",
+        f"INSERT INTO queue VALUES (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 9}, 0, 0, '{needs}')",
+    )
+    level, message, hint = examined(foliot)["work.placement"]
+    assert (level, "default/writer" in message, "foliot why" in hint) == ("warning", True, True)
+
+
 def test_what_is_stuck_is_named(foliot, team, home) -> None:
     now = time.time()
     run = (

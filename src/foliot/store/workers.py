@@ -48,6 +48,11 @@ class WorkerInfo(Struct, frozen=True):
             return "lost"
         return self.phase
 
+    @property
+    def offer(self) -> Offer:
+        """The offer by which runs are placed on it."""
+        return Offer(self.name, self.identity, self.region, self.gpu, self.models, self.labels, self.capacity)
+
 
 async def register(db: Database, offer: Offer, *, now: float, is_gone: Callable[[str | None], bool]) -> int:
     """Make the worker known, in place of any other of its name; how many runs of dead processes were set free."""

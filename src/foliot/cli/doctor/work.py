@@ -20,6 +20,8 @@ LAPSED: Final = 120.0
 OVERDUE: Final = 300.0
 SOON: Final = 3600.0
 QUICK: Final = 5_000
+# So many sorts of runs are held against the workers.
+LINES: Final = 128
 # For how long it is told that the store went back in time.
 TOLD_FOR: Final = 7 * 24 * 3600.0
 
@@ -31,6 +33,7 @@ async def look_at_work(database: Database, resources: ResourceStore) -> Findings
     yield _clocks(standing)
     yield await _set_back(database, now)
     yield _queue(standing)
+    yield await _placement(database, standing)
     yield await _lapsed(database, now)
     yield await _left_alone(database, now)
     yield _dead_letters(standing)
@@ -100,6 +103,30 @@ def _queue(standing: Standing) -> Finding:
             "start more workers; `foliot why TASK` says what a task waits for",
         )
     return Finding(AREA, "work.queue", "ok", told)
+
+
+async def _placement(database: Database, standing: Standing) -> Finding:
+    """Runs that are due while every worker that is ready lacks something that they need."""
+    from foliot.store.placement import fits, lacked_by
+
+    ready = [worker.offer for worker in standing.workers if worker.state(standing.at) == "ready"]
+    rows = await database.read("queue_lines", after="", now=standing.at, count=LINES, each=LINES) if ready else []
+    nobody = {
+        f"{row['namespace']}/{row['agent']}"
+        for row in rows
+        if row["ready_at"] is not None
+        and row["ready_at"] <= standing.at
+        and not any(fits(offer, row["requirements"]) and not lacked_by(offer, row["requirements"]) for offer in ready)
+    }
+    if nobody:
+        return Finding(
+            AREA,
+            "work.placement",
+            "warning",
+            f"no worker that is ready can do the runs of {listed(sorted(nobody))}",
+            "`foliot why TASK` says what each worker lacks",
+        )
+    return Finding(AREA, "work.placement", "ok", "no run waits for a worker of another sort")
 
 
 async def _lapsed(database: Database, now: float) -> Finding:

@@ -23,7 +23,7 @@ from foliot.kernel.task_events import TaskCancelled, TaskSucceeded
 from foliot.printable import one_line
 from foliot.store.bounds import COOL_DOWN, ClassInfo, Limit
 from foliot.store.database_clock import NOTABLE
-from foliot.store.placement import Needs, Offer, fits, lacked_by, needs_of
+from foliot.store.placement import Needs, fits, lacked_by, needs_of
 from foliot.store.workers import WorkerInfo
 from foliot.work.advancing import deadline_of
 from foliot.work.story.telling import MessageStory, RunRow, TaskStory
@@ -204,7 +204,7 @@ def _due(
         if lost:
             yield _cause("no_worker", f"lost: {', '.join(lost)}", each, depth=1), []
         return
-    fitting = [worker for worker in alive if fits(_offer(worker), row.requirements)]
+    fitting = [worker for worker in alive if fits(worker.offer, row.requirements)]
     if not fitting and (unread := [worker.name for worker in alive if worker.identity in _needs(row).not_by]):
         text = f"{agent} waits for a newer worker: {', '.join(unread[:5])} could not read what a newer version wrote"
         yield (
@@ -217,11 +217,10 @@ def _due(
         for worker in alive[:5]:
             yield _cause("placement", f"{worker.name} has {_has(worker)}", each, depth=1), []
         return
-    able = [worker for worker in fitting if not lacked_by(_offer(worker), row.requirements)]
+    able = [worker for worker in fitting if not lacked_by(worker.offer, row.requirements)]
     if not able:
         missing = "; ".join(
-            f"{lacked_by(_offer(worker), row.requirements)} is missing on worker {worker.name}"
-            for worker in fitting[:5]
+            f"{lacked_by(worker.offer, row.requirements)} is missing on worker {worker.name}" for worker in fitting[:5]
         )
         hint = Hint("foliot worker", "starts one where it is there; or install it, they try again by themselves")
         yield _cause("placement", one_line(f"{agent}: no worker can run it: {missing}", 3 * WIDTH), each), [hint]
@@ -346,7 +345,3 @@ def _has(worker: WorkerInfo) -> str:
     parts = [f"region={worker.region or '-'}", "gpu" if worker.gpu else "no gpu"]
     parts.append(f"models {', '.join(worker.models)}" if worker.models else "all models")
     return ", ".join([*parts, *([f"labels {labels}"] if labels else [])])
-
-
-def _offer(worker: WorkerInfo) -> Offer:
-    return Offer(worker.name, worker.identity, worker.region, worker.gpu, worker.models, worker.labels, worker.capacity)
