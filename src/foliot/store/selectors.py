@@ -28,20 +28,21 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
     return _parse(text, "label selector")
 
 
-def parse_fields(text: str, kinds: Sequence[str] = ()) -> tuple[Requirement, ...]:
-    """The clauses of a field selector, whose keys are paths such as `status.phase`, in the stored spelling.
+def parse_fields(text: str, kinds: Sequence[str] | None = None) -> tuple[Requirement, ...]:
+    """The clauses of a field selector, whose keys are paths such as `status.phase`. Raises `InvalidInput`.
 
-    `kinds` are those it selects from, all when empty. Raises `InvalidInput`, also for a field that none of them has.
+    With `kinds`, those it selects from (all when empty), paths become those of the stored spelling, and a field that
+    none of them has is refused too.
     """
     requirements = _parse(text, "field selector")
-    if not requirements:
-        return ()
     for requirement in requirements:
         if requirement.key.split(".")[0] not in ("apiVersion", "kind", "metadata", "spec", "status"):
             raise InvalidInput(
                 f"the field selector names {requirement.key!r}, which no resource has",
                 hint="a path starts with metadata, spec or status, such as status.phase=Ready",
             )
+    if kinds is None or not requirements:
+        return requirements
     from foliot.resources.field_paths import stored_path  # the models of kinds: only a field selector needs them
 
     return tuple(replace(each, key=stored_path(each.key, kinds)) for each in requirements)
