@@ -124,3 +124,113 @@ async def test_patches_of_one_spec_are_all_kept(servers: list[httpx.AsyncClient]
 
     assert {each.status_code for each in answers} == {200}, [each.text for each in answers]
     assert sorted((await servers[1].get(ONE)).json()["spec"]["options"]) == sorted(["begun", *names])
+
+
+# --- work that was accepted ------------------------------------------------------------------------------------------
+
+TASK = "/v1/tasks/t"
+
+
+def task(topic: str = "clocks", **more: Any) -> Document:
+    metadata = {"name": "t", **more.pop("metadata", {})}
+    spec = {"agent": "writer", "input": {"topic": topic}, **more}
+    return {"apiVersion": "foliot.dev/v1", "kind": "Task", "metadata": metadata, "spec": spec}
+
+
+async def accepted(http: httpx.AsyncClient) -> Document:
+    """A Task that was applied, and whose work was accepted; as it is declared."""
+    agent = {"metadata": {"name": "writer"}, "spec": {"model_ref": "local", "prompt": "You write."}}
+    await made(http)
+    assert (await http.post("/v1/agents", json=agent)).is_success
+    answer = await http.post("/v1/apply", json=task(), params={"run": "true"})
+    assert answer.json()["tasks"] == [{"namespace": "default", "name": "t", "new": True}], answer.text
+    return await stored_task(http)
+
+
+async def stored_task(http: httpx.AsyncClient) -> Document:
+    (found,) = (await http.get("/v1/resources", params={"kind": "Task"})).json()["items"]
+    return found
+
+
+async def test_the_spec_of_accepted_work_cannot_be_written(servers: list[httpx.AsyncClient]) -> None:
+    http, other = servers
+    before = await accepted(http)
+    version = {"If-Match": before["metadata"]["resourceVersion"]}
+
+    refused = [
+        await other.patch(TASK, json={"spec": {"input": {"topic": "rivers"}}}),
+        await other.patch(TASK, json={"spec": {"priority": "high"}}, params={"dryRun": "true"}),
+        await other.put(TASK, json=task("rivers"), headers=version),
+        await other.post("/v1/tasks", json=task("rivers")),
+        await other.post("/v1/tasks", json=task(mode="template")),
+        await other.post("/v1/apply", json=task("rivers")),
+        await other.post("/v1/apply", json=task("rivers"), params={"dryRun": "true"}),
+        await other.post("/v1/apply", json=task("rivers", mode="template")),
+    ]
+
+    assert [(each.status_code, each.json()["code"]) for each in refused] == [(409, "conflict")] * len(refused)
+    assert "labels and annotations" in refused[0].text
+    after = await stored_task(http)
+    assert (after["spec"], after["metadata"]) == (before["spec"], before["metadata"])
+
+
+async def test_labels_and_annotations_of_accepted_work_may_be_written(servers: list[httpx.AsyncClient]) -> None:
+    http, other = servers
+    await accepted(http)
+
+    patched = await other.patch(TASK, json=labelled("one"))
+    assert patched.status_code == 200, patched.text
+    version = {"If-Match": patched.json()["metadata"]["resourceVersion"]}
+    put = await other.put(TASK, json=task(metadata={"annotations": {"two": "yes"}}), headers=version)
+    assert put.status_code == 200, put.text
+    applied = await other.post("/v1/apply", json=task(metadata={"labels": {"three": "yes"}}), params={"run": "true"})
+    assert applied.json()["tasks"] == [{"namespace": "default", "name": "t", "new": False}], applied.text
+
+    stale = await other.put(TASK, json=task(), headers=version)
+    assert stale.status_code == 409
+    assert (await stored_task(http))["metadata"]["labels"] == {"three": "yes"}
+
+
+async def test_work_that_no_resource_declares_cannot_be_written_at_all(servers: list[httpx.AsyncClient]) -> None:
+    http, other = servers
+    await accepted(http)
+    assert (await http.post("/v1/tasks", json={**task(), "metadata": {"name": "posted"}})).status_code == 201
+    template = {**task(mode="template"), "metadata": {"name": "posted"}}
+
+    refused = [
+        await other.patch("/v1/tasks/posted", json=labelled("one")),
+        await other.put("/v1/tasks/posted", json=template, headers={"If-Match": "*"}),
+        await other.post("/v1/tasks", json=template),
+        await other.post("/v1/apply", json={**task("rivers"), "metadata": {"name": "posted"}}),
+        await other.post("/v1/apply", json=template),
+    ]
+
+    assert [(each.status_code, each.json()["code"]) for each in refused] == [(409, "conflict")] * len(refused)
+
+
+async def test_a_task_that_is_changed_while_it_is_accepted_says_what_its_work_was_asked(
+    servers: list[httpx.AsyncClient],
+) -> None:
+    http, other = servers
+    await accepted(http)
+
+    async def change(name: str) -> int:
+        for _ in range(5000):
+            answer = await other.patch(f"/v1/tasks/{name}", json={"spec": {"input": {"topic": "x"}}})
+            if answer.status_code != 404:
+                return answer.status_code
+            await asyncio.sleep(0)  # a read of a file waits for nobody
+        raise AssertionError("the Task was not declared")
+
+    changed: list[int] = []
+    for name in (f"n{number}" for number in range(6)):
+        applied, status = await asyncio.gather(
+            http.post("/v1/apply", json={**task(), "metadata": {"name": name}}, params={"run": "true"}), change(name)
+        )
+        (taken,) = applied.json()["tasks"]
+        found = (await http.get("/v1/resources", params={"kind": "Task"})).json()["items"]
+        (declared_input,) = [each["spec"]["input"] for each in found if each["metadata"]["name"] == name]
+        assert declared_input["topic"] == ("x" if status == 200 else "clocks")
+        assert ("error" in taken) == (status == 200), (taken, status)
+        changed.append(status)
+    assert {*changed} <= {200, 409}

@@ -18,7 +18,7 @@ from foliot.kernel.identity import Identity
 from foliot.store.base import Database, Document
 from foliot.store.tasks import ENDED
 from foliot.work.base import Also, TaskInfo
-from foliot.work.commands import command_of, content_digest, is_known, normalise
+from foliot.work.commands import command_of, is_declared_by
 from foliot.work.listing import TaskList
 from foliot.work.story.document import outline, status_outline
 
@@ -76,13 +76,20 @@ class DeclaredWork:
     async def opposed(self, documents: Sequence[Document]) -> list[Taken]:
         """Those that ask for something else than the work which was accepted for them: each with its `Conflict`."""
         found: list[Taken] = []
-        for document in filter(is_work, documents):
-            command = normalise(command_of(document))
-            space, name = command.namespace, command.name
+        for document in documents:
+            if document["kind"] != "Task":
+                continue
+            space, name = document["metadata"]["namespace"], document["metadata"]["name"]
             rows = await self._database.read("task_identity", namespace=space, name=name)
-            if rows and not is_known(rows[0], content_digest(command)):
+            if rows and not (is_work(document) and is_declared_by(rows[0], command_of(document))):
                 found.append(Taken(space, name, await self._list.get(space, name), error=_done_once(space, name)))
         return found
+
+    async def check_unopposed(self, documents: Sequence[Document]) -> None:
+        """Raises the `Conflict` of the first that is `opposed`."""
+        for each in await self.opposed(documents):
+            if each.error is not None:
+                raise each.error
 
     async def accept(
         self, documents: Sequence[Document], *, identity: Identity, recorded: Recorded | None = None
@@ -170,7 +177,8 @@ def _done_once(namespace: str, name: str) -> Conflict:
     where = "" if namespace == "default" else f" -n {namespace}"
     return Conflict(
         f"task/{name} asks for something else than the work that was accepted under its name.",
-        hint="A Task is done once. Give the changed one another name, or take the old one away first:\n"
+        hint="A Task is done once: of one that was accepted, only labels and annotations can be changed. Give the "
+        "changed one another name, or take the old one away first:\n"
         f"`foliot delete task {name}{where}`, then `foliot task delete {name}{where}`.",
     )
 

@@ -104,6 +104,11 @@ class LocalClient:
             return []
         return await self._work().opposed(documents)
 
+    async def check_unopposed(self, *documents: Document) -> None:
+        """Raises `Conflict` when a Task would say something else than the work that was accepted for it."""
+        if self._work is not None and any(document["kind"] == "Task" for document in documents):
+            await self._work().check_unopposed(documents)
+
     async def accept(
         self, documents: Sequence[Document], *, identity: Identity = NOBODY, recorded: Recorded | None = None
     ) -> Sequence[Taken]:
@@ -125,6 +130,7 @@ class LocalClient:
         """See `Client`."""
         from foliot.catalog.apply import apply_documents
 
+        await self.check_unopposed(*documents)
         ends: dict[Key, Ends] = {}
 
         async def check_deletes(doomed: Sequence[Key]) -> None:
@@ -182,6 +188,7 @@ class LocalClient:
         if not version:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
+        await self.check_unopposed(document)
         (written,) = await self._store.write([Put(document, expect=exact(version))], by=self._by)
         await self.written(written.document)
         return Outcome(written.action, written.document, before)

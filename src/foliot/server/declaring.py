@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -83,7 +84,7 @@ class Declaring:
             raise PreconditionRequired(
                 "resourceVersion precondition required for update (set metadata.resourceVersion or If-Match)"
             )
-        await self._store.get(key_of(document))  # one that is missing is missing, whatever version was asked for
+        await self._check_declared(key_of(document))  # one that is missing is missing, whatever version was asked for
         return await self._write(document, asked, conditions.dry)
 
     async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> Written:
@@ -92,6 +93,7 @@ class Declaring:
         With a version (in `changes` or the conditions) raises `Conflict` when it is not the current one. Without, the
         patch is merged onto whatever is there in the transaction that stores it.
         """
+        await self._check_declared(key)
         version, changes = _taken_apart(_respelled(key.kind, changes))
         asked = conditions.version({"metadata": {"resourceVersion": version}}) or "present"
         made = partial(_patched, key, changes)
@@ -109,6 +111,21 @@ class Declaring:
                     raise
                 await asyncio.sleep(random.uniform(0, 0.005 * attempt))
         raise AssertionError("the loop returns or raises")
+
+    async def _check_declared(self, key: Key) -> None:
+        """Raises `Conflict` for work that no resource declares: there is nothing of it that could be changed."""
+        try:
+            await self._store.get(key)
+        except NotFound:
+            if key.kind != "Task":
+                raise
+            with suppress(NotFound):
+                await self._services.runtime.tasking.tasks.get(key.namespace, key.name)
+                raise Conflict(
+                    f"what the task {key.name!r} was asked for is pinned, and no resource declares it",
+                    hint="nothing of it can be changed; cancel it, and post another one",
+                ) from None
+            raise
 
     async def put_status(self, key: Key, status: Mapping[str, Any], conditions: Conditions) -> Written:
         """Replace the status at a version that must be named; what was declared stays."""
@@ -149,6 +166,7 @@ class Declaring:
         return document
 
     async def _write(self, document: Document, expect: str, dry: bool, merge: Merge | None = None) -> Written:
+        await self._services.client.check_unopposed(document)
         warnings = tuple(await check_against_store(self._store, [document]))
         stored = {name: value for name, value in document.items() if name != "status"}
         put = Put(stored, expect=expect, merge=merge)

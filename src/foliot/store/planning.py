@@ -17,8 +17,9 @@ from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Pu
 from foliot.store.documents import SYSTEM_METADATA, check_labels, decode, encode, key_text, labels_of, same, same_spec
 from foliot.store.secrets import KIND as SECRET
 from foliot.store.secrets import Sealer, masked, seal_spec
-from foliot.store.transaction import Tx, many, rows, run, value
+from foliot.store.transaction import Tx, many, one, rows, run, value
 
+TASK = "Task"
 _ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
@@ -49,8 +50,24 @@ def apply_changes(
     batch = _Batch(revision, now, ring, by, before, dict(before))
     written = [batch.apply(each, uid) for each, uid in zip(changes, uids, strict=True)]
     if batch.feed:
-        yield from _store(batch, {each.text: each.key for each in changes})
+        keys = {each.text: each.key for each in changes}
+        yield from _check_pinned(batch, keys)
+        yield from _store(batch, keys)
     return written
+
+
+def _check_pinned(batch: _Batch, keys: dict[str, Key]) -> Tx[None]:
+    """Raises `Conflict` when the spec of a Task would change whose work was accepted: it is not done again."""
+    for text, key in keys.items():
+        old, new = batch.before.get(text), batch.after.get(text)
+        if key.kind != TASK or old is None or new is None or same_spec(old.document["spec"], new.document["spec"]):
+            continue
+        if (yield from one("task_identity", namespace=key.namespace, name=key.name)) is not None:
+            raise Conflict(
+                f"{key} was accepted: what it asks for cannot be changed, only its labels and annotations",
+                hint="give the changed one another name",
+                key=str(key),
+            )
 
 
 def _store(batch: _Batch, keys: dict[str, Key]) -> Tx[None]:

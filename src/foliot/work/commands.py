@@ -108,6 +108,17 @@ def is_known(row: Mapping[str, Any], content: str) -> bool:
     return row["digest"] == content or content_digest(_decoder.decode(row["command"])) == content
 
 
+def is_declared_by(row: Mapping[str, Any], command: Command) -> bool:
+    """Whether the task of a row is the work of a Task that says `command`: its labels may have been changed since."""
+    return asks_the_same(_decoder.decode(row["command"]), command)
+
+
+def asks_the_same(one: Command, other: Command) -> bool:
+    """Whether two commands ask for the same, whatever their labels are and whoever asks."""
+    digests = {content_digest(replace(normalise(each), labels={}, identity=NOBODY)) for each in (one, other)}
+    return len(digests) == 1
+
+
 def encode_command(command: Command) -> str:
     """As it is stored. The input keeps its order: agents are told it in that order."""
     return _encoder.encode(command).decode()

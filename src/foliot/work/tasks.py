@@ -29,7 +29,8 @@ from foliot.kernel.traces import new_trace, read_context
 from foliot.resources.references import Origin
 from foliot.store import queue
 from foliot.store import tasks as rows
-from foliot.store.base import Database
+from foliot.store.base import Database, Document, Key
+from foliot.store.documents import decode, key_text
 from foliot.store.journal import SqlJournal, keep_alive
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, many, one, run
@@ -37,10 +38,12 @@ from foliot.work.advancing import InDoubt, TaskRef, begin_runs, deadline_of, ear
 from foliot.work.base import PRIORITIES, Accepted, Also, Command, Definitions, TargetKind, TaskInfo, TaskRecord
 from foliot.work.bundle import Bundles
 from foliot.work.commands import (
+    asks_the_same,
     command_of,
     content_digest,
     encode_command,
     from_template,
+    is_declared_by,
     is_known,
     normalise,
     owned_key,
@@ -167,9 +170,26 @@ class TaskService(TaskList):
         """The task that a Task resource asks for; None for a template. Applying it again finds the same task."""
         if document.get("spec", {}).get("mode", "run") == "template":
             return None
-        command = msgspec.structs.replace(command_of(document), by=identity.actor, identity=identity)
-        # A manifest is shared: whoever applies it again finds the task of the first.
-        return await self.accept(command, also=also, keyed_by="manifest")
+        asked = command_of(document)
+        command = msgspec.structs.replace(asked, by=identity.actor, identity=identity)
+
+        def unchanged(name: str, uid: str) -> Tx[None]:
+            # Whoever changes a resource holds this lock, and finds the task once we let go of it.
+            yield from one("revision_lock")
+            stored = yield from one("resource_get", key=key_text(Key("Task", command.namespace, name)))
+            if stored is not None and not _declares(decode(stored["document"]), asked):
+                raise Conflict(f"the Task {name!r} was changed meanwhile", hint="read it again, and apply it again")
+            if also is not None:
+                yield from also(name, uid)
+
+        # A manifest is shared: whoever applies it again finds the task of the first, whatever its labels are by now.
+        try:
+            return await self.accept(command, also=unchanged, keyed_by="manifest")
+        except Conflict:
+            found = await self._db.read("task_identity", namespace=command.namespace, name=command.name)
+            if not found or not is_declared_by(found[0], asked):
+                raise
+            return Accepted(await self.get(command.namespace, command.name), duplicate=True)
 
     async def _known(self, command: Command, content: str, stored_key: str | None) -> Accepted | None:
         """The task that was accepted for this key, or under this name. Raises `Conflict` when it is another one."""
@@ -410,6 +430,11 @@ class TaskService(TaskList):
         await self.get(namespace, name)
         found = await self._db.read("task_event_read", namespace=namespace, name=name, after=after, count=limit)
         return [TaskRecord(row["seq"], row["at"], decode_fact(row["data"])) for row in found]
+
+
+def _declares(document: Document, command: Command) -> bool:
+    """Whether a Task still asks for this."""
+    return document["spec"].get("mode", "run") != "template" and asks_the_same(command_of(document), command)
 
 
 def _has_expired(row: Row, command: Command, now: float) -> Tx[bool]:

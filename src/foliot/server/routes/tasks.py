@@ -155,11 +155,9 @@ async def replace_task(
     dryRun: DryRun = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Replace a template. Work is not replaced: what it was asked for is pinned (409)."""
+    """Replace a template. Work is not replaced: of what was accepted only labels and annotations can change (409)."""
     where = space(namespace)
     document = await manifest(request, KINDS["Task"], where, name)
-    if await _accepted(services, where, name) is not None:
-        raise Conflict(f"what the task {name!r} was asked for is pinned", hint="cancel it, and post another one")
     if not is_work(document):
         caller.require("author", where, missing=HIDDEN)
     declaring = Declaring(services, caller, request.scope[REQUEST_ID])
