@@ -28,6 +28,7 @@ from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
 from tests.conformance.tool_counterparts import External, InAnotherProcess, PlainHttp, Pushing, answered, over_nats
 from tests.tools.backends.grpc_service import serving as grpc_serving
+from tests.tools.mcp.conftest import agreeing
 from tests.tools.serving.bus import linked
 from tests.tools.web_service import serving, way_out
 
@@ -144,5 +145,5 @@ class TestMcp(WireConformance):
             return server
 
         async with McpConnections(allowed_commands=[sys.executable]) as connections:
-            made = McpTool(tool_definition(declared), declared, connections, find)
+            made = McpTool(tool_definition(declared), declared, connections, find, agreeing(connections, server))
             yield Subject(made, InAnotherProcess(tmp_path))

@@ -10,11 +10,13 @@ import asyncpg
 import pytest
 
 from foliot.errors import Conflict, FoliotError, InvalidInput
+from foliot.resources.agreed import Agreed, Levels
 from foliot.store import schema, sqlite_file
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.access.users import SqlUsers
 from foliot.store.base import Database, Filter, Key
 from foliot.store.keyring import keyring_from_text
+from foliot.store.mcp_pins import read_agreed
 from foliot.store.open import open_database
 from foliot.store.postgres import PostgresDatabase, migrate
 from foliot.store.resources import SqlResourceStore
@@ -104,6 +106,91 @@ async def test_names_of_callers_that_were_there_stay_theirs(tmp_path: Path, post
     await server.close()
     await check_names(await SqliteDatabase.open(path))
     await check_names(await PostgresDatabase.open(postgres_url))
+
+
+def old_tools() -> list[tuple[str, str, str, str, int, str]]:
+    """A server with a tool that went away and one with a NUL in its name, and Tools as an older Foliot kept them."""
+    generated = {"foliot.dev/mcp-server": "s", "foliot.dev/mcp-generated": "true"}
+    pin = {"foliot.dev/mcp-pin": '{"digest":"sha256:1"}'}
+    held = {**pin, "foliot.dev/mcp-quarantine": '{"digest":"sha256:2"}'}
+    spec = {"type": "mcp", "mcp_server_ref": "s", "risk_level": "high", "effect": "once"}
+    spec |= {"operation_classes": ["write", "delete"], "runtime": {"isolation_mode": "none"}, "description": "\0"}
+    documents: list[tuple[str, str, dict[str, object]]] = [
+        (
+            "Tool",
+            "s--a",
+            {"metadata": {"labels": generated, "annotations": pin}, "spec": spec | {"mcp_tool_name": "a"}},
+        ),
+        (
+            "Tool",
+            "s--b",
+            {
+                "metadata": {"labels": generated, "annotations": held},
+                "spec": spec | {"mcp_tool_name": "b", "mcp_server_ref": "default/s"},
+            },
+        ),
+        ("Tool", "s--lost", {"metadata": {"labels": generated}, "spec": spec | {"mcp_tool_name": "lost"}}),
+        ("Tool", "mine", {"metadata": {"annotations": pin}, "spec": spec | {"mcp_tool_name": "mine"}}),
+        (
+            "Tool",
+            "nul",
+            {"metadata": {"labels": generated, "annotations": pin}, "spec": spec | {"mcp_tool_name": "x\0"}},
+        ),
+        ("Tool", "web", {"metadata": {}, "spec": {"type": "http"}}),
+        (
+            "McpServer",
+            "s",
+            {
+                "metadata": {},
+                "spec": {},
+                "status": {
+                    "discoveredTools": [
+                        {"name": "gone", "state": "gone", "pin": '{"digest":"sha256:3"}'},
+                        {"name": "a", "pin": '{"digest":"sha256:other"}'},
+                        {"name": "x\0", "pin": "{}"},
+                        {"name": "ready", "state": "ready"},
+                        7,
+                    ]
+                },
+            },
+        ),
+        ("McpServer", "t", {"metadata": {}, "spec": {}, "status": {"discoveredTools": "?"}}),
+        ("McpServer", "u", {"metadata": {}, "spec": {}}),
+    ]
+    return [
+        (f"{kind}\x1fdefault\x1f{name}", kind, "default", name, number, json.dumps(document, ensure_ascii=False))
+        for number, (kind, name, document) in enumerate(documents, start=1)
+    ]
+
+
+async def check_pins(database: Database) -> None:
+    levels = Levels("high", "once", "none", ("write", "delete"))
+    changed = "the server changed its definition"
+    assert await read_agreed(database, "default") == [
+        Agreed("default", "s", "a", "s--a", '{"digest":"sha256:1"}', "", levels),
+        Agreed("default", "s", "b", "s--b", '{"digest":"sha256:1"}', "", levels, changed),
+        Agreed("default", "s", "gone", "", '{"digest":"sha256:3"}', "", Levels.read("")),
+    ]
+    await database.close()
+
+
+async def test_pins_that_stood_in_annotations_are_carried_over(tmp_path: Path, postgres_url: str) -> None:
+    path, before = tmp_path / "foliot.db", _number_of("mcp_pins") - 1
+    sqlite_file.prepare(path, upto=before).close()
+    file = apsw.Connection(str(path))
+    server = await asyncpg.connect(postgres_url)
+    await migrate(server, "here", upto=before)
+    columns = "(key, kind, namespace, name, version, document)"
+    file.executemany(f"INSERT INTO resource {columns} VALUES (?, ?, ?, ?, ?, ?)", old_tools())
+    await server.executemany(f"INSERT INTO resource {columns} VALUES ($1, $2, $3, $4, $5, $6)", old_tools())
+    file.close()
+    await server.close()
+    await check_pins(await SqliteDatabase.open(path))
+    await check_pins(await PostgresDatabase.open(postgres_url))
+
+
+def _number_of(name: str) -> int:
+    return next(each.version for each in schema.migrations("sqlite") if each.name == name)
 
 
 async def test_a_sqlite_file_from_a_newer_foliot_is_refused(tmp_path: Path) -> None:

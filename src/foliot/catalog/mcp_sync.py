@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Put, ResourceStore
+from foliot.store.mcp_pins import keep_agreed
 from foliot.tools.base import ToolError
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.pins import Announced
 from foliot.tools.mcp.server import ServerSpec, server_spec
-from foliot.tools.mcp.sync import SyncPlan, is_generated_for, plan_sync
+from foliot.tools.mcp.sync import Consent, SyncPlan, is_generated_for, plan_sync
 
 MOST_CONFLICTS: Final = 5
 
@@ -35,11 +37,15 @@ class Synced:
 
 
 async def sync_server(
-    store: ResourceStore, document: Document, connections: McpConnections, *, accept: Mapping[str, str] | None = None
+    store: ResourceStore,
+    document: Document,
+    connections: McpConnections,
+    *,
+    accept: Mapping[str, Consent] | None = None,
 ) -> Synced:
     """Ask the server of an McpServer resource for its tools, and store them as Tools.
 
-    `accept` gives the digests of definitions that a person agreed to, by tool; another one is not accepted.
+    `accept` says what a person agreed to, by tool; another definition is not accepted.
     Raises `ToolError` when the server cannot be asked; its status says so then. `NotFound` when the resource is gone.
     """
     server = server_spec(document)
@@ -64,6 +70,9 @@ async def announced_tool(store: ResourceStore, document: Document, connections: 
     announced = await connections.tools(server, refresh=True)
     if tool in announced:
         return announced[tool]
+    for row in await store.agreed(server.namespace):
+        if (row.server, row.name) == (server.name, tool) and row.tool in announced:
+            return announced[row.tool]
     try:
         stored = await store.get(Key("Tool", server.namespace, tool))
     except NotFound:
@@ -76,11 +85,19 @@ async def announced_tool(store: ResourceStore, document: Document, connections: 
 
 
 async def accept_tool(
-    store: ResourceStore, document: Document, connections: McpConnections, tool: str, *, digest: str = ""
+    store: ResourceStore,
+    document: Document,
+    connections: McpConnections,
+    tool: str,
+    *,
+    digest: str = "",
+    levels: Mapping[str, Any] | None = None,
 ) -> Synced:
     """Agree to the definition that the server announces now for `tool`, and sync.
 
-    With `digest`, only if it is that one (a beginning is enough). Raises `NotFound`, `Conflict`.
+    With `digest`, only if it is that one (a beginning is enough). `levels` (fields of `Levels`) are what Tools have to
+    say of it at least; without them nothing is lowered, whatever the server says of itself. Raises `NotFound`,
+    `Conflict`.
     """
     found = await announced_tool(store, document, connections, tool)
     now = found.pin.digest
@@ -89,7 +106,7 @@ async def accept_tool(
             f"{server_spec(document)} announces another definition of {found.name!r} than the one to accept: {now}",
             hint=f"look at it again with `foliot mcp tools {document['metadata']['name']}`",
         )
-    return await sync_server(store, document, connections, accept={found.name: now})
+    return await sync_server(store, document, connections, accept={found.name: Consent(now, levels or {})})
 
 
 async def tools_in(store: ResourceStore, namespace: str) -> list[Document]:
@@ -110,15 +127,14 @@ async def _store(
     server: ServerSpec,
     announced: Mapping[str, Announced],
     connections: McpConnections,
-    accept: Mapping[str, str],
+    accept: Mapping[str, Consent],
 ) -> Synced:
+    agreed = await store.agreed(server.namespace)
     tools = await tools_in(store, server.namespace)
     current = await store.get(_key(document))
     if server_spec(current).digest != server.digest:
         raise InvalidInput(f"{server} was changed while its tools were listed", hint="sync it again")
-    status: dict[str, Any] = current.get("status") or {}
-    remembered: list[Any] = status.get("discoveredTools") or []
-    plan = plan_sync(server, announced, tools, remembered=remembered, accept=accept)
+    plan = plan_sync(server, announced, tools, agreed, accept=accept)
     versions = {tool["metadata"]["name"]: str(tool["metadata"]["resourceVersion"]) for tool in tools}
     changes: list[Put | Delete] = [Put(tool, expect="absent", own=True) for tool in plan.create]
     changes += [Put(tool, expect=versions[tool["metadata"]["name"]], own=True) for tool in plan.update]
@@ -126,7 +142,7 @@ async def _store(
     changes += _tool_states(server, plan, {tool["metadata"]["name"]: tool for tool in tools})
     changes.append(_status(current, _ready(plan, connections, server)))
     # The generated Tools are as much the work of whoever declared their server as if they had written them.
-    await store.write(changes, by=DeclaredBy.of(current))
+    await store.write(changes, by=DeclaredBy.of(current), also=partial(keep_agreed, agreed, plan.agreed))
     return Synced(
         created=[tool["metadata"]["name"] for tool in plan.create],
         updated=[tool["metadata"]["name"] for tool in plan.update],
@@ -143,7 +159,7 @@ def _tool_states(server: ServerSpec, plan: SyncPlan, before: Mapping[str, Docume
     for name in plan.generated:
         status: dict[str, Any] = {"phase": "Ready"}
         if name in plan.quarantined:
-            status = {"phase": "Quarantined", "lastError": f"the server changed {plan.quarantined[name]}"}
+            status = {"phase": "Quarantined", "lastError": plan.quarantined[name]}
         if name not in before or (before[name].get("status") or {}) != status:
             metadata = {"name": name, "namespace": server.namespace}
             changes.append(Put({"kind": "Tool", "metadata": metadata, "status": status}, only="status"))
@@ -172,7 +188,7 @@ def _status(document: Document, said: Mapping[str, Any]) -> Put:
 
 
 async def _set_status(store: ResourceStore, document: Document, said: Mapping[str, Any]) -> None:
-    """What is known of the tools stays: a server that does not answer today has not lost its pins."""
+    """What is known of the tools stays: a server that does not answer today has not lost its tools."""
     current = await store.get(_key(document))
     before: dict[str, Any] = current.get("status") or {}
     known = {name: before[name] for name in ("discoveredTools", "generatedTools") if name in before}

@@ -15,6 +15,7 @@ from foliot.engine.functions import function_tool
 from foliot.engine.powers import NOTHING_GRANTED, Grants
 from foliot.engine.references import References
 from foliot.errors import NotHere
+from foliot.resources.agreed import Agreed
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUnsupported
 from foliot.tools.secrets import Secrets
@@ -179,8 +180,13 @@ class Backends:
                 guard=self.web.guard.addresses,
                 environ=self._environ,
             )
-        return McpTool(definition, document, self._mcp, self._find_server, self._references.allow)
+        return McpTool(definition, document, self._mcp, self._find_server, self._find_agreed, self._references.allow)
 
     async def _find_server(self, namespace: str, name: str) -> Document:
         assert self._store is not None, "the tool was declared in it"
         return await self._store.get(Key("McpServer", namespace, name))
+
+    async def _find_agreed(self, namespace: str, server: str, tool: str) -> Agreed | None:
+        assert self._store is not None, "the server was found in it"
+        found = await self._store.agreed(namespace, server, tool)
+        return found[0] if found else None

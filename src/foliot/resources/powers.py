@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
+
 Document: TypeAlias = Mapping[str, Any]
 Power: TypeAlias = Literal[
     "own",
@@ -233,8 +235,8 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             Field("category", "judged", "admin", "it changes on a tool that exists", _changes),
             Field("capabilities", "judged", "admin", "one is taken away", _drops),
             Field("operation_classes", "judged", "admin", "one is taken away", _drops),
-            Field("risk_level", "judged", "admin", "it is lowered", _lowers("low", "medium", "high", "critical")),
-            Field("effect", "judged", "admin", "it is lowered", _lowers("read", "idempotent", "once")),
+            Field("risk_level", "judged", "admin", "it is lowered", _lowers(*RISKS)),
+            Field("effect", "judged", "admin", "it is lowered", _lowers(*EFFECTS)),
             Field("on_unknown", "judged", "admin", "it becomes `retry`", _lowers("retry", "fail", "ask")),
             Field("record", "judged", "admin", "it is no longer `required`", _lowers("best_effort", "required")),
             Field("price_usd", "judged", "admin", "it is lowered", _cheapens),
@@ -243,7 +245,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "judged",
                 "admin",
                 "it is weakened",
-                _lowers("none", "sandboxed", "container", "wasm"),
+                _lowers(*ISOLATIONS),
             ),
             *_all(
                 "own",

@@ -23,16 +23,15 @@ OPEN: Final = frozenset({"foliot.dev/managed-by", "foliot.dev/loadtest"})
 #   user, by, caller, via, request, session    be shown, or gone on with, as somebody else
 #   task, run                                  have a run or an approval count as part of other work
 #   task-schedule*, task-webhook*, webhook-*   have a task count as made by a trigger
-#   mcp-server, mcp-generated, mcp-pin,
-#   mcp-quarantine                             take a tool out of quarantine, or past what was agreed to
+#   mcp-server, mcp-generated                  have a Tool looked after, and deleted, as one of an MCP server
 
 # Kinds whose status decides something, and what. It is written by Foliot alone; `PUT …/status` refuses it.
 STEERING: Final[Mapping[str, str]] = {
-    "McpServer": "which definitions of tools were agreed to",
+    "McpServer": "when a server is asked for its tools again",
     "Task": "whether work is done",
     "TaskSchedule": "which tasks are under way",
     "TaskWebhook": "the address that deliveries are taken at",
-    "Tool": "whether a tool is kept from use",
+    "Tool": "whether people are told that a tool is kept from use",
     "ToolApproval": "whether a call was approved",
     "Worker": "who may be given work",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from foliot.catalog.declared import key_of
 from foliot.catalog.plan import find, list_all
 from foliot.engine.references import check_declared
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound, Unavailable
+from foliot.resources.agreed import Agreed
 from foliot.resources.powers import LOOKED_AT, RULE_KINDS, Need, needs, needs_around, spec_of, value_at
 from foliot.resources.reserved import check_asked
 from foliot.runtime import Runtime
@@ -320,10 +321,17 @@ class RecordedStore:
             kept[:] = yield from _appended([self._entry(*pair) for pair in done], told=self._audit.fed)
 
         declarer = by or DeclaredBy(self._caller.name, operator=self._caller.may("admin", EVERYWHERE))
-        written = await self._store.write(changes, also=recorded, by=declarer, dry=dry)
+        allowed = [self._with_rights(each) for each in changes]
+        written = await self._store.write(allowed, also=recorded, by=declarer, dry=dry)
         if kept and not dry:
             self._audit.appended(kept)
         return written
+
+    def _with_rights(self, change: Put | Delete) -> Put | Delete:
+        """The change with what the caller may do besides: admins lower what was agreed to about MCP tools."""
+        if isinstance(change, Delete) or change.document["kind"] != "Tool":
+            return change
+        return replace(change, lowers=self._caller.may("admin", key_of(change.document).namespace))
 
     async def judge(self, changes: Sequence[Put | Delete], look: Look | None = None) -> list[Judged]:
         """What each write is, once the caller may do all of them: by `resources/powers.py`, whatever the route was.
@@ -418,6 +426,9 @@ class RecordedStore:
 
     async def reveal(self, key: Key) -> Revealed:
         return await self._store.reveal(key)
+
+    async def agreed(self, namespace: str, server: str = "", tool: str = "") -> list[Agreed]:
+        return await self._store.agreed(namespace, server, tool)
 
     async def rotate_key(self) -> Rotation:
         return await self._store.rotate_key()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from foliot.errors import Conflict, FoliotError
+from foliot.resources.agreed import Agreed
 from foliot.store.transaction import Row, Tx
 
 P = ParamSpec("P")
@@ -138,6 +139,7 @@ class Put:
     `merge` makes the document out of the resource as it is under its lock, so that nothing written meanwhile is lost;
     `document` is what it made of the resource as it was read. When the two have different specs, nobody has judged the
     one that would be stored: `StaleMerge`.
+    `lowers`: whoever writes it may lower what was agreed to about a tool of an MCP server (see resources/agreed.py).
     """
 
     document: Document
@@ -145,6 +147,7 @@ class Put:
     only: Literal["spec", "status"] = "spec"
     own: bool = False
     merge: Callable[[Document], Document] | None = None
+    lowers: bool = False
 
 
 class StaleMerge(Conflict):
@@ -300,6 +303,10 @@ class ResourceStore(Protocol):
 
     async def reveal(self, key: Key) -> Revealed:
         """The clear values of a Secret, by key, with its hosts: of one version. Raises `NotFound`, `SecretError`."""
+        ...
+
+    async def agreed(self, namespace: str, server: str = "", tool: str = "") -> list[Agreed]:
+        """What was agreed to about one tool of an MCP server, or, without a server, about all tools of all servers."""
         ...
 
     async def rotate_key(self) -> Rotation:

@@ -15,6 +15,8 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.resources.reserved import check_answered, check_asked, keep_reserved
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, StaleMerge, Written
 from foliot.store.documents import SYSTEM_METADATA, check_labels, decode, encode, key_text, labels_of, same, same_spec
+from foliot.store.mcp_pins import KIND as TOOL
+from foliot.store.mcp_pins import check_tool
 from foliot.store.secrets import KIND as SECRET
 from foliot.store.secrets import Sealer, masked, seal_spec
 from foliot.store.transaction import Tx, many, one, rows, run, value
@@ -48,7 +50,15 @@ def apply_changes(
     found = yield from rows("resource_get_many", keys=wanted)
     before = {row["key"]: Stored(row["version"], decode(row["document"])) for row in found}
     batch = _Batch(revision, now, ring, by, before, dict(before))
-    written = [batch.apply(each, uid) for each, uid in zip(changes, uids, strict=True)]
+    written: list[Written] = []
+    for each, uid in zip(changes, uids, strict=True):
+        before_it = batch.after.get(each.text)
+        done = batch.apply(each, uid)
+        if is_tool_of_others(each) and done.action != "unchanged":
+            assert isinstance(each.change, Put)  # nothing else is
+            stored = None if before_it is None else before_it.document
+            yield from check_tool(stored, done.document, may_lower=each.change.lowers)
+        written.append(done)
     if batch.feed:
         keys = {each.text: each.key for each in changes}
         yield from _check_pinned(batch, keys)
@@ -68,6 +78,12 @@ def _check_pinned(batch: _Batch, keys: dict[str, Key]) -> Tx[None]:
                 hint="give the changed one another name",
                 key=str(key),
             )
+
+
+def is_tool_of_others(each: Keyed) -> bool:
+    """Whether somebody other than Foliot itself declares a Tool, which is held against what was agreed to about it."""
+    change = each.change
+    return each.key.kind == TOOL and isinstance(change, Put) and change.only == "spec" and not change.own
 
 
 def _store(batch: _Batch, keys: dict[str, Key]) -> Tx[None]:

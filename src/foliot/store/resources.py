@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from foliot.errors import InvalidInput, NotFound, SecretError
+from foliot.resources.agreed import Agreed
 from foliot.resources.references import Reference
 from foliot.store import cursors, secrets
 from foliot.store.base import (
@@ -32,6 +33,7 @@ from foliot.store.base import (
 )
 from foliot.store.crossing import check_crossing, crossing
 from foliot.store.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain, stamp
+from foliot.store.mcp_pins import read_agreed
 from foliot.store.planning import Keyed, apply_changes, keyed
 from foliot.store.selectors import matches
 from foliot.store.transaction import Row, Tx, one, run
@@ -178,6 +180,9 @@ class SqlResourceStore:
         if key.kind != secrets.KIND:
             raise InvalidInput(f"{key} is not a Secret and has no values to reveal")
         return secrets.reveal(key, document, self._keyring())
+
+    async def agreed(self, namespace: str, server: str = "", tool: str = "") -> list[Agreed]:
+        return await read_agreed(self._database, namespace, server, tool)
 
     async def rotate_key(self) -> Rotation:
         """Make a new key the active one and seal every stored secret value with it, in place.

@@ -14,6 +14,7 @@ from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
 from foliot.tools.pipeline import Pipeline
+from tests.tools.mcp.conftest import agreeing
 
 PROGRAM = """\
 import json, sys
@@ -56,7 +57,8 @@ async def test_the_context_of_a_call_reaches_an_mcp_server(tmp_path: Path) -> No
 
     context = under_call(str(new_trace("r1")), "r1", "c1")
     async with McpConnections(allowed_commands=[sys.executable]) as connections:
-        pipeline = Pipeline([McpTool(tool_definition(document), document, connections, find)])
+        tool = McpTool(tool_definition(document), document, connections, find, agreeing(connections, server))
+        pipeline = Pipeline([tool])
         told = await pipeline.call(Invocation("r1", "c1", "tell", {}, "key-1", trace=context))
         untold = await pipeline.call(Invocation("r1", "c2", "tell", {}, "key-2"))
     assert (told.content, untold.content) == ((Text(context),), (Text("none"),))

@@ -13,17 +13,20 @@ import subprocess
 import sys
 import venv
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from foliot.resources.agreed import Agreed, Levels
 from foliot.settings import load_settings
 from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
 from foliot.store.resources import SqlResourceStore
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.server import ServerSpec, server_spec
+from foliot.tools.mcp.tool import FindAgreed
 
 SERVERS = Path(__file__).parent / "servers"
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
@@ -57,6 +60,20 @@ def document(name: str, *words: str, **spec: Any) -> dict[str, Any]:
 
 def spec_of(name: str, *words: str, **spec: Any) -> ServerSpec:
     return server_spec(document(name, *words, **spec))
+
+
+def agreeing(connections: McpConnections, server: dict[str, Any], **changes: Any) -> FindAgreed:
+    """Somebody agrees to whatever this server announces when a tool is first asked for; `changes` to what is kept."""
+    kept: dict[str, Agreed] = {}
+
+    async def find(namespace: str, name: str, tool: str) -> Agreed | None:
+        if tool not in kept:
+            announced = (await connections.tools(server_spec(server))).get(tool)
+            pin = announced.pin.text() if announced is not None else ""
+            kept[tool] = replace(Agreed(namespace, name, tool, f"{name}--{tool}", pin, "", Levels()), **changes)
+        return kept[tool]
+
+    return find
 
 
 @pytest.fixture

@@ -10,16 +10,18 @@ import pytest
 from foliot.engine.definition import tool_definition
 from foliot.errors import NotFound, Unavailable
 from foliot.kernel.messages import Media, Text
+from foliot.resources.agreed import Levels
 from foliot.resources.validate import validate_document
 from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
-from foliot.tools.mcp.pins import PIN
-from foliot.tools.mcp.tool import McpTool
+from foliot.tools.mcp.tool import FindAgreed, McpTool
 from foliot.tools.pipeline import Pipeline
-from tests.tools.mcp.conftest import document, spec_of
+from tests.tools.mcp.conftest import agreeing, document, spec_of
 
 
-def make_tool(connections: McpConnections, tool: str, server: dict[str, Any], **more: Any) -> McpTool:
+def make_tool(
+    connections: McpConnections, tool: str, server: dict[str, Any], agreed: FindAgreed | None = None, **more: Any
+) -> McpTool:
     async def find(namespace: str, name: str) -> dict[str, Any]:
         if (namespace, name) != ("default", server["metadata"]["name"]):
             raise NotFound("not there")
@@ -29,7 +31,7 @@ def make_tool(connections: McpConnections, tool: str, server: dict[str, Any], **
     metadata = {"name": f"my-{tool}".replace("_", "-"), **more}
     made, problems = validate_document({"kind": "Tool", "metadata": metadata, "spec": spec})
     assert made is not None, problems
-    return McpTool(tool_definition(made), made, connections, more.get("find", find))
+    return McpTool(tool_definition(made), made, connections, find, agreed or agreeing(connections, server))
 
 
 async def call(tool: McpTool, **arguments: Any):
@@ -123,28 +125,59 @@ async def test_a_command_that_is_not_allowed_refuses_the_call():
 
 class TestPinning:
     async def test_a_pinned_definition_that_is_still_announced_can_be_called(self, connections):
-        server = document("rogue")
-        pin = (await connections.tools(spec_of("rogue")))["echo"].pin
-        tool = make_tool(connections, "echo", server, annotations={PIN: pin.text()})
-        assert (await call(tool, text="hi")).content == (Text("hi"),)
+        assert (await call(make_tool(connections, "echo", document("rogue")), text="hi")).content == (Text("hi"),)
 
     async def test_a_definition_that_changed_is_quarantined_at_once(self, connections):
-        server = document("rogue")
-        pin = (await connections.tools(spec_of("rogue")))["quiet"].pin
-        tool = make_tool(connections, "quiet", server, annotations={PIN: pin.text()})
+        agreed = agreeing(connections, document("rogue"))
+        await agreed("default", "rogue", "quiet")
+        tool = make_tool(connections, "quiet", document("rogue"), agreed)
         await connections.call(spec_of("rogue"), "echo", {"text": "change"})
         await connections.tools(spec_of("rogue"), refresh=True)
         result = await call(tool)
         assert result.error is not None
         assert (result.error.code, result.error.details["changed"]) == ("permission_denied", "description")
         assert "is quarantined: since it was accepted, the server changed its description" in result.error.message
+        assert "`foliot mcp accept rogue quiet -n default` lets it be used again" in result.error.message
+
+    async def test_what_another_process_holds_back_is_refused_though_this_session_saw_no_change(self, connections):
+        server = document("rogue")
+        tool = make_tool(connections, "echo", server, agreeing(connections, server, held="the server changed it"))
+        result = await call(tool, text="hi")
+        assert result.error is not None
+        assert "is quarantined: the server changed it" in result.error.message
 
     @pytest.mark.parametrize("damaged", ["", "{", "[]", '{"digest": 1}'])
     async def test_a_pin_that_cannot_be_read_refuses(self, connections, damaged):
-        tool = make_tool(connections, "echo", document("rogue"), annotations={PIN: damaged or "-"})
-        result = await call(tool, text="hi")
+        server = document("rogue")
+        result = await call(make_tool(connections, "echo", server, agreeing(connections, server, pin=damaged)), text="")
         assert result.error is not None
         assert result.error.code == "permission_denied"
+
+    async def test_without_a_pin_nothing_is_called_and_people_are_told_what_to_do(self, connections):
+        async def nobody(namespace: str, server: str, tool: str) -> None:
+            return None
+
+        result = await call(make_tool(connections, "echo", document("rogue"), nobody), text="hi")
+        assert result.error is not None
+        assert (result.error.code, result.error.details["layer"]) == ("permission_denied", "pin")
+        assert "nobody has agreed to the definition of 'echo'" in result.error.message
+        assert "`foliot mcp sync rogue -n default`" in result.error.message
+
+    async def test_a_tool_that_says_less_than_was_agreed_to_is_refused(self, connections):
+        server = document("rogue")
+        agreed = agreeing(connections, server, levels=Levels("high", "once", "none", ("delete",)))
+        low = {"risk_level": "low", "effect": "read", "operation_classes": ["read"]}
+        result = await call(make_tool(connections, "echo", server, agreed, spec=low), text="hi")
+        assert result.error is not None
+        assert "risk_level high, effect once, operation_classes delete" in result.error.message
+        same = {"risk_level": "high", "operation_classes": ["delete"], "runtime": {"isolation_mode": "none"}}
+        assert (await call(make_tool(connections, "echo", server, agreed, spec=same), text="hi")).error is None
+
+    async def test_a_tool_that_the_filter_of_its_server_leaves_out_is_not_called(self, connections):
+        server = document("rogue", tool_filter={"include": ["pid"]})
+        result = await call(make_tool(connections, "echo", server), text="hi")
+        assert result.error is not None
+        assert "tool_filter" in result.error.message
 
 
 async def test_without_the_sdk_people_are_told_what_to_install(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,8 +18,9 @@ from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
 from foliot.cli.terminal import confirm, out
-from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.errors import FoliotError, InvalidInput, NotFound, UsageError
 from foliot.printable import one_line
+from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHOWN = 60
+OPERATIONS = ("read", "write", "delete", "admin")
 
 
 def allow_option(command: F) -> F:
@@ -86,17 +89,38 @@ def tools(name: str, allow: tuple[str, ...], output: str) -> None:
 
 @mcp.command()
 @click.argument("name", metavar="SERVER")
-@click.argument("tool")
+@click.argument("tool", required=False)
+@click.option("--all", "every", is_flag=True, help="Each tool of the server that is quarantined, one after the other.")
 @click.option("--digest", default="", metavar="DIGEST", help="Accept only this definition (a beginning is enough).")
+@click.option("--risk", type=click.Choice(RISKS), help="The least risk_level that a Tool may say of it.")
+@click.option("--effect", type=click.Choice(EFFECTS), help="The least effect that a Tool may say of it.")
+@click.option("--isolation", type=click.Choice(ISOLATIONS), help="The weakest isolation_mode of a Tool of it.")
+@click.option("--operation", multiple=True, metavar="CLASS", help="An operation class that a Tool of it must say.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @allow_option
-def accept(name: str, tool: str, digest: str, yes: bool, allow: tuple[str, ...]) -> None:
+def accept(name: str, tool: str | None, every: bool, yes: bool, allow: tuple[str, ...], **said: Any) -> None:
     """Agree to the definition that a server announces now, so that its tool can be called again.
 
     TOOL is the server's own name for it, or the name of the Tool. The definition is shown first.
+
+    What Tools say of its risk, effect and isolation is never lowered by accepting what the server says of itself, nor
+    by applying a Tool: --risk, --effect, --isolation and --operation do that.
     """
-    synced = run(_accept(name, tool, digest, yes, allow))
-    out(f"tool/{synced} accepted")
+    if every == (tool is not None):
+        raise UsageError("Name a tool, or give --all.")
+    digest = str(said.pop("digest"))
+    if every and digest:
+        raise UsageError("--digest is of one tool.", hint="Leave out --all.")
+    for accepted in run(_accept(name, tool, digest, yes, allow, _levels(**said))):
+        out(f"tool/{accepted} accepted")
+
+
+def _levels(risk: str | None, effect: str | None, isolation: str | None, operation: tuple[str, ...]) -> dict[str, Any]:
+    given = {"risk_level": risk, "effect": effect, "isolation_mode": isolation, "operation_classes": operation}
+    for word in operation:
+        if word not in OPERATIONS:
+            raise UsageError(f"--operation: {word!r} is none.", hint=f"There are: {', '.join(OPERATIONS)}.")
+    return {field: value for field, value in given.items() if value}
 
 
 @asynccontextmanager
@@ -165,8 +189,8 @@ def _report(label: str, synced: Synced) -> None:
         f"{label} synced: {count(len(synced.generated), 'tool')}"
         f" ({len(synced.created)} created, {len(synced.updated)} updated, {len(synced.deleted)} deleted)"
     )
-    for name, changed in sorted(synced.quarantined.items()):
-        out(f"  tool/{name} is quarantined: the server changed {changed}")
+    for name, why in sorted(synced.quarantined.items()):
+        out(f"  tool/{name} is quarantined: {why}")
     for entry in synced.discovered:
         if entry["state"] == "invalid":
             out(f"  {one_line(str(entry['name']))} cannot be used: {one_line(entry['problem'])}")
@@ -181,9 +205,8 @@ async def _tools(name: str, allow: tuple[str, ...]) -> list[dict[str, Any]]:
         document = await _server(store, name)
         server = server_spec(document)
         announced = await connections.tools(server, refresh=True)
-        status: Mapping[str, Any] = document.get("status") or {}
         existing = await tools_in(store, server.namespace)
-        plan = plan_sync(server, announced, existing, remembered=status.get("discoveredTools") or [])
+        plan = plan_sync(server, announced, existing, await store.agreed(server.namespace))
     new = {str(tool["metadata"]["name"]) for tool in plan.create}
     rows: list[dict[str, Any]] = []
     for entry in plan.discovered:
@@ -208,15 +231,40 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return one_line(str(entry["name"])), str(entry.get("tool", "-")), state, digest or "-", shown or "-"
 
 
-async def _accept(server: str, tool: str, digest: str, yes: bool, allow: tuple[str, ...]) -> str:
-    from foliot.catalog.mcp_sync import accept_tool, announced_tool
+async def _accept(
+    server: str, tool: str | None, digest: str, yes: bool, allow: tuple[str, ...], levels: Mapping[str, Any]
+) -> list[str]:
+    from foliot.catalog.mcp_sync import accept_tool, announced_tool, sync_server
 
+    accepted: list[str] = []
     async with _opened(allow) as (store, connections):
         document = await _server(store, server)
-        found = await announced_tool(store, document, connections, tool)
-        if not yes:
-            out(as_json({"name": found.name, **_definition(found)}))
-            confirm(f"Let agents use {found.name} of {server} as described?")
-        # What was shown is what is accepted: a definition that changes meanwhile is refused.
-        synced = await accept_tool(store, document, connections, found.name, digest=digest or found.pin.digest)
-    return next(str(entry["tool"]) for entry in synced.discovered if entry["name"] == found.name)
+        wanted = [tool] if tool is not None else []
+        if tool is None:
+            synced = await sync_server(store, document, connections)
+            wanted = [str(entry["name"]) for entry in synced.discovered if entry["state"] == "quarantined"]
+        for each in wanted:
+            found = await announced_tool(store, document, connections, each)
+            if not yes:
+                await _show(store, document, found)
+                confirm(f"Let agents use {found.name} of {server} as described?")
+            # What was shown is what is accepted: a definition that changes meanwhile is refused.
+            synced = await accept_tool(
+                store, document, connections, found.name, digest=digest or found.pin.digest, levels=levels
+            )
+            entry = next(entry for entry in synced.discovered if entry["name"] == found.name)
+            if entry["state"] != "ready":
+                raise InvalidInput(f"{one_line(found.name)} cannot be used: {one_line(str(entry.get('problem', '')))}")
+            accepted.append(str(entry["tool"]))
+    return accepted
+
+
+async def _show(store: ResourceStore, document: Document, found: Announced) -> None:
+    """What is announced now and, where it differs, what was agreed to."""
+    metadata = document["metadata"]
+    shown: dict[str, Any] = {"name": found.name, **_definition(found)}
+    for row in await store.agreed(metadata.get("namespace", "default"), metadata["name"], found.name):
+        before = json.loads(row.definition) if row.definition else {}
+        if changed := {part: before[part] for part in before if before[part] != found.parts()[part]}:
+            shown["agreed_to_before"] = changed
+    out(as_json(shown))

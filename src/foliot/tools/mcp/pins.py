@@ -19,9 +19,6 @@ from foliot.resources.digest import canonical_json
 if TYPE_CHECKING:
     from mcp_types import Tool as WireTool
 
-PIN: Final = "foliot.dev/mcp-pin"
-"""The annotation of a generated Tool that holds the pin."""
-
 HINTS: Final = ("read_only_hint", "destructive_hint", "idempotent_hint", "open_world_hint")
 WORDS: Final = {
     "description": "its description",
@@ -41,14 +38,21 @@ class Announced:
     output_schema: Mapping[str, Any] | None = None
     hints: Mapping[str, bool] = field(default_factory=dict[str, bool])
 
-    @cached_property
-    def pin(self) -> Pin:
-        parts = {
+    def parts(self) -> dict[str, Any]:
+        return {
             "description": self.description,
             "input_schema": self.input_schema,
             "output_schema": self.output_schema,
             "hints": self.hints,
         }
+
+    def text(self) -> str:
+        """The definition as it is stored when somebody agrees to it."""
+        return canonical_json(self.parts()).decode()
+
+    @cached_property
+    def pin(self) -> Pin:
+        parts = self.parts()
         digest = _sha256({"name": self.name, **parts})
         return Pin(f"sha256:{digest}", {part: _sha256(value)[:16] for part, value in parts.items()})
 
@@ -61,7 +65,7 @@ class Pin:
     parts: Mapping[str, str]
 
     def text(self) -> str:
-        """As it stands in an annotation."""
+        """As it is stored."""
         return json.dumps({"digest": self.digest, **self.parts}, separators=(",", ":"))
 
     def changed(self, other: Pin) -> list[str]:
@@ -72,7 +76,7 @@ class Pin:
 
 
 def read_pin(text: str) -> Pin:
-    """The pin in an annotation. One that cannot be read equals no definition: what is damaged refuses."""
+    """The pin as it is stored. One that cannot be read equals no definition: what is damaged refuses."""
     try:
         fields = json.loads(text)
     except ValueError:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
+from foliot.resources.agreed import Agreed, Levels, lowered
 from foliot.resources.references import May, Origin, Target, refused, target_of
 from foliot.tools.base import (
     Invocation,
@@ -19,12 +20,15 @@ from foliot.tools.base import (
     ToolUnsupported,
 )
 from foliot.tools.mcp.connections import McpConnections
-from foliot.tools.mcp.pins import PIN, Announced, in_words, read_pin
+from foliot.tools.mcp.pins import Announced, in_words, read_pin
 from foliot.tools.mcp.results import parts_of, reported_error
 from foliot.tools.mcp.server import ServerSpec, server_spec
 
 FindServer: TypeAlias = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """`(namespace, name)` to the McpServer document; raises `NotFound`."""
+
+FindAgreed: TypeAlias = Callable[[str, str, str], Awaitable[Agreed | None]]
+"""`(namespace, server, tool)` to what was agreed to about a tool; None when nobody has agreed to anything."""
 
 META_KEY = "foliot.dev/idempotency-key"
 
@@ -38,18 +42,19 @@ class McpTool:
         document: Mapping[str, Any],
         connections: McpConnections,
         find_server: FindServer,
+        find_agreed: FindAgreed | None = None,
         may: May | None = None,
     ) -> None:
         """`document` is the normalised Tool resource that `definition` was made from.
 
-        `may` says whether a server of another namespace has been granted; without it none has.
+        Without `find_agreed` nothing was agreed to, and every call is refused. `may` says whether a server of another
+        namespace has been granted; without it none has.
         """
         self._definition = definition
         self._spec = document["spec"]
-        annotations: Mapping[str, str] = document["metadata"].get("annotations") or {}
-        self._pin = annotations.get(PIN)
         self._connections = connections
         self._find_server = find_server
+        self._find_agreed = find_agreed
         self._may = may
 
     @property
@@ -59,7 +64,12 @@ class McpTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         server = await self._server()
         tool = str(self._spec["mcp_tool_name"])
-        self._check(server, tool, (await self._connections.tools(server)).get(tool))
+        agreed = await self._agreed(server, tool)
+        announced = (await self._connections.tools(server)).get(tool)
+        if agreed is not None and (announced is None or announced.pin.digest != read_pin(agreed.pin).digest):
+            # The connection may be older than what was agreed to since.
+            announced = (await self._connections.tools(server, refresh=True)).get(tool)
+        self._check(server, tool, agreed, announced)
         result = await self._connections.call(
             server,
             tool,
@@ -110,23 +120,51 @@ class McpTool:
             message = f"tool {self._definition.name!r}: {error.message}"
             raise ToolDenied(message, hint=error.hint, layer="namespace") from None
 
-    def _check(self, server: ServerSpec, tool: str, now: Announced | None) -> None:
-        """Refuse what the server does not offer, or offers under another definition than the one agreed to."""
+    async def _agreed(self, server: ServerSpec, tool: str) -> Agreed | None:
+        if self._find_agreed is None:
+            return None
+        try:
+            return await self._find_agreed(server.namespace, server.name, tool)
+        except ToolError:
+            raise
+        except FoliotError as error:
+            raise ToolUnsupported(
+                f"what was agreed to about {tool!r} of {server} cannot be looked up: {error.message}",
+                retryable=True,
+                mcp_server=server.name,
+            ) from error
+
+    def _check(self, server: ServerSpec, tool: str, agreed: Agreed | None, now: Announced | None) -> None:
+        """Refuse what the server does not offer, nobody has agreed to, or is not what somebody has agreed to.
+
+        Whatever the Tool is called and whoever declared it: what was agreed to is about the tool of the server.
+        """
         if now is None:
             raise ToolUnsupported(f"{server} does not offer {tool!r} (any more)", mcp_server=server.name, mcp_tool=tool)
-        if self._pin is None:
-            return
-        changed = read_pin(self._pin).changed(now.pin)
-        if changed:
-            raise ToolDenied(
-                f"{tool!r} of {server} is quarantined: since it was accepted, the server changed {in_words(changed)}",
-                hint=f"look at it with `foliot mcp tools {server.name}`; `foliot mcp accept {server.name} {tool}` lets"
-                " it be used again",
-                layer="pin",
-                mcp_server=server.name,
-                mcp_tool=tool,
-                changed=",".join(changed),
+        if server.include and tool not in server.include:
+            raise self._denied(server, tool, f"spec.tool_filter of {server} leaves {tool!r} out", "")
+        if agreed is None or not agreed.pin:
+            way = f"`foliot mcp sync {server.name} -n {server.namespace}` agrees to what is seen for the first time"
+            if agreed is not None:
+                way = f"{agreed.way()} shows it, and lets it be used"
+            raise self._denied(server, tool, f"nobody has agreed to the definition of {tool!r} of {server}", way)
+        look = f"look at it with `foliot mcp tools {server.name} -n {server.namespace}`; {agreed.way()} lets it be used"
+        if changed := read_pin(agreed.pin).changed(now.pin):
+            said = f"since it was accepted, the server changed {in_words(changed)}"
+            raise self._denied(
+                server, tool, f"{tool!r} of {server} is quarantined: {said}", f"{look} again", ",".join(changed)
             )
+        if agreed.held:
+            raise self._denied(server, tool, f"{tool!r} of {server} is quarantined: {agreed.held}", f"{look} again")
+        if less := Levels.of(self._spec).below(agreed.levels):
+            refused = lowered(f"tool {self._definition.name!r}", agreed, less, agreed.levels)
+            raise self._denied(server, tool, refused.message, refused.hint or "")
+
+    def _denied(self, server: ServerSpec, tool: str, message: str, hint: str, changed: str = "") -> ToolDenied:
+        """With what to do in the message: a result carries no hint."""
+        more: dict[str, Any] = {"changed": changed} if changed else {}
+        message = f"{message}; {hint}" if hint else message
+        return ToolDenied(message, layer="pin", mcp_server=server.name, mcp_tool=tool, **more)
 
     def _seconds_left(self, call: Invocation) -> float | None:
         bounds = [self._definition.attempt_timeout, self._definition.timeout]

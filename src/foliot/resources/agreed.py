@@ -1,0 +1,188 @@
+"""What was agreed to about one tool of an MCP server: its definition, and the least that a Tool may say of its risk.
+
+The store keeps it in a table of its own, because what people apply can be anything: a file that was written before the
+server changed its mind, or one without labels and annotations. Every Tool that names the same tool of the same server
+is held against it, whatever the Tool is called, when it is declared and when it is called.
+
+Written by:  catalog/mcp_sync.py, when a tool is first seen, and when a person accepts.
+Read by:     tools/mcp (sync and calls), store/planning.py (what may be declared).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from foliot.errors import Denied, InvalidInput
+from foliot.resources.references import target_of
+
+# From what lets most pass to what lets least; what is not given is the first.
+RISKS: Final = ("low", "medium", "high", "critical")
+EFFECTS: Final = ("read", "idempotent", "once")
+ISOLATIONS: Final = ("none", "sandboxed", "container", "wasm")
+_ORDERS: Final = {"risk_level": RISKS, "effect": EFFECTS, "isolation_mode": ISOLATIONS}
+LONGEST_NAME: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What rules go by in a Tool of an MCP server."""
+
+    risk_level: str = "low"
+    effect: str = "read"
+    isolation_mode: str = "none"
+    operation_classes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Levels:
+        """Those of a normalised Tool."""
+        runtime: Mapping[str, Any] = spec.get("runtime") or {}
+        return cls(
+            _known(spec.get("risk_level"), RISKS),
+            _known(spec.get("effect"), EFFECTS),
+            _known(runtime.get("isolation_mode"), ISOLATIONS),
+            tuple(spec.get("operation_classes") or ()),
+        )
+
+    def into(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """The spec with these levels."""
+        runtime = {**(spec.get("runtime") or {}), "isolation_mode": self.isolation_mode}
+        said = {"risk_level": self.risk_level, "effect": self.effect, "operation_classes": [*self.operation_classes]}
+        return {**spec, **said, "runtime": runtime}
+
+    def below(self, floor: Levels) -> list[str]:
+        """The fields in which these say less than `floor`; empty when they are as strict or stricter."""
+        found = [field for field, order in _ORDERS.items() if _place(self, field, order) < _place(floor, field, order)]
+        return found + ["operation_classes"] * (not set(floor.operation_classes) <= set(self.operation_classes))
+
+    def stricter(self, other: Levels) -> Levels:
+        """Of each field the one that lets less pass."""
+        chosen = {
+            field: max(getattr(self, field), getattr(other, field), key=order.index) for field, order in _ORDERS.items()
+        }
+        more = tuple(word for word in other.operation_classes if word not in self.operation_classes)
+        return Levels(**chosen, operation_classes=self.operation_classes + more)
+
+    def text(self) -> str:
+        """As it is stored."""
+        return json.dumps({"operation_classes": self.operation_classes, **{f: getattr(self, f) for f in _ORDERS}})
+
+    @classmethod
+    def read(cls, text: str) -> Levels:
+        """From what is stored. What cannot be read is the strictest there is: what is damaged refuses."""
+        try:
+            fields = json.loads(text)
+            levels = cls(
+                *(order[order.index(fields[field])] for field, order in _ORDERS.items()),
+                tuple(str(word) for word in fields["operation_classes"] or ()),
+            )
+        except (ValueError, KeyError, TypeError):
+            return cls(RISKS[-1], EFFECTS[-1], ISOLATIONS[-1])
+        return levels
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """One tool of a server. `name` is the Tool that was generated for it, for ever: no other tool ever gets the name.
+
+    `pin` is the digest of the definition that was agreed to, with those of its parts; blank when nobody has agreed.
+    `definition` is its text. `held` says why the tool is kept from use until somebody accepts; blank when it is not.
+    """
+
+    namespace: str
+    server: str
+    tool: str
+    name: str
+    pin: str
+    definition: str
+    levels: Levels
+    held: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.namespace, self.server, self.tool
+
+    def with_levels(self, levels: Levels) -> Agreed:
+        return replace(self, levels=levels)
+
+    def way(self) -> str:
+        """The command by which somebody agrees."""
+        return f"`foliot mcp accept {self.server} {self.tool} -n {self.namespace}`"
+
+
+def tool_of_server(document: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """The namespace, server and tool that a Tool of the type `mcp` names; None for every other Tool."""
+    spec: Mapping[str, Any] = document.get("spec") or {}
+    ref, tool = spec.get("mcp_server_ref"), spec.get("mcp_tool_name")
+    if spec.get("type") != "mcp" or not isinstance(ref, str) or not isinstance(tool, str) or not ref or not tool:
+        return None
+    metadata = cast("Mapping[str, Any]", document["metadata"])
+    try:
+        _, namespace, name = target_of("McpServer", ref, metadata.get("namespace") or "default")
+    except InvalidInput:
+        return None
+    return namespace, name, tool
+
+
+def check_declared(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any], agreed: Sequence[Agreed], *, may_lower: bool
+) -> Agreed | None:
+    """Hold a Tool that somebody writes over `before` against what was agreed to about it.
+
+    `agreed` is what is kept about the tool that it names, and about the Tool of its name. Whoever `may_lower` lowers
+    what was agreed to with the Tool that was generated for it: then that is returned as it is from now on. Raises
+    `Denied`.
+    """
+    metadata: Mapping[str, Any] = after["metadata"]
+    home, name = metadata.get("namespace") or "default", metadata["name"]
+    levels, named = Levels.of(after.get("spec") or {}), tool_of_server(after)
+    now: Agreed | None = None
+    for each in agreed:
+        own = (each.namespace, each.name) == (home, name)
+        if not own and each.place != named:
+            continue
+        floor = each.levels
+        if own and before is not None:
+            floor = floor.stricter(Levels.of(before.get("spec") or {}))
+        if not (less := levels.below(floor)):
+            continue
+        if not own or not may_lower:
+            raise lowered(f"Tool/{name} in namespace {home!r}", each, less, floor)
+        if named == each.place:
+            now = each.with_levels(levels)
+    return now
+
+
+def lowered(which: str, agreed: Agreed, less: Sequence[str], floor: Levels) -> Denied:
+    """The refusal of a Tool that says less than what was agreed to."""
+    said = ", ".join(f"{field} {_words(getattr(floor, field))}" for field in less)
+    options = " ".join(f"{OPTIONS[field]} …" for field in less)
+    return Denied(
+        f"{which} would lower what was agreed to for {agreed.tool!r} of MCP server {agreed.server!r}: {said}",
+        hint=f"keep it, or lower it with {agreed.way()[:-1]} {options}`; over HTTP the role admin lowers it in the "
+        f"Tool {agreed.name or 'that was generated'}",
+        layer="pin",
+        fields=",".join(less),
+    )
+
+
+OPTIONS: Final = {
+    "risk_level": "--risk",
+    "effect": "--effect",
+    "isolation_mode": "--isolation",
+    "operation_classes": "--operation",
+}
+
+
+def _words(value: Any) -> str:
+    return "+".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
+
+
+def _known(word: Any, order: Sequence[str]) -> str:
+    return word if word in order else order[0]
+
+
+def _place(levels: Levels, field: str, order: Sequence[str]) -> int:
+    return order.index(getattr(levels, field))
