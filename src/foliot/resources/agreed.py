@@ -48,7 +48,8 @@ class Levels:
 
     def into(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The spec with these levels."""
-        runtime = {**(spec.get("runtime") or {}), "isolation_mode": self.isolation_mode}
+        before: Mapping[str, Any] = spec.get("runtime") or {}
+        runtime = {**before, "isolation_mode": self.isolation_mode}
         said = {"risk_level": self.risk_level, "effect": self.effect, "operation_classes": [*self.operation_classes]}
         return {**spec, **said, "runtime": runtime}
 
@@ -74,10 +75,8 @@ class Levels:
         """From what is stored. What cannot be read is the strictest there is: what is damaged refuses."""
         try:
             fields = json.loads(text)
-            levels = cls(
-                *(order[order.index(fields[field])] for field, order in _ORDERS.items()),
-                tuple(str(word) for word in fields["operation_classes"] or ()),
-            )
+            words = {field: order[order.index(fields[field])] for field, order in _ORDERS.items()}
+            levels = cls(**words, operation_classes=tuple(str(word) for word in fields["operation_classes"] or ()))
         except (ValueError, KeyError, TypeError):
             return cls(RISKS[-1], EFFECTS[-1], ISOLATIONS[-1])
         return levels

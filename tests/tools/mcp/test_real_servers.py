@@ -35,7 +35,10 @@ class Deployed:
         async def find(namespace: str, server: str) -> Any:
             return await self.store.get(Key("McpServer", namespace, server))
 
-        made = McpTool(tool_definition(stored), stored, self.connections, find)
+        async def agreed(namespace: str, server: str, tool: str) -> Any:
+            return (await self.store.agreed(namespace, server, tool))[0]
+
+        made = McpTool(tool_definition(stored), stored, self.connections, find, agreed)
         invocation = Invocation("run-1", "call-1", name, arguments, "key-1")
         return await Pipeline([made]).call(invocation, on_output=self.heard.append)
 
