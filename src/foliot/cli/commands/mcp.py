@@ -264,7 +264,7 @@ async def _show(store: ResourceStore, document: Document, found: Announced) -> N
     metadata = document["metadata"]
     shown: dict[str, Any] = {"name": found.name, **_definition(found)}
     for row in await store.agreed(metadata.get("namespace", "default"), metadata["name"], found.name):
-        before = json.loads(row.definition) if row.definition else {}
+        before: dict[str, Any] = json.loads(row.definition) if row.definition else {}
         if changed := {part: before[part] for part in before if before[part] != found.parts()[part]}:
             shown["agreed_to_before"] = changed
     out(as_json(shown))
