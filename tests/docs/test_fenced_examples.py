@@ -72,7 +72,7 @@ def _printed(source: str, folder: Path, **variables: str) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -100,7 +100,7 @@ async def test_a_writer_yields_to_other_processes_only_when_there_are_some(
 async def test_a_folder_that_another_process_holds_is_waited_for_and_then_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "WRITE_PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite_file, "PREPARE_PATIENCE", 0.05)
     held = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     with pytest.raises(Unavailable, match="preparing a store"):
