@@ -136,7 +136,7 @@ class Declaring:
         if not given.get("observedGeneration"):
             given["observedGeneration"] = before["metadata"].get("generation", 1)
         document = _checked({**before, "status": given})
-        expect = version_of(before) if conditions.match == "*" else exact(conditions.match)
+        expect = "present" if conditions.match == "*" else exact(conditions.match)
         (written,) = await self._store.write([Put(document, expect=expect, only="status")], dry=conditions.dry)
         return Written(written.action, written.document)
 
