@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.store.audit import append_records
+from foliot.errors import Conflict, NotFound
+from foliot.store.audit import SqlAuditLog, append_records
 from foliot.store.base import Put
 from foliot.store.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
 from foliot.store.postgres import PostgresDatabase
-from foliot.store.postgres_batches import Batch, LeftOut, OutOfOrder, Part, keys_of
+from foliot.store.postgres_batches import Batch, LeftOut, OutOfOrder, Part, Refused, keys_of
 from foliot.store.queries import load, locks_of
 from foliot.store.resources import SqlResourceStore
 from foliot.store.transaction import LOCK_ORDER, Statement, Tx, many, one, rows, run
@@ -30,15 +31,23 @@ def locking(*keys: int) -> Tx[None]:
     yield from one("audit_turn")
 
 
-def recording() -> Tx[None]:
-    yield from one("audit_turn")
-    yield from run("audit_advance", seq=1, hash="")
+def recording() -> Tx[int]:
+    head = yield from one("audit_turn")
+    seq = 1 + (head["seq"] if head else 0)
+    yield from many("audit_add", [(seq, *"abcdefghij")])
+    yield from run("audit_advance", seq=seq, hash="")
+    return seq
+
+
+def refusing() -> Tx[None]:
+    yield from one("revision_lock")
+    raise Conflict("it is at another version")
 
 
 async def play(*bodies: Tx[Any]) -> tuple[list[Any], list[Statement]]:
     done: list[Statement] = []
 
-    async def execute(_: Part, statement: Statement) -> list[Any]:
+    async def execute(_: Part | None, statement: Statement) -> list[Any]:
         done.append(statement)
         return []
 
@@ -72,14 +81,39 @@ def test_locks_are_taken_in_one_order(wanted: list[list[int]]) -> None:
 async def test_heads_come_last_and_each_body_is_done_with_one_before_the_next_has_it() -> None:
     outcomes, done = await play(recording(), locking(2), recording(), locking(1))
     names = [statement.name for statement in done]
-    assert outcomes == [None] * 4
+    assert outcomes == [1, None, 2, None]
     assert names == ["task_lock"] * 2 + ["run_lock"] * 2 + ["revision_lock"] * 2 + [
-        *("audit_turn", "audit_advance"),
-        "audit_turn",
-        *("audit_turn", "audit_advance"),
-        "audit_turn",
+        "audit_turn",  # once for all
+        "audit_add",
+        "audit_advance",
     ]
     assert done[0].params == {"key": 1}
+    added: Any = done[-2].params
+    assert [each[0] for each in added] == [1, 2]
+    assert done[-1].params == {"seq": 2, "hash": ""}
+
+
+async def test_a_body_that_refuses_is_answered_and_the_others_go_on() -> None:
+    outcomes, done = await play(recording(), refusing(), locking(1))
+    assert outcomes[0] == 1
+    assert isinstance(outcomes[1], Refused)
+    assert isinstance(outcomes[1].error, Conflict)
+    assert outcomes[2] is None
+    assert [statement.name for statement in done].count("audit_advance") == 1
+
+
+async def test_nothing_is_kept_when_a_body_refuses_after_it_has_changed_something() -> None:
+    def late() -> Tx[None]:
+        yield from run("revision_set", revision=7)
+        raise Conflict("too late")
+
+    def recorded() -> Tx[None]:
+        yield from recording()
+        raise Conflict("too late as well")
+
+    for body in (late, recorded):
+        with pytest.raises(Conflict):
+            await play(locking(1), body())
 
 
 async def test_a_body_whose_row_another_has_not_done_with_comes_again() -> None:
@@ -92,7 +126,7 @@ async def test_a_body_whose_row_another_has_not_done_with_comes_again() -> None:
 
 async def test_a_body_that_does_not_say_what_it_locks_is_done_alone() -> None:
     outcomes, _ = await play(recording(), many("tool_place_forget", [{"holder": "x"}]))
-    assert outcomes[0] is None
+    assert outcomes[0] == 1
     assert outcomes[1].alone
 
 
@@ -157,6 +191,33 @@ async def test_two_processes_lock_the_same_rows_and_every_write_counts(databases
     assert all(balance.reserved.micros == 0 for balance in balances.values())
     assert (await databases[0].read("audit_head"))[0]["seq"] == 80
     assert (await databases[0].read("feed_bounds"))[0]["revision"] == 40
+
+
+async def test_one_conflict_costs_the_others_of_its_transaction_nothing(databases: list[PostgresDatabase]) -> None:
+    database = databases[0]
+    store = SqlResourceStore(database, pytest.fail)
+    begun: list[int] = []
+
+    def counted(written: Any) -> Tx[None]:
+        begun.append(1)
+        yield from record()
+
+    def document(name: str) -> dict[str, Any]:
+        return {"kind": "Agent", "metadata": {"name": name, "namespace": "default"}, "spec": {}}
+
+    writes = [store.write([Put(document(f"a{number}"))], also=counted) for number in range(30)]
+    stale = [store.write([Put(document(f"b{number}"), expect="7")]) for number in range(30)]
+    results = await asyncio.gather(
+        *(each for pair in zip(writes, stale, strict=True) for each in pair), return_exceptions=True
+    )
+
+    assert [type(each) for each in results[1::2]] == [NotFound] * 30
+    assert [each[0].action for each in results[::2]] == ["created"] * 30  # type: ignore[index]
+    assert len(begun) == 30  # none was run again
+    verified = await SqlAuditLog(database).verify()
+    assert (verified.records, verified.broken) == (30, None)
+    revisions = [row["revision"] for row in await database.read("change_list", after=0, upto=100)]
+    assert revisions == list(range(1, 31))
 
 
 async def test_what_was_reserved_while_its_caller_was_stopped_is_given_back(databases: list[PostgresDatabase]) -> None:

@@ -3,8 +3,8 @@
 A body of a transaction is driven on one connection, statement by statement. When several wait, one connection runs them
 in a single transaction, in the order of what they lock (postgres_batches.py): each then costs only its own statements,
 not a BEGIN and a COMMIT (with a wait for the disk) of its own; those that decide nothing (`Guarded`) share even their
-statements. If one of them fails, the transaction is rolled back and each is run again alone, which bodies must allow
-anyway.
+statements. If one of them fails after it has changed something, the transaction is rolled back and each is run again
+alone, which bodies must allow anyway.
 
 Belongs to the event loop that opened it.
 """
@@ -24,7 +24,7 @@ from foliot.store import schema
 from foliot.store.base import Size
 from foliot.store.database_clock import DatabaseClock, follow, steady
 from foliot.store.incarnation import settle
-from foliot.store.postgres_batches import Batch, LeftOut
+from foliot.store.postgres_batches import Batch, LeftOut, Part, Refused
 from foliot.store.postgres_driver import Connection, DriverErrors, Retryable, connect, is_lost
 from foliot.store.postgres_errors import explain, place
 from foliot.store.postgres_notices import SEND, Notice, Noticeboard
@@ -274,6 +274,8 @@ class PostgresDatabase:
         for job, result in zip(batch, results, strict=True):
             if isinstance(result, LeftOut):
                 again.append(job._replace(passed_by=ALONE if result.alone else job.passed_by + 1))
+            elif isinstance(result, Refused) and not job.future.done():
+                job.future.set_exception(result.error)
             elif not job.future.done():
                 job.future.set_result(result)
         return again
@@ -332,8 +334,13 @@ class PostgresDatabase:
         if len(batch) == 1:
             return [await self._drive(connection, batch[0])]
         if not batch[0].is_fact:
-            together = Batch(lambda part, statement: self._step(connection, part.body, statement))
-            return await together.run([job.body(*job.args, **job.kwargs) for job in batch])
+
+            async def execute(part: Part | None, statement: Statement) -> Any:
+                if part is None:
+                    return await _execute(connection, statement)
+                return await self._step(connection, part.body, statement)
+
+            return await Batch(execute).run([job.body(*job.args, **job.kwargs) for job in batch])
         results: list[Any] = []
         kinds: dict[Guarded, list[Planned]] = {}
         for job in batch:

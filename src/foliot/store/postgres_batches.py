@@ -7,17 +7,25 @@ next. The heads that all share, the revision and the audit log, are therefore ta
 
 What cannot be done in order is left out and comes again: a body that wants a row which another has locked and not done
 with, or one that was passed by. A body that has changed something by then cannot be left out; then nothing of the whole
-transaction is kept. That it is the rare case is a matter of speed, not of truth.
+transaction is kept. That it is the rare case is a matter of speed, not of truth. A body that refuses (a conflict, most
+often) before it has changed anything is answered so, and the others go on.
+
+A head is read once for all bodies of the transaction: who comes second goes on from where the first has left it. And
+records of the audit log, which no body reads again, are added at the end, all in two statements: so its head, for which
+every writer of every process waits, is locked for three round trips however many bodies there are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from heapq import heappop, heappush
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from foliot.errors import FoliotError
 from foliot.store.queries import FREE, Locks, load_for_postgres, locks_of
 from foliot.store.transaction import LOCK_ORDER, Statement, Tx
 
@@ -25,6 +33,10 @@ Key: TypeAlias = tuple[Any, ...]
 # Levels of which a body is done with its rows as soon as it goes on to the next: others of the transaction may have
 # them then. Of a task or a run a body may still change what it has read.
 PASSING: Final = frozenset(map(LOCK_ORDER.index, ("limit", "revision", "audit")))
+
+
+ASK: Final = object()
+_CHANGE: Final = re.compile(r"(?<!FOR )\b(INSERT|UPDATE|DELETE)\b")
 
 
 class OutOfOrder(Exception):
@@ -38,15 +50,63 @@ class LeftOut:
         self.alone = alone
 
 
+class Refused:
+    """In the place of the result of a body that raised before it had changed anything."""
+
+    def __init__(self, error: FoliotError) -> None:
+        self.error = error
+
+
+class Heads:
+    """The heads that the bodies of one transaction share, as the last of them has left them.
+
+    A head is locked by the first who asks, and changed by this transaction alone until its end.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[dict[str, Any]]] = {}
+        self._records: list[Any] = []
+        self._advance: Statement | None = None
+
+    def answer(self, statement: Statement) -> Any:
+        """The result of a statement that need not be done now, or `ASK`."""
+        params: Any = statement.params
+        match statement.name:
+            case "revision_lock" | "audit_turn":
+                return self._known.get(statement.name, ASK)
+            case "audit_add":
+                self._records.extend(params)
+                return None
+            case "audit_advance":
+                self._known["audit_turn"] = [{"seq": params["seq"], "hash": params["hash"]}]
+                self._advance = statement
+                return 1
+            case _:
+                return ASK
+
+    def done(self, statement: Statement) -> None:
+        """Notice where a statement that was done has left a head."""
+        if statement.name == "revision_set":
+            params: Any = statement.params
+            self._known["revision_lock"] = [{"revision": params["revision"]}]
+
+    @property
+    def rest(self) -> list[Statement]:
+        """The statements that are left for the end of the transaction."""
+        added = [Statement("audit_add", self._records, "many")] if self._records else []
+        return added if self._advance is None else [*added, self._advance]
+
+
 class Part:
     """One body in a batch: where it stands, and whether it has locked or changed anything."""
 
-    __slots__ = ("body", "outcome", "statement", "touched")
+    __slots__ = ("body", "changed", "outcome", "statement", "touched")
 
     def __init__(self, body: Tx[Any]) -> None:
         self.body = body
         self.statement: Statement | None = None
         self.touched = False
+        self.changed = False
         self.outcome: Any = None
 
     def go_on(self, result: Any) -> None:
@@ -54,13 +114,18 @@ class Part:
             self.statement = self.body.send(result)
         except StopIteration as end:
             self.statement, self.outcome = None, end.value
+        except FoliotError as error:
+            if self.changed:
+                raise
+            self.statement, self.outcome = None, Refused(error)
 
 
 class Batch:
-    """The bodies of one transaction; `execute` does a statement for one of them on its connection."""
+    """The bodies of one transaction; `execute` does a statement for one of them, or (None) for all together."""
 
-    def __init__(self, execute: Callable[[Part, Statement], Awaitable[Any]]) -> None:
+    def __init__(self, execute: Callable[[Part | None, Statement], Awaitable[Any]]) -> None:
         self._execute = execute
+        self._heads = Heads()
         self._level = -1
         self._highest: Key | None = None  # of this level; None while nothing is locked
         self._untold = False  # something of this level is locked, and nobody knows what
@@ -68,7 +133,7 @@ class Batch:
         self._waiting: list[tuple[int, bool, list[Key], int, Part]] = []
 
     async def run(self, bodies: Sequence[Tx[Any]]) -> list[Any]:
-        """What each body returned, or `LeftOut`. Raises what a body raises, and `OutOfOrder`."""
+        """What each body returned, `Refused` or `LeftOut`. Raises `OutOfOrder`, and what else a body raises."""
         parts = [Part(body) for body in bodies]
         for number, part in enumerate(parts):
             part.go_on(None)
@@ -78,6 +143,8 @@ class Batch:
             if level > self._level:
                 self._level, self._highest, self._untold = level, None, False
             await self._drive(number, part)
+        for statement in self._heads.rest:
+            await self._execute(None, statement)
         return [part.outcome for part in parts]
 
     async def _drive(self, number: int, part: Part) -> None:
@@ -95,7 +162,11 @@ class Batch:
                     return self._leave_out(part, alone=False)
                 self._take(part, locks, keys)
             part.touched = part.touched or locks is not FREE or not _is_read(statement.name)
-            part.go_on(await self._execute(part, statement))
+            part.changed = part.changed or _changes(statement.name)
+            if (result := self._heads.answer(statement)) is ASK:
+                result = await self._execute(part, statement)
+                self._heads.done(statement)
+            part.go_on(result)
         return None
 
     def _may_take(self, locks: Locks, keys: Sequence[Key]) -> bool:
@@ -142,6 +213,12 @@ def _keys(params: Any, locks: Locks) -> list[Key]:
     if locks.array:
         return [(locks.table, each) for each in set(msgspec.json.decode(values[0], type=list[int | str]))]
     return [(locks.table, *values)]
+
+
+@cache
+def _changes(name: str) -> bool:
+    """Whether a statement changes something; to lock is no change."""
+    return _CHANGE.search(load_for_postgres(name)[0]) is not None
 
 
 def _is_read(name: str) -> bool:
