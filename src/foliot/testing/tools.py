@@ -215,7 +215,7 @@ class ToolConformance:
         assert (await subject.call(2, do="echo", value="fine")).text == "fine"
 
     async def test_bytes_that_are_no_text_give_one_readable_result(self, subject: Subject) -> None:
-        result = await subject.call(1, do="bad_utf8")
+        result = await subject.call(1, time.time() + 5 * SOON, do="bad_utf8")
 
         result.text.encode()
         assert result.content
