@@ -509,7 +509,8 @@ async def test_the_declarer_is_the_last_writer_of_the_spec_by_every_way_to_write
         return {"kind": "Agent", "metadata": names, "spec": {"model_ref": "brain", "prompt": prompt}}
 
     async def write(who: str, method: str, path: str, body: Any, **headers: str) -> Any:
-        answer = await place.ask(who, method, path, json=body, headers=headers)
+        query = {"forceConflicts": "true"} if path == "/v1/apply" else {}
+        answer = await place.ask(who, method, path, json=body, headers=headers, query=query)
         assert answer.status_code < 300, answer.text
         return await declarer(place)
 

@@ -156,7 +156,7 @@ class House:
         version = int(written.document["metadata"]["resourceVersion"])
 
         def body() -> Tx[None]:
-            yield from run("resource_update", key=key_text(key), version=version, document=encode(stored))
+            yield from run("resource_update", key=key_text(key), version=version, document=encode(stored), owners=None)
 
         await self.runtime.tasking.database.write(body)
 
@@ -415,7 +415,7 @@ async def test_python_and_the_local_client_are_held_to_it_too(house: House, case
     with pytest.raises(Denied, match="ReferenceGrant"):
         await client.replace({**written.document, "spec": made["spec"]})
     with pytest.raises(Denied, match="ReferenceGrant"):
-        await client.apply([made])
+        await client.apply([made], force_conflicts=True)
 
 
 # --- odd spellings -----------------------------------------------------------------------------------------------

@@ -88,7 +88,9 @@ class Rival:
     async def write(self, changes: Sequence[Put | Delete], **more: Any) -> list[Written]:
         self.writes += 1
         if self.writes <= self.wins:
-            await self.store.write([Put(role("a", f"rival-{self.writes}"))])
+            rival = role("a")
+            rival["metadata"]["labels"]["rival"] = str(self.writes)
+            await self.store.write([Put(rival)])
         return await self.store.write(changes, **more)
 
 
@@ -100,7 +102,9 @@ async def test_a_lost_race_is_planned_again_and_won(store):
 
     assert result.steps[0].action == "updated"
     assert rival.writes == 3
-    assert (await store.get(Key("AgentRole", "default", "a")))["spec"]["permissions"] == ["mine"]
+    stored = await store.get(Key("AgentRole", "default", "a"))
+    assert stored["spec"]["permissions"] == ["mine"]
+    assert stored["metadata"]["labels"]["rival"] == "2"
 
 
 async def test_losing_every_race_is_a_conflict_for_the_user(store):

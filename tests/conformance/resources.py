@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.resources.field_owners import Claim
 from foliot.store.base import Change, Database, Delete, Document, Filter, Key, Put, Requirement, ResourceStore, Written
+from foliot.store.documents import encode, key_text
 from foliot.store.keyring import Keyring, load_keyring
 from foliot.store.resources import SqlResourceStore
 from foliot.store.selectors import parse_fields, parse_labels
@@ -183,6 +185,51 @@ class ResourceStoreConformance:
         assert again == Written("unchanged", written.document)
         with pytest.raises(NotFound):
             await put(store, {**agent("missing"), "status": {}}, only="status")
+
+    async def test_owners_are_kept_beside_the_document_through_all_writes(self, store: ResourceStore) -> None:
+        claim = Claim("ann", frozenset({("spec", "prompt")}), "apply")
+        await put(store, agent(spec={"prompt": "x", "model_ref": "m"}), claim=claim)
+        await put(store, agent(spec={"prompt": "x", "model_ref": "n"}, labels={"a": "b"}), claim=Claim("bob"))
+        await put(store, {**agent(), "status": {"phase": "Ready"}}, only="status")
+
+        owned = (await store.owned([key(), key("none")]))[key()]
+
+        assert owned.owners == {
+            "ann": frozenset({("spec", "prompt")}),
+            "bob": frozenset({("spec", "model_ref"), ("metadata", "labels", "a")}),
+        }
+        assert owned.document == await store.get(key())
+        assert "managedFields" not in owned.document["metadata"]
+        await store.write([Delete(key())])
+        await put(store, agent(spec={"prompt": "x"}))
+        assert set((await store.owned([key()]))[key()].owners) == {"system"}
+
+    async def test_an_apply_that_only_changes_owners_is_a_version_and_its_repetition_is_none(
+        self, store: ResourceStore
+    ) -> None:
+        claim = Claim("ann", frozenset({("spec", "prompt")}), "apply")
+        await put(store, agent(spec={"prompt": "x"}))
+
+        first = await put(store, agent(spec={"prompt": "x"}), claim=claim)
+        again = await put(store, agent(spec={"prompt": "x"}), claim=claim)
+
+        assert [each.action for each in (*first, *again)] == ["updated", "unchanged"]
+        assert (first[0].document["metadata"]["generation"]) == 1
+        assert set((await store.owned([key()]))[key()].owners) == {"ann", "system"}
+
+    async def test_what_has_no_record_of_owners_belongs_to_nobody_known(
+        self, store: ResourceStore, database: Database
+    ) -> None:
+        (written,) = await put(store, agent(spec={"prompt": "x", "model_ref": "m"}))
+        row = {"key": key_text(key()), "version": int(written.document["metadata"]["resourceVersion"])}
+        await database.write(run, "resource_update", **row, document=encode(written.document), owners=None)
+
+        assert set((await store.owned([key()]))[key()].owners) == {"unknown"}
+        await put(store, agent(spec={"prompt": "y", "model_ref": "m"}), claim=Claim("bob"))
+        assert (await store.owned([key()]))[key()].owners == {
+            "bob": frozenset({("spec", "prompt")}),
+            "unknown": frozenset({("spec", "model_ref")}),
+        }
 
     async def test_preconditions_are_kept_and_errors_name_the_key(self, store: ResourceStore) -> None:
         (created,) = await put(store, agent(), expect="absent")

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foliot.catalog.plan import Step, make_plan
+from foliot.catalog.plan import Applier, Step, make_plan
 from foliot.catalog.references import check_against_store
 from foliot.errors import Conflict, UsageError
-from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Requirement, ResourceStore
+from foliot.resources.field_owners import check_manager
+from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Put, Requirement, ResourceStore
 from foliot.store.selectors import matches
 
 ATTEMPTS: Final = 6
@@ -34,26 +35,41 @@ async def apply_documents(
     prune: tuple[Requirement, ...] | None = None,
     prune_namespace: str = "default",
     allow_empty: bool = False,
-    check_deletes: Callable[[Sequence[Key]], Awaitable[None]] | None = None,
+    applier: Applier | None = None,
+    judge: Callable[[Sequence[Put | Delete]], Awaitable[object]] | None = None,
+    check: Callable[[Sequence[Document], Sequence[Key]], Awaitable[None]] | None = None,
     by: DeclaredBy | None = None,
 ) -> Result:
     """Create, update and (with `prune`) delete so that the store says what `documents` say; all of it or nothing.
 
-    `by` is recorded as their declarer. `check_deletes` is told of everything that prune is about to delete, in a dry
-    run too; what it raises stops all of it.
+    What a document says is set, and what this manager applied before and no longer says goes; other managers keep what
+    they own (see resources/field_owners.py).
+
+    `by` is recorded as their declarer. `judge` is asked whether all of it may be written, in a dry run too, before
+    anything is told of what is stored. `check` is told of what the documents become
+    and of everything that prune is about to delete, in a dry run too; what it raises stops all of it.
 
     Raises `ManifestError` for references that cannot be, `Conflict` for a version named in a document that has passed,
-    or when other writers were faster every time; `UsageError` when prune would delete something although none of the
-    documents has its labels, unless `allow_empty`.
+    or when other writers were faster every time; `FieldConflict` for fields that others own, unless it is
+    forced; `UsageError` when prune would delete something although none of the documents has its labels, unless
+    `allow_empty`.
     """
+    applier = applier or Applier()
+    check_manager(applier.manager)
     for attempt in range(1, ATTEMPTS + 1):
-        steps = await make_plan(store, documents, prune=prune, prune_namespace=prune_namespace)
-        warnings = await check_against_store(store, documents)
+        plan = await make_plan(store, documents, applier=applier, prune=prune, prune_namespace=prune_namespace)
+        steps = plan.steps
+        if judge is not None:
+            deletes = [step.change for step in steps if isinstance(step.change, Delete)]
+            await judge([*map(Put, plan.documents), *deletes])
+        if plan.refused is not None:
+            raise plan.refused
+        warnings = await check_against_store(store, plan.documents)
         doomed = [step.change.key for step in steps if isinstance(step.change, Delete)]
         if doomed and not allow_empty:
-            _refuse_empty(documents, Filter(namespace=prune_namespace, labels=prune or ()), len(doomed))
-        if check_deletes is not None:
-            await check_deletes(doomed)
+            _refuse_empty(plan.documents, Filter(namespace=prune_namespace, labels=prune or ()), len(doomed))
+        if check is not None:
+            await check(plan.documents, doomed)
         try:
             return Result(await _carry_out(store, steps, by, dry=dry_run), warnings)
         except Conflict:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from foliot.errors import Conflict
-from foliot.store.base import Document, Key
+from foliot.resources.field_owners import managed_fields
+from foliot.store.base import Document, Key, Owned, ResourceStore
 from foliot.store.documents import same as same_json
 from foliot.store.documents import same_spec
 
@@ -62,6 +64,18 @@ def declared(document: Document) -> Document:
         "metadata": metadata,
         "spec": document.get("spec") or {},
     }
+
+
+async def with_owners(store: ResourceStore, documents: Sequence[Document]) -> list[Document]:
+    """The documents with `metadata.managedFields`: who owns which field. One that is not stored has none."""
+    owned = await store.owned([key_of(document) for document in documents])
+    return [_with_owners(document, owned.get(key_of(document))) for document in documents]
+
+
+def _with_owners(document: Document, owned: Owned | None) -> Document:
+    if owned is None:
+        return document
+    return {**document, "metadata": {**document["metadata"], "managedFields": managed_fields(owned.owners)}}
 
 
 def same(before: Document, after: Document) -> bool:

@@ -9,48 +9,120 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from foliot.catalog.declared import MASK, key_of, managed, same, stamped, version_of
-from foliot.errors import Conflict, InvalidInput, NotFound, SecretError
-from foliot.store.base import Delete, Document, Filter, Key, Put, Requirement, ResourceStore
-
-_FEW: Final = 32
-"""Up to this many resources are looked up one by one; for more, their whole kind is listed, page by page."""
+from foliot.catalog.references import handle_of
+from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, SecretError
+from foliot.resources.field_owners import (
+    APPLY,
+    UNKNOWN,
+    Claim,
+    Disputed,
+    Field,
+    Owners,
+    conflict_of,
+    leaves,
+    merge,
+    settle,
+)
+from foliot.resources.problems import Finding, ManifestError, Problem
+from foliot.resources.validate import validated
+from foliot.store.base import Delete, Document, Filter, Key, Owned, Put, Requirement, ResourceStore
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """What happens to one resource. `before` and `document` are fit to be shown: secret values are masked.
 
-    A secret value that would differ is shown as `*** (changed)`. `change` is None when there is nothing to do.
+    A secret value that would differ is shown as `*** (changed)`. `change` is None when there is nothing to do. `owners`
+    are those of its fields afterwards, `owned` those before.
     """
 
     action: Literal["created", "updated", "unchanged", "deleted"]
     document: Document
     before: Document | None
     change: Put | Delete | None
+    owners: Owners = field(default_factory=dict[str, frozenset[Field]])
+    owned: Owners = field(default_factory=dict[str, frozenset[Field]])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step for each document in the order given, then those of prune.
+
+    `documents` are what the given ones become over what is stored. `refused` is why the plan cannot be carried out:
+    it tells of what is stored, so it is for those alone who may see that.
+    """
+
+    steps: list[Step]
+    documents: list[Document]
+    refused: FoliotError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Applier:
+    """Who applies. `force`: takes over the fields that other managers own with other values."""
+
+    manager: str = APPLY
+    force: bool = False
 
 
 async def make_plan(
     store: ResourceStore,
     documents: Sequence[Document],
     *,
+    applier: Applier | None = None,
     prune: tuple[Requirement, ...] | None = None,
     prune_namespace: str = "default",
-) -> list[Step]:
-    """One step for each document in the order given, then those of prune.
+) -> Plan:
+    """What `documents`, as their authors gave them, would change.
 
-    Raises `InvalidInput` when two documents declare the same resource, `Conflict` when a document names a version
-    that is no longer the current one.
+    Raises `ManifestError` for those that are wrong by themselves, `InvalidInput` when two declare the same resource.
     """
-    keys = _distinct(documents)
-    live = await _live(store, keys)
-    steps = [await _step(store, document, live.get(key)) for key, document in zip(keys, documents, strict=True)]
+    applier = applier or Applier()
+    wanted = [_read(document) for document in documents]
+    keys = _distinct([each.document for each in wanted])
+    live = await store.owned(keys)
+    planned = [await _planned(store, each, live.get(key), applier) for key, each in zip(keys, wanted, strict=True)]
+    steps = [each.step for each in planned]
     if prune is not None:
-        steps += await _prune(store, set(keys), Filter(namespace=prune_namespace, labels=prune))
-    return steps
+        steps += await _prune(store, set(keys), Filter(namespace=prune_namespace, labels=prune), applier.manager)
+    disputed = {str(key): each.disputed for key, each in zip(keys, planned, strict=True) if each.disputed}
+    refused = next((each.refused for each in planned if each.refused is not None), None)
+    if refused is None and disputed and not applier.force:
+        refused = conflict_of(disputed)
+    return Plan(steps, [each.document for each in planned], refused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A manifest in normal form, and the fields that it sets itself."""
+
+    document: Document
+    given: frozenset[Field]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    step: Step
+    document: Document
+    disputed: tuple[Disputed, ...] = ()
+    refused: FoliotError | None = None
+
+
+def _read(document: Document) -> _Wanted:
+    resource, problems = validated(document)
+    if resource is None:
+        raise _invalid(document, problems)
+    return _Wanted(resource.model_dump(by_alias=True), frozenset(leaves(resource.given())))
+
+
+def _invalid(document: Document, problems: Sequence[Problem], hint: str | None = None) -> ManifestError:
+    key = key_of(document)
+    findings = [Finding(problem, handle_of(document), kind=key.kind, name=key.name) for problem in problems]
+    return ManifestError(findings, hint=hint)
 
 
 def _distinct(documents: Sequence[Document]) -> list[Key]:
@@ -61,18 +133,6 @@ def _distinct(documents: Sequence[Document]) -> list[Key]:
             raise InvalidInput(f"{key} is declared twice.", hint="Keep one of the two manifests.")
         seen.add(key)
     return keys
-
-
-async def _live(store: ResourceStore, keys: Sequence[Key]) -> dict[Key, Document]:
-    if len(keys) <= _FEW:
-        return {key: document for key in keys if (document := await find(store, key)) is not None}
-    wanted = set(keys)
-    live: dict[Key, Document] = {}
-    for kind, namespace in sorted({(key.kind, key.namespace) for key in keys}):
-        for document in await list_all(store, Filter(kind, namespace)):
-            if (key := key_of(document)) in wanted:
-                live[key] = document
-    return live
 
 
 async def find(store: ResourceStore, key: Key) -> Document | None:
@@ -94,20 +154,63 @@ async def list_all(store: ResourceStore, filter: Filter) -> list[Document]:
             return documents
 
 
-async def _step(store: ResourceStore, document: Document, before: Document | None) -> Step:
-    asked = version_of(document)
-    if asked and asked != (version_of(before) if before else ""):
-        raise Conflict(
-            f"{key_of(document)} is not at version {asked} any more.",
-            hint="Take metadata.resourceVersion out of the manifest to apply it over whatever is there.",
-        )
-    wanted = stamped(document)
-    shown, secret_changed = await _shown(store, wanted, before)
+async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, applier: Applier) -> _Planned:
+    before = owned.document if owned is not None else None
+    owners: Owners = owned.owners if owned is not None else {}
+    refused = _stale(wanted.document, before)
+    given, secret_changed = await _shown(store, stamped(wanted.document), before)
+    merged = merge(before, given, wanted.given, owners, applier.manager)
+    shown = merged.document
+    if owners.keys() - {applier.manager, UNKNOWN}:
+        try:
+            shown = _completed(merged.document, wanted.document)
+        except ManifestError as error:
+            refused = refused or error
+    else:
+        shown = {**given, "metadata": shown["metadata"]}  # all that is not in the manifest is a default, as it has them
+    document = _unmasked(shown, wanted.document)
+    claim = Claim(applier.manager, wanted.given, "apply")
     if before is None:
-        return Step("created", shown, None, Put(wanted, expect="absent"))
-    if same(before, shown) and not secret_changed and before["metadata"].get("declaredBy"):
-        return Step("unchanged", before, before, None)
-    return Step("updated", shown, before, Put(wanted, expect=version_of(before)))
+        after = settle({}, {}, leaves(shown), claim)
+        step = Step("created", shown, None, Put(document, "absent", claim=claim), after)
+        return _Planned(step, document, refused=refused)
+    after = settle(owners, leaves(before), leaves(shown), claim)
+    same_fields = same(before, shown) and not secret_changed and before["metadata"].get("declaredBy")
+    if same_fields and after == owners:
+        step = Step("unchanged", before, before, None, after, owners)
+    else:
+        step = Step("updated", shown, before, Put(document, version_of(before), claim=claim), after, owners)
+    return _Planned(step, document, merged.disputed, refused)
+
+
+def _stale(document: Document, before: Document | None) -> Conflict | None:
+    asked = version_of(document)
+    if not asked or asked == (version_of(before) if before else ""):
+        return None
+    return Conflict(
+        f"{key_of(document)} is not at version {asked} any more.",
+        hint="Take metadata.resourceVersion out of the manifest to apply it over whatever is there.",
+    )
+
+
+def _completed(merged: Document, wanted: Document) -> Document:
+    """A merged document with its defaults. Raises `ManifestError` when its parts do not go together."""
+    resource, problems = validated(_unmasked(merged, wanted))
+    if resource is None:
+        raise _invalid(wanted, problems, hint="together with the fields that other managers own, it is not valid")
+    completed = resource.model_dump(by_alias=True)
+    completed.pop("status", None)
+    if merged["kind"] == "Secret":
+        completed["spec"] = {**completed.get("spec", {}), "data": _data_of(merged)}
+    return {"spec": {}, **completed, "metadata": merged["metadata"]}
+
+
+def _unmasked(shown: Document, wanted: Document) -> Document:
+    """With the values that a manifest has for a Secret; `***` keeps those that others own."""
+    if shown["kind"] != "Secret":
+        return shown
+    values = _data_of(wanted)
+    return {**shown, "spec": {**shown["spec"], "data": {key: values.get(key, MASK) for key in _data_of(shown)}}}
 
 
 async def _shown(store: ResourceStore, wanted: Document, before: Document | None) -> tuple[Document, bool]:
@@ -146,12 +249,15 @@ def _decoded(value: str) -> bytes | None:
         return None
 
 
-async def _prune(store: ResourceStore, kept: set[Key], filter: Filter) -> list[Step]:
+async def _prune(store: ResourceStore, kept: set[Key], filter: Filter, manager: str) -> list[Step]:
+    """Those that apply made, under this manager or before there were any, and that are not to be kept."""
     if not filter.labels:
         raise InvalidInput("Prune needs a label selector.", hint="Say which resources are yours, e.g. `-l app=report`.")
     found = [document for document in await list_all(store, filter) if managed(document)]
+    keys = [key for document in found if (key := key_of(document)) not in kept]
+    owned = await store.owned(keys)
     return [
-        Step("deleted", document, document, Delete(key_of(document), expect=version_of(document)))
-        for document in found
-        if key_of(document) not in kept
+        Step("deleted", each.document, each.document, Delete(key, version_of(each.document)), owned=each.owners)
+        for key in keys
+        if (each := owned.get(key)) is not None and each.owners.keys() & {manager, UNKNOWN}
     ]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from foliot.cli.invocation import current
 from foliot.errors import FoliotError, UsageError
+from foliot.resources.field_owners import APPLY
 from foliot.store.base import Requirement
 
 if TYPE_CHECKING:
+    from foliot.client.base import Applied, Client
     from foliot.resources.problems import Finding
     from foliot.resources.reader import Bundle, Loaded
 
@@ -82,12 +85,62 @@ def _handle(document: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruning:
-    """What `--prune` was told: the labels of what it may delete (None without it), and what it need not mind."""
+class Applying:
+    """What `apply` and `diff` are told besides files: what prune may delete (None without it), and who applies."""
 
-    selector: tuple[Requirement, ...] | None
+    prune: tuple[Requirement, ...] | None = None
     allow_empty: bool = False
     force: bool = False
+    field_manager: str = APPLY
+    force_conflicts: bool = False
+
+    async def apply(self, client: Client, loaded: Sequence[Loaded], *, dry_run: bool) -> Applied:
+        """Apply what the manifests say, or with `dry_run` find out what that would do."""
+        from foliot.cli.connect import namespace
+
+        return await client.apply(
+            [item.given for item in loaded],
+            dry_run=dry_run,
+            prune=self.prune,
+            prune_namespace=namespace(),
+            allow_empty=self.allow_empty,
+            force=self.force,
+            field_manager=self.field_manager,
+            force_conflicts=self.force_conflicts,
+        )
+
+
+def applying_options(command: Callable[..., int]) -> Callable[..., int]:
+    """The options of `apply` and `diff`, given to the command as `applying`."""
+
+    @functools.wraps(command)
+    def told(
+        prune: bool,
+        selector: str | None,
+        allow_empty: bool,
+        force: bool,
+        field_manager: str,
+        force_conflicts: bool,
+        **rest: Any,
+    ) -> int:
+        labels = prune_requirements(prune, selector)
+        return command(applying=Applying(labels, allow_empty, force, field_manager, force_conflicts), **rest)
+
+    for option in reversed(_APPLYING):
+        told = option(told)
+    return told
+
+
+_APPLYING: Final = (
+    click.option("--prune", is_flag=True, help="Also delete what apply made and is no longer among the manifests."),
+    click.option("-l", "--selector", metavar="SELECTOR", help="Labels of what --prune may delete, e.g. `app=report`."),
+    click.option("--allow-empty", is_flag=True, help="Let --prune delete everything when no manifest has its labels."),
+    click.option("--force", is_flag=True, help="Let --prune delete also what open tasks use."),
+    click.option(
+        "--field-manager", default=APPLY, show_default=True, metavar="NAME", help="Who owns what the manifests set."
+    ),
+    click.option("--force-conflicts", is_flag=True, help="Take over fields that other managers own with other values."),
+)
 
 
 def prune_requirements(prune: bool, selector: str | None) -> tuple[Requirement, ...] | None:

@@ -93,7 +93,7 @@ def _changed(base: Command, order: Order) -> Command:
 async def _applied(client: Client, path: str, *, quiet: bool) -> list[Document]:
     loaded = load((path,))
     try:
-        applied = await client.apply([item.document for item in loaded])
+        applied = await client.apply([item.given for item in loaded])
     except FoliotError as error:
         raise located(error, loaded) from None
     for warning in applied.warnings:

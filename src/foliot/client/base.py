@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from foliot.kernel.identity import NOBODY, Identity
+from foliot.resources.field_owners import APPLY
 from foliot.store.base import Change, Document, Filter, Page, Requirement, Rotation
 
 if TYPE_CHECKING:
@@ -24,13 +25,16 @@ class Outcome:
     """What apply did (or with `dry_run` would do) to one resource. `before` is None for a new one.
 
     `ends` is what became of the work of a Task that prune deleted: live work is cancelled, and then archived as that
-    which has ended. A worker that is at it may take a moment.
+    which has ended. A worker that is at it may take a moment. `owners` are who owns its fields afterwards, `owned` who
+    did before, as `metadata.managedFields`.
     """
 
     action: Literal["created", "updated", "unchanged", "deleted"]
     document: Document
     before: Document | None = None
     ends: Ends = ""
+    owners: Sequence[Document] = ()
+    owned: Sequence[Document] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,16 @@ class Applied:
 
 
 class Client(Protocol):
-    async def get(self, kind: str, name: str, *, namespace: str) -> Document:
-        """One resource; raises `NotFound` with near names as its hint."""
+    async def get(self, kind: str, name: str, *, namespace: str, show_owners: bool = False) -> Document:
+        """One resource, with `metadata.managedFields` if `show_owners`.
+
+        Raises `NotFound` with near names as its hint.
+        """
         ...
 
-    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page: ...
+    async def list(
+        self, filter: Filter, *, limit: int = 500, cursor: str | None = None, show_owners: bool = False
+    ) -> Page: ...
 
     async def apply(
         self,
@@ -57,8 +66,14 @@ class Client(Protocol):
         prune_namespace: str = "default",
         allow_empty: bool = False,
         force: bool = False,
+        field_manager: str = APPLY,
+        force_conflicts: bool = False,
     ) -> Applied:
-        """Create or update all `documents` (normalised, see resources/reader.py) in one transaction.
+        """Create or update all `documents` in one transaction.
+
+        What a document says is set and owned by the manager; what the manager applied before and no longer says goes;
+        what others own stays, and is a `FieldConflict` where a document says something else, unless `force_conflicts`.
+        A document says what is in it: give `Loaded.given` of resources/reader.py, without defaults.
 
         References are checked against the store and the documents together. With `prune`, resources in
         `prune_namespace` that match the selector, were made by apply, and are not among the documents are deleted, as

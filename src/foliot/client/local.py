@@ -12,6 +12,7 @@ from foliot.client.missing import not_found
 from foliot.engine.references import list_all
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import NOBODY, Identity
+from foliot.resources.field_owners import APPLY, EDIT, Claim, managed_fields
 from foliot.store.base import (
     Change,
     DeclaredBy,
@@ -77,7 +78,8 @@ class LocalClient:
             work=self._work,
         )
 
-    async def get(self, kind: str, name: str, *, namespace: str) -> Document:
+    async def get(self, kind: str, name: str, *, namespace: str, show_owners: bool = False) -> Document:
+        """See `Client`."""
         key = Key(kind, namespace, name)
         try:
             document = await self._store.get(key)
@@ -86,14 +88,21 @@ class LocalClient:
             if alone is None:
                 raise await not_found(key, self._store.list) from None
             return alone
-        return (await self._shown([document]))[0]
+        return (await self._shown([document], show_owners))[0]
 
-    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
+    async def list(
+        self, filter: Filter, *, limit: int = 500, cursor: str | None = None, show_owners: bool = False
+    ) -> Page:
+        """See `Client`."""
         page = await self._store.list(filter, limit=limit, cursor=cursor)
-        return replace(page, items=await self._shown(page.items))
+        return replace(page, items=await self._shown(page.items, show_owners))
 
-    async def _shown(self, documents: Sequence[Document]) -> list[Document]:
-        """With the status of the work that tasks stand for."""
+    async def _shown(self, documents: Sequence[Document], show_owners: bool) -> list[Document]:
+        """With the status of the work that tasks stand for, and who owns their fields if that is asked for."""
+        if show_owners:
+            from foliot.catalog.declared import with_owners
+
+            documents = await with_owners(self._store, documents)
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
             return [*documents]
         return await self._work().shown(documents)
@@ -126,14 +135,18 @@ class LocalClient:
         prune_namespace: str = "default",
         allow_empty: bool = False,
         force: bool = False,
+        field_manager: str = APPLY,
+        force_conflicts: bool = False,
+        judge: Callable[[Sequence[Put | Delete]], Awaitable[object]] | None = None,
     ) -> Applied:
-        """See `Client`."""
+        """See `Client`. `judge` is as in `apply_documents`."""
         from foliot.catalog.apply import apply_documents
+        from foliot.catalog.plan import Applier
 
-        await self.check_unopposed(*documents)
         ends: dict[Key, Ends] = {}
 
-        async def check_deletes(doomed: Sequence[Key]) -> None:
+        async def check(planned: Sequence[Document], doomed: Sequence[Key]) -> None:
+            await self.check_unopposed(*planned)
             if not force:
                 await self._check_unused(doomed)
             ends.clear()
@@ -148,13 +161,25 @@ class LocalClient:
             prune=prune,
             prune_namespace=prune_namespace,
             allow_empty=allow_empty,
-            check_deletes=check_deletes,
+            applier=Applier(field_manager, force_conflicts),
+            judge=judge,
+            check=check,
             by=self._by,
         )
         if not dry_run:
             await self.written(*(step.document for step in result.steps if step.change is not None))
             await self._end(ends)
-        outcomes = [Outcome(step.action, step.document, step.before, _ends(step.change, ends)) for step in result.steps]
+        outcomes = [
+            Outcome(
+                step.action,
+                step.document,
+                step.before,
+                _ends(step.change, ends),
+                managed_fields(step.owners),
+                managed_fields(step.owned),
+            )
+            for step in result.steps
+        ]
         return Applied(outcomes, result.warnings)
 
     async def _check_unused(self, doomed: Sequence[Key]) -> None:
@@ -189,7 +214,7 @@ class LocalClient:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
         await self.check_unopposed(document)
-        (written,) = await self._store.write([Put(document, expect=exact(version))], by=self._by)
+        (written,) = await self._store.write([Put(document, claim=Claim(EDIT), expect=exact(version))], by=self._by)
         await self.written(written.document)
         return Outcome(written.action, written.document, before)
 

@@ -21,6 +21,7 @@ from foliot.errors import (
     Unavailable,
     UsageError,
 )
+from foliot.resources.field_owners import FieldConflict
 from foliot.resources.problems import Finding, ManifestError, Path, Problem
 
 BODY: Final = "request body"
@@ -29,7 +30,7 @@ _BY_CODE: Final[Mapping[str, type[FoliotError]]] = {
     each.code: each
     for each in (
         *(InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied),
-        *(SecretError, SecretMissing, Unavailable),
+        *(SecretError, SecretMissing, Unavailable, FieldConflict),
     )
 }
 # For a code that this version does not know, and for what a proxy in between says in its own words.
@@ -72,6 +73,8 @@ def error_of(status: int, body: bytes, *, where: str, retry_after: float | None 
             "needs none on its machine, with the same FOLIOT_HOME"
         )
     more: dict[str, Any] = {} if retry_after is None else {"retry_after": retry_after}
+    if kind is FieldConflict:
+        more["conflicts"] = told.get("conflicts") or []
     return kind(detail, hint=hint, server_code=code, status=status, **more)
 
 

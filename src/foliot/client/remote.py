@@ -23,6 +23,7 @@ from foliot.client.remote_work import RemoteWork
 from foliot.client.selecting import selector_text
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.kernel.identity import NOBODY, Identity
+from foliot.resources.field_owners import APPLY, EDIT
 from foliot.resources.kinds import find_kind
 from foliot.store.base import Change, Document, Filter, Key, Page, Requirement, Rotation
 from foliot.work.story.document import outline
@@ -40,6 +41,8 @@ class _Told(msgspec.Struct, frozen=True):
     resource: Document
     before: Document | None = None
     ends: Ends = ""
+    owners: list[Document] = []
+    owned: list[Document] = []
 
 
 class _Bundle(msgspec.Struct, frozen=True):
@@ -68,21 +71,23 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
     async def close(self) -> None:
         await self._http.close()
 
-    async def get(self, kind: str, name: str, *, namespace: str) -> Document:
+    async def get(self, kind: str, name: str, *, namespace: str, show_owners: bool = False) -> Document:
         """See `Client`."""
         key = Key(kind, namespace, name)
         if kind == TASK:
-            return await self._task_document(key)
+            return await self._task_document(key, show_owners)
         try:
-            answer = await self._http.ask("GET", _path(key), params={"namespace": namespace})
+            params = {"namespace": namespace, "managedFields": show_owners or None}
+            answer = await self._http.ask("GET", _path(key), params=params)
         except NotFound:
             raise await not_found(key, self.list) from None
         return wire.read(answer.body, Document)
 
-    async def _task_document(self, key: Key) -> Document:
+    async def _task_document(self, key: Key, show_owners: bool) -> Document:
         """With how the work stands that it asks for; work that no resource declares is shown too."""
         named = (Requirement("metadata.name", "=", (key.name,)),)
-        found = (await self.list(Filter(key.kind, key.namespace, fields=named), limit=1)).items
+        wanted = Filter(key.kind, key.namespace, fields=named)
+        found = (await self.list(wanted, limit=1, show_owners=show_owners)).items
         if found:
             return found[0]
         try:
@@ -90,9 +95,11 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         except NotFound:
             raise await not_found(key, self.list) from None
 
-    async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
+    async def list(
+        self, filter: Filter, *, limit: int = 500, cursor: str | None = None, show_owners: bool = False
+    ) -> Page:
         """See `Client`."""
-        params: dict[str, Any] = {**_selected(filter), "limit": limit}
+        params: dict[str, Any] = {**_selected(filter), "limit": limit, "managedFields": show_owners or None}
         if filter.kind is None or filter.kind == TASK:
             # What is listed below /v1/tasks is work; here tasks are resources, as they are declared.
             path, params = "/v1/resources", {**params, "kind": filter.kind, "after": cursor}
@@ -111,10 +118,13 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         prune_namespace: str = "default",
         allow_empty: bool = False,
         force: bool = False,
+        field_manager: str = APPLY,
+        force_conflicts: bool = False,
     ) -> Applied:
         """See `Client`."""
         params: dict[str, Any] = {"dryRun": dry_run or None, "namespace": prune_namespace}
         params |= {"allowEmpty": allow_empty or None, "force": force or None}
+        params |= {"fieldManager": field_manager, "forceConflicts": force_conflicts or None}
         if prune is not None:
             params["prune"] = selector_text(prune) or ""
         if not documents and prune is None:
@@ -123,9 +133,11 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
             "POST", "/v1/apply", params=params, body=_body(documents), headers=new_key(), repeatable=True
         )
         bundle = wire.read(answer.body, _Bundle)
-        return Applied(
-            [Outcome(each.action, each.resource, each.before, each.ends) for each in bundle.outcomes], bundle.warnings
-        )
+        outcomes = [
+            Outcome(each.action, each.resource, each.before, each.ends, each.owners, each.owned)
+            for each in bundle.outcomes
+        ]
+        return Applied(outcomes, bundle.warnings)
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
         """See `Client`."""
@@ -154,7 +166,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         answer = await self._http.ask(
             "PUT",
             _path(key),
-            params={"namespace": key.namespace},
+            params={"namespace": key.namespace, "fieldManager": EDIT},
             headers={"If-Match": f'"{version}"'},
             body=msgspec.json.encode(document),
         )

@@ -104,7 +104,7 @@ class Model(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self.complete()
+        _complete(self)
         problems = [*(self._missing() if self.required else ()), *self.problems()]
         if problems:
             raise PydanticCustomError("rules", "{summary}", {"summary": _summary(problems), "problems": problems})
@@ -169,6 +169,22 @@ class Metadata(Model):
         serialization_alias="declaredBy",
         description="Who wrote its spec last, and whether as operator of the installation; given by the store.",
     )
+    managed_fields: list[dict[str, Any]] = Field(
+        default_factory=list[dict[str, Any]],
+        serialization_alias="managedFields",
+        description="Who owns which field, when it was asked for; given by the store.",
+    )
+
+
+def _complete(model: Model) -> None:
+    """Fill in dependent defaults, which do not count as given (see `Resource.given`)."""
+    if type(model).complete is Model.complete:
+        return
+    parts = [model, *(part for part in model.__dict__.values() if isinstance(part, Model))]
+    given = [set(part.model_fields_set) for part in parts]
+    model.complete()
+    for part, fields in zip(parts, given, strict=True):
+        part.model_fields_set.intersection_update(fields)
 
 
 SpecT = TypeVar("SpecT", bound=Model)
@@ -205,6 +221,13 @@ class Resource(Model, Generic[SpecT, StatusT]):
 
     def complete(self) -> None:
         self.kind = type(self).__name__
+
+    def given(self) -> dict[str, Any]:
+        """What its author wrote, in normal form: no default is filled in. Normalised, it is the resource again."""
+        given = self.model_dump(by_alias=True, exclude_unset=True, exclude={"status"})
+        named = {"name": self.metadata.name, "namespace": self.metadata.namespace}
+        head = {"apiVersion": self.api_version, "kind": self.kind}
+        return {**head, "metadata": {**named, **given.get("metadata", {})}, "spec": given.get("spec", {})}
 
 
 class ReadyResource(Resource[SpecT, StatusT]):

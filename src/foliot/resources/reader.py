@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Final, cast
 
+from foliot.resources.base import Resource
 from foliot.resources.kinds import kind_of
 from foliot.resources.loose_texts import with_source_texts
 from foliot.resources.manifest_files import STDIN, SourceFile, read_sources, shown
@@ -23,7 +24,7 @@ from foliot.resources.spelling import snake
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
 from foliot.resources.syntax.places import Document, Flaw, Parsed, Places, Unreadable
 from foliot.resources.syntax.source_text import decode
-from foliot.resources.validate import validate_document
+from foliot.resources.validate import validated
 from foliot.resources.yaml_nodes import parse_yaml
 
 # What `kubectl get -o json` and its like wrap several resources in.
@@ -37,11 +38,17 @@ class Loaded:
     """A resource that was read. `document` is in normal form; `index` counts the resources of one file from 0."""
 
     document: dict[str, Any]
+    resource: Resource[Any, Any]
     file: str
     line: int
     index: int
     places: Places
     within: Path = ()
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What the manifest itself says, in normal form and without defaults: what apply takes."""
+        return self.resource.given()
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -69,6 +76,11 @@ class Bundle:
     @property
     def documents(self) -> list[dict[str, Any]]:
         return [loaded.document for loaded in self.items]
+
+    @property
+    def given(self) -> list[dict[str, Any]]:
+        """What the manifests themselves say, see `Loaded.given`."""
+        return [loaded.given for loaded in self.items]
 
     def raise_for_errors(self) -> None:
         """Raise `ManifestError` with every finding, unless there are only warnings."""
@@ -146,11 +158,12 @@ class _Reading:
         places = source.places
         if source.rewritten and isinstance(word := raw.get("kind"), str) and (kind := kind_of(word)) is not None:
             raw = with_source_texts(kind.model(), raw, places.entry(within))
-        document, problems = validate_document(_in_namespace(raw, self._namespace))
+        resource, problems = validated(_in_namespace(raw, self._namespace))
         findings = [_placed(p, file, places, within, *_identity(raw)) for p in problems] if problems else []
-        if document is None or source.flawed:
+        if resource is None or source.flawed:
             return findings
-        loaded = Loaded(document, file, places.of_value(within)[0], index, places, within)
+        document = resource.model_dump(by_alias=True)
+        loaded = Loaded(document, resource, file, places.of_value(within)[0], index, places, within)
         first = self._declared.setdefault(loaded.key, loaded)
         if first is not loaded:
             kind, namespace, name = loaded.key

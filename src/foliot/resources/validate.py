@@ -29,6 +29,12 @@ def validate_document(raw: Mapping[str, Any]) -> tuple[Document | None, list[Pro
 
     Never raises, whatever `raw` holds. Paths are in the spelling of the input. No message carries a secret value.
     """
+    resource, problems = validated(raw)
+    return (None if resource is None else resource.model_dump(by_alias=True)), problems
+
+
+def validated(raw: Mapping[str, Any]) -> tuple[Resource[Any, Any] | None, list[Problem]]:
+    """As `validate_document`, with the model itself, which also knows what of it was `given`."""
     if not isinstance(raw, dict):
         said = found(raw)
         return None, [
@@ -62,7 +68,9 @@ def _kind_of(raw: dict[str, Any]) -> tuple[Kind | None, list[Problem]]:
     return None, [Problem(("kind",), f'unsupported kind "{value[:80]}"', hint, expected)]
 
 
-def _validate(kind: Kind, raw: dict[str, Any], problems: list[Problem]) -> tuple[Document | None, list[Problem]]:
+def _validate(
+    kind: Kind, raw: dict[str, Any], problems: list[Problem]
+) -> tuple[Resource[Any, Any] | None, list[Problem]]:
     model = kind.model()
     candidate = {key: value for key, value in raw.items() if key not in ("apiVersion", "api_version")}
     candidate |= {"apiVersion": API_VERSION, "kind": kind.name}
@@ -75,7 +83,7 @@ def _validate(kind: Kind, raw: dict[str, Any], problems: list[Problem]) -> tuple
     problems += found_problems
     if resource is None or problems:
         return None, problems[:_MAX_PROBLEMS]
-    return resource.model_dump(by_alias=True), []
+    return resource, []
 
 
 def _check(

@@ -32,6 +32,7 @@ from foliot.store.base import (
     Document,
     Filter,
     Key,
+    Owned,
     Page,
     Put,
     ResourceStore,
@@ -411,6 +412,9 @@ class RecordedStore:
 
     async def get(self, key: Key) -> Document:
         return await self._store.get(key)
+
+    async def owned(self, keys: Sequence[Key]) -> dict[Key, Owned]:
+        return await self._store.owned(keys)
 
     async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
         return await self._store.list(filter, limit=limit, cursor=cursor)

@@ -16,11 +16,10 @@ from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import repeated_name
 from foliot.resources.kinds import Kind
 from foliot.resources.problems import ManifestError
-from foliot.store.base import Document
 from foliot.threads import on_thread
 
 if TYPE_CHECKING:
-    from foliot.resources.reader import Bundle
+    from foliot.resources.reader import Bundle, Loaded
 
 FILE: Final = "request body"
 DEEPEST: Final = 64
@@ -35,7 +34,7 @@ class Unreadable(ManifestError):
     http = 400
 
 
-async def manifest(request: Request, kind: Kind, namespace: str | None, name: str | None = None) -> Document:
+async def manifest(request: Request, kind: Kind, namespace: str | None, name: str | None = None) -> Loaded:
     """The one resource of a body, checked and in normal form. What the path says need not be said again.
 
     Raises `ManifestError` with every problem, `UsageError` when body and path do not agree.
@@ -43,7 +42,8 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
     bundle = await _read(_completed(await request.body(), kind, name), namespace)
     if len(bundle.items) != 1:
         raise UsageError(f"one resource was expected, and {len(bundle.items)} came", hint="POST /v1/apply takes many")
-    document = bundle.items[0].document
+    loaded = bundle.items[0]
+    document = loaded.document
     metadata = document["metadata"]
     if document["kind"] != kind.name:
         raise UsageError(f"unsupported kind {document['kind']!r} for {kind.plural}", hint=f"it must be {kind.name}")
@@ -52,7 +52,7 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
     if namespace is not None and metadata["namespace"] != namespace:
         said = metadata["namespace"]
         raise UsageError(f'metadata.namespace "{said}" does not match request namespace "{namespace}"')
-    return document
+    return loaded
 
 
 async def manifests(request: Request, namespace: str | None) -> Bundle:

@@ -14,6 +14,7 @@ from foliot.catalog.declared import exact, key_of, version_of
 from foliot.catalog.references import check_against_store
 from foliot.client.declared_work import InUse
 from foliot.errors import Conflict, NotFound, UsageError
+from foliot.resources.field_owners import PATCH, PUT, Claim, check_manager, leaves, named_by
 from foliot.resources.kinds import KINDS
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validate_document
@@ -61,23 +62,28 @@ class Written:
 class Declaring:
     """Writes of one caller in one request."""
 
-    def __init__(self, services: Services, caller: Caller, request_id: str) -> None:
+    def __init__(self, services: Services, caller: Caller, request_id: str, manager: str | None = None) -> None:
+        """`manager` is who owns what is written (see resources/field_owners.py), by default one for each verb."""
+        self._manager = check_manager(manager) if manager else None
         self._services = services
         self._caller = caller
         self._request_id = request_id
         self._store = RecordedStore(services.runtime, caller, request_id)
 
-    async def put(self, document: Document, conditions: Conditions) -> Written:
-        """Create it, or replace what was declared under its name. Raises `ManifestError`, `Conflict`."""
+    async def put(self, document: Document, conditions: Conditions, given: Document | None = None) -> Written:
+        """Create it, or replace what was declared under its name. Raises `ManifestError`, `Conflict`.
+
+        `given` is what of it the caller said, without defaults.
+        """
         asked = conditions.version(document)
         if conditions.none_match == "*" and asked is None:
             asked = "absent"
         try:
-            return await self._write(document, asked or "any", conditions.dry)
+            return await self._write(document, asked or "any", conditions.dry, self._claim(given))
         except NotFound as missing:
             raise Conflict(missing.message, hint="leave out the version to create it") from None
 
-    async def replace(self, document: Document, conditions: Conditions) -> Written:
+    async def replace(self, document: Document, conditions: Conditions, given: Document | None = None) -> Written:
         """Replace what was declared, at a version that must be named. Raises `PreconditionRequired`, `NotFound`."""
         asked = conditions.version(document)
         if asked is None:
@@ -85,7 +91,7 @@ class Declaring:
                 "resourceVersion precondition required for update (set metadata.resourceVersion or If-Match)"
             )
         await self._check_declared(key_of(document))  # one that is missing is missing, whatever version was asked for
-        return await self._write(document, asked, conditions.dry)
+        return await self._write(document, asked, conditions.dry, self._claim(given))
 
     async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> Written:
         """Change what a JSON merge patch (RFC 7396) names.
@@ -101,11 +107,11 @@ class Declaring:
             try:
                 document = made(await self._store.get(key))
                 if attempt == 1:
-                    return await self._write(document, asked, conditions.dry, merge=made)
+                    return await self._write(document, asked, conditions.dry, self._named(changes, document), made)
                 # Those who lost to each other take turns: then only other processes are faster.
                 async with self._services.turns(key):
                     document = made(await self._store.get(key))
-                    return await self._write(document, asked, conditions.dry, merge=made)
+                    return await self._write(document, asked, conditions.dry, self._named(changes, document), made)
             except StaleMerge:
                 if attempt == ATTEMPTS:
                     raise
@@ -165,11 +171,19 @@ class Declaring:
         act.tell()
         return document
 
-    async def _write(self, document: Document, expect: str, dry: bool, merge: Merge | None = None) -> Written:
+    def _claim(self, given: Document | None) -> Claim:
+        return Claim(self._manager or PUT, None if given is None else frozenset(leaves(given)))
+
+    def _named(self, changes: Mapping[str, Any], document: Document) -> Claim:
+        return Claim(self._manager or PATCH, named_by(changes, leaves(document)), "patch")
+
+    async def _write(
+        self, document: Document, expect: str, dry: bool, claim: Claim, merge: Merge | None = None
+    ) -> Written:
         await self._services.client.check_unopposed(document)
         warnings = tuple(await check_against_store(self._store, [document]))
         stored = {name: value for name, value in document.items() if name != "status"}
-        put = Put(stored, expect=expect, merge=merge)
+        put = Put(stored, expect=expect, merge=merge, claim=claim)
         (written,) = await self._store.write([put], dry=dry)
         if written.action != "unchanged" and not dry:
             await self._services.client.written(written.document)

@@ -60,6 +60,9 @@ Labels = Annotated[str | None, Query(description="Such as `app=web,tier!=test,en
 Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`.")]
 DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All`: check everything, write nothing.")]
 Force = Annotated[str | None, Query(description="`true`: delete it although tasks that have not ended use it.")]
+FieldManager = Annotated[str | None, Query(description="Who sets the fields, by a name of their choice.")]
+ForceConflicts = Annotated[str | None, Query(description="`true`: take over fields that other managers own.")]
+ManagedFields = Annotated[str | None, Query(description="`true`: with `metadata.managedFields`, who owns which field.")]
 IfMatch = Annotated[str | None, Header(description="The version that must be the current one; `*` for any.")]
 IdempotencyKey = Annotated[
     str | None, Header(max_length=255, description="A second request with the same key finds the task of the first.")

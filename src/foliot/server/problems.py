@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import Denied, FoliotError, SecretError, SecretMissing, Unavailable
+from foliot.resources.field_owners import FieldConflict
 from foliot.resources.problems import ManifestError
 from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
 
@@ -80,7 +81,10 @@ def problem_of(error: FoliotError) -> Response:
     if (place := error.details.get("place")) is not None:
         _store_is_away(message)
         message = message.replace(f" at {place}", "").replace(f" {place}", "")
-    return problem(error.http, error.code, message, hint=error.hint, errors=errors, headers=headers)
+    conflicts = error.details["conflicts"] if isinstance(error, FieldConflict) else None
+    return problem(
+        error.http, error.code, message, hint=error.hint, errors=errors, headers=headers, conflicts=conflicts
+    )
 
 
 def findings_of(error: ManifestError) -> list[dict[str, Any]]:

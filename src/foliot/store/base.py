@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar,
 
 from foliot.errors import Conflict, FoliotError
 from foliot.resources.agreed import Agreed
+from foliot.resources.field_owners import BY_SYSTEM, Claim, Owners
 from foliot.store.transaction import Row, Tx
 
 P = ParamSpec("P")
@@ -140,6 +141,8 @@ class Put:
     `document` is what it made of the resource as it was read. When the two have different specs, nobody has judged the
     one that would be stored: `StaleMerge`.
     `lowers`: whoever writes it may lower what was agreed to about a tool of an MCP server (see resources/agreed.py).
+    `claim` says who becomes the owner of which fields (see resources/field_owners.py), by default Foliot itself of
+    what changes.
     """
 
     document: Document
@@ -148,6 +151,7 @@ class Put:
     own: bool = False
     merge: Callable[[Document], Document] | None = None
     lowers: bool = False
+    claim: Claim = BY_SYSTEM
 
 
 class StaleMerge(Conflict):
@@ -179,6 +183,14 @@ THE_PROCESS = DeclaredBy("", operator=True)
 class Delete:
     key: Key
     expect: str = "present"
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A resource, secrets masked, and who owns its fields: both of one version."""
+
+    document: Document
+    owners: Owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +270,10 @@ class ResourceStore(Protocol):
 
     async def get(self, key: Key) -> Document:
         """The resource, secrets masked. Raises `NotFound`."""
+        ...
+
+    async def owned(self, keys: Sequence[Key]) -> dict[Key, Owned]:
+        """Resources with the owners of their fields; those that are not there are left out."""
         ...
 
     async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:

@@ -21,7 +21,7 @@ _PAST_ALL = "\U0010ffff"
 # "/" separates the parts of a secret's context; control characters separate the parts of a key.
 _FORBIDDEN = re.compile(r"[/\x00-\x1f\x7f\ud800-\udfff]")
 
-SYSTEM_METADATA = ("uid", "resourceVersion", "generation", "createdAt", "updatedAt", "declaredBy")
+SYSTEM_METADATA = ("uid", "resourceVersion", "generation", "createdAt", "updatedAt", "declaredBy", "managedFields")
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)

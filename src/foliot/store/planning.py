@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.resources.field_owners import decode_owners, encode_owners, leaves, settle
 from foliot.resources.reserved import check_answered, check_asked, keep_reserved
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, StaleMerge, Written
 from foliot.store.documents import SYSTEM_METADATA, check_labels, decode, encode, key_text, labels_of, same, same_spec
@@ -26,10 +27,11 @@ _ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
 class Stored(NamedTuple):
-    """A resource as it is in its row: secret values sealed."""
+    """A resource as it is in its row: secret values sealed. `owners` is as `encode_owners` writes it."""
 
     version: int
     document: Document
+    owners: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def apply_changes(
     revision: int = yield from value("revision_lock")
     wanted = json.dumps(list({each.text for each in changes}))
     found = yield from rows("resource_get_many", keys=wanted)
-    before = {row["key"]: Stored(row["version"], decode(row["document"])) for row in found}
+    before = {row["key"]: Stored(row["version"], decode(row["document"]), row["owners"]) for row in found}
     batch = _Batch(revision, now, ring, by, before, dict(before))
     written: list[Written] = []
     for each, uid in zip(changes, uids, strict=True):
@@ -102,6 +104,7 @@ def _store(batch: _Batch, keys: dict[str, Key]) -> Tx[None]:
             deletes.append({"key": text})
         else:
             row: dict[str, Any] = {"key": text, "version": new.version, "document": encode(new.document)}
+            row["owners"] = new.owners
             if old is None:
                 inserts.append({**row, "kind": key.kind, "namespace": key.namespace, "name": key.name})
             else:
@@ -153,7 +156,7 @@ class _Batch:
         status = _object(each.key, change.document, "status")
         if same(status, stored.document["status"]):
             return Written("unchanged", masked(stored.document))
-        return self._replace(each, stored, {**stored.document, "status": status}, new_generation=False)
+        return self._replace(each, stored, {**stored.document, "status": status}, stored.owners, new_generation=False)
 
     def _put(self, each: Keyed, change: Put, stored: Stored | None, uid: str) -> Written:
         given = change.document if change.merge is None else _merged(each.key, change, _present(each.key, stored))
@@ -166,13 +169,18 @@ class _Batch:
             check_asked(each.key.kind, spec_before, document["spec"], str(each.key))
         if stored is None:
             system = {"uid": uid, "generation": 1, "createdAt": self.now, "declaredBy": self._declarer()}
-            return self._keep(each, "created", 0, document, system)
+            owners = encode_owners(settle({}, {}, leaves(document), change.claim))
+            return self._keep(each, "created", 0, document, system, owners)
         new_spec = not same_spec(document["spec"], stored.document["spec"])
         # What was stored before declarers were kept gets one when it is applied again, changed or not.
         unknown = "declaredBy" not in stored.document["metadata"]
-        if not new_spec and not unknown and same(_declared(document), _declared(stored.document)):
+        unchanged = not new_spec and not unknown and same(_declared(document), _declared(stored.document))
+        if unchanged and change.claim.how != "apply":
             return Written("unchanged", masked(stored.document))
-        return self._replace(each, stored, document, new_generation=new_spec, declared=new_spec or unknown)
+        owners = _owners(stored, document, change)
+        if unchanged and owners == stored.owners:
+            return Written("unchanged", masked(stored.document))
+        return self._replace(each, stored, document, owners, new_generation=new_spec, declared=new_spec or unknown)
 
     def _incoming(self, key: Key, given: Document, stored: Stored | None) -> Document:
         """What the caller declares, with the stored status; a status of his own is not taken."""
@@ -193,7 +201,14 @@ class _Batch:
         }
 
     def _replace(
-        self, each: Keyed, stored: Stored, document: Document, *, new_generation: bool, declared: bool = False
+        self,
+        each: Keyed,
+        stored: Stored,
+        document: Document,
+        owners: str | None,
+        *,
+        new_generation: bool,
+        declared: bool = False,
     ) -> Written:
         kept = stored.document["metadata"]
         system = {name: kept[name] for name in ("uid", "generation", "createdAt", "declaredBy") if name in kept}
@@ -201,7 +216,7 @@ class _Batch:
             system["generation"] += 1
         if declared:
             system["declaredBy"] = self._declarer()
-        return self._keep(each, "updated", stored.version, document, system)
+        return self._keep(each, "updated", stored.version, document, system, owners)
 
     def _declarer(self) -> dict[str, Any]:
         return {"user": self.by.user, "operator": self.by.operator}
@@ -213,6 +228,7 @@ class _Batch:
         previous: int,
         document: Document,
         system: dict[str, Any],
+        owners: str | None,
     ) -> Written:
         version = self.revision + 1
         metadata = {name: content for name, content in document["metadata"].items() if name not in SYSTEM_METADATA}
@@ -225,7 +241,7 @@ class _Batch:
         }
         if "declaredBy" in system:  # not of what was stored before it was kept: its declarer stays unknown
             metadata["declaredBy"] = system["declaredBy"]
-        stored = self.after[each.text] = Stored(version, {**document, "metadata": metadata})
+        stored = self.after[each.text] = Stored(version, {**document, "metadata": metadata}, owners)
         return self._changed(action, each, previous, stored.document)
 
     def _changed(
@@ -277,6 +293,11 @@ def _merged(key: Key, change: Put, stored: Stored) -> Document:
         raise StaleMerge(f"{key} is being changed by others at this moment", hint="repeat the request", key=str(key))
     check_labels(fresh, key)
     return fresh
+
+
+def _owners(stored: Stored, document: Document, change: Put) -> str:
+    before = leaves(stored.document)
+    return encode_owners(settle(decode_owners(stored.owners, before), before, leaves(document), change.claim))
 
 
 def _present(key: Key, stored: Stored | None) -> Stored:

@@ -7,12 +7,14 @@ planning.py, how changes are followed in watch.py, how secret values are kept in
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from foliot.errors import InvalidInput, NotFound, SecretError
 from foliot.resources.agreed import Agreed
+from foliot.resources.field_owners import decode_owners, leaves
 from foliot.resources.references import Reference
 from foliot.store import cursors, secrets
 from foliot.store.base import (
@@ -25,6 +27,7 @@ from foliot.store.base import (
     Document,
     Filter,
     Key,
+    Owned,
     Page,
     Put,
     Revealed,
@@ -68,6 +71,17 @@ class SqlResourceStore:
 
     async def get(self, key: Key) -> Document:
         return secrets.masked(await self._stored(key))
+
+    async def owned(self, keys: Sequence[Key]) -> dict[Key, Owned]:
+        by_text = {key_text(key): key for key in keys}
+        texts = [*by_text]
+        found: dict[Key, Owned] = {}
+        for start in range(0, len(texts), ROUND):
+            wanted = json.dumps(texts[start : start + ROUND])
+            for row in await self._database.read("resource_get_many", keys=wanted):
+                document = secrets.masked(decode(row["document"]))
+                found[by_text[row["key"]]] = Owned(document, decode_owners(row["owners"], leaves(document)))
+        return found
 
     async def list(self, filter: Filter, *, limit: int = 500, cursor: str | None = None) -> Page:
         if limit < 1:

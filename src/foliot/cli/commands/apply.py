@@ -10,7 +10,7 @@ import click
 
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import warn
-from foliot.cli.manifests import Pruning, files_option, load, located, prune_requirements
+from foliot.cli.manifests import Applying, applying_options, files_option, load, located
 from foliot.cli.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied, Outcome
@@ -19,6 +19,7 @@ from foliot.kernel.identity import acting
 
 if TYPE_CHECKING:
     from foliot.client.declared_work import Taken
+    from foliot.resources.reader import Loaded
 
 _COLORS: Final = {"created": "green", "updated": "yellow", "deleted": "red", "unchanged": "bright_black"}
 
@@ -26,20 +27,9 @@ _COLORS: Final = {"created": "green", "updated": "yellow", "deleted": "red", "un
 @click.command()
 @files_option()
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
-@click.option("--prune", is_flag=True, help="Also delete what apply made before and is not among the manifests now.")
-@click.option("-l", "--selector", metavar="SELECTOR", help="Labels of what --prune may delete, e.g. `app=report`.")
-@click.option("--allow-empty", is_flag=True, help="Let --prune delete everything when no manifest has its labels.")
-@click.option("--force", is_flag=True, help="Let --prune delete also what open tasks use.")
+@applying_options
 @output_option("text", "name", "json", "yaml", default="text", help="text, name, json or yaml.")
-def apply(
-    files: tuple[str, ...],
-    dry_run: bool,
-    prune: bool,
-    selector: str | None,
-    allow_empty: bool,
-    force: bool,
-    output: str,
-) -> int:
+def apply(files: tuple[str, ...], dry_run: bool, applying: Applying, output: str) -> int:
     """Create or update resources from manifests: all of them, or none.
 
     \b
@@ -48,13 +38,16 @@ def apply(
     foliot apply -f . --dry-run
     foliot apply -f . --prune -l app=report
 
+    What the manifests say is set; what they said before and no longer say goes; fields that others have set (by
+    `foliot edit`, over HTTP, under another --field-manager) stay. Where those differ from the manifests, it is a
+    conflict that names them, unless --force-conflicts.
+
     A Task is done once: applying it again changes nothing, and applying another one under its name is refused. --prune
     deletes as `foliot delete` does: the work of a Task ends, and what open tasks use stays unless --force.
     """
-    pruning = Pruning(prune_requirements(prune, selector), allow_empty, force)
     loaded = load(files)
     try:
-        applied, taken = run(_apply([item.document for item in loaded], dry_run, pruning))
+        applied, taken = run(_apply(loaded, dry_run, applying))
     except FoliotError as error:
         raise located(error, loaded) from None
     for warning in applied.warnings:
@@ -65,19 +58,11 @@ def apply(
     return max((each.error.exit_code for each in taken if each.error is not None), default=0)
 
 
-async def _apply(
-    documents: Sequence[dict[str, object]], dry_run: bool, pruning: Pruning
-) -> tuple[Applied, Sequence[Taken]]:
+async def _apply(loaded: Sequence[Loaded], dry_run: bool, applying: Applying) -> tuple[Applied, Sequence[Taken]]:
+    documents = [item.document for item in loaded]
     async with connected() as client:
         _refuse(await client.opposed(documents))
-        applied = await client.apply(
-            documents,
-            dry_run=dry_run,
-            prune=pruning.selector,
-            prune_namespace=namespace(),
-            allow_empty=pruning.allow_empty,
-            force=pruning.force,
-        )
+        applied = await applying.apply(client, loaded, dry_run=dry_run)
         if dry_run or not any(document["kind"] == "Task" for document in documents):
             return applied, ()
         from foliot.cli.runtimes import whoami  # brings the whole runtime along, which few manifests need
@@ -124,7 +109,16 @@ def _line(outcome: Outcome, *, here: str, dry_run: bool) -> str:
     where = "" if space == here else f" in namespace {space}"
     action = paint(outcome.action, fg=_COLORS[outcome.action])
     ends = f", its work {outcome.ends}" if outcome.ends else ""
+    if outcome.action == "updated" and only_owners(outcome):
+        ends = ", only who owns its fields"
     return f"{ref_of(outcome.document)} {action}{where}{ends}{' (dry run)' if dry_run else ''}"
+
+
+def only_owners(outcome: Outcome) -> bool:
+    """Whether nothing of a resource changes but who owns its fields."""
+    from foliot.catalog.declared import same
+
+    return outcome.before is not None and same(outcome.before, outcome.document)
 
 
 def _summary(outcomes: Sequence[Outcome], *, dry_run: bool) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from foliot.cli.connect import connected, namespace, run
+from foliot.cli.commands.apply import only_owners
+from foliot.cli.connect import connected, run
 from foliot.cli.errors import tell, warn
-from foliot.cli.manifests import Pruning, files_option, load, located, prune_requirements
+from foliot.cli.manifests import Applying, applying_options, files_option, load, located
 from foliot.cli.output import ref_of
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied, Outcome
 from foliot.errors import FoliotError
+
+if TYPE_CHECKING:
+    from foliot.resources.reader import Loaded
 
 SAME: Final = 0
 DIFFERENT: Final = 1
@@ -22,23 +26,22 @@ TROUBLE: Final = 2
 
 @click.command()
 @files_option()
-@click.option("--prune", is_flag=True, help="Also show what `apply --prune` would delete.")
-@click.option("-l", "--selector", metavar="SELECTOR", help="Labels of what --prune may delete, e.g. `app=report`.")
-@click.option("--allow-empty", is_flag=True, help="As of `apply`: no manifest need have the labels.")
-@click.option("--force", is_flag=True, help="As of `apply`: also what open tasks use.")
-def diff(files: tuple[str, ...], prune: bool, selector: str | None, allow_empty: bool, force: bool) -> int:
+@applying_options
+@click.option("--show-managed-fields", "show_owners", is_flag=True, help="Also show who owns which field.")
+def diff(files: tuple[str, ...], applying: Applying, show_owners: bool) -> int:
     """Show what apply would change. Exit code 0: nothing; 1: something; more: trouble.
 
-    Status and what only the store says are left out. Secret values are never shown, only whether they differ.
+    It is what `apply` with the same options would do: fields that others own stay, and conflicts are the same. Status
+    and what only the store says are left out. Secret values are never shown, only whether they differ.
     """
     try:
-        applied = _planned(files, Pruning(prune_requirements(prune, selector), allow_empty, force))
+        applied = _planned(files, applying)
     except FoliotError as error:
         # 1 has a meaning of its own here, so that scripts can tell a difference from a failure.
         return max(tell(error), TROUBLE)
     for warning in applied.warnings:
         warn(warning)
-    texts = [text for outcome in applied.outcomes if (text := _text(outcome))]
+    texts = [text for outcome in applied.outcomes if (text := _text(outcome, show_owners))]
     if texts:
         out("\n".join(_painted(text) for text in texts))
     changed = sum(outcome.action != "unchanged" for outcome in applied.outcomes)
@@ -48,34 +51,30 @@ def diff(files: tuple[str, ...], prune: bool, selector: str | None, allow_empty:
     return DIFFERENT if changed else SAME
 
 
-def _planned(files: tuple[str, ...], pruning: Pruning) -> Applied:
+def _planned(files: tuple[str, ...], applying: Applying) -> Applied:
     loaded = load(files)
     try:
-        return run(_plan([item.document for item in loaded], pruning))
+        return run(_plan(loaded, applying))
     except FoliotError as error:
         raise located(error, loaded) from None
 
 
-async def _plan(documents: Sequence[dict[str, Any]], pruning: Pruning) -> Applied:
+async def _plan(loaded: Sequence[Loaded], applying: Applying) -> Applied:
     async with connected() as client:
-        return await client.apply(
-            documents,
-            dry_run=True,
-            prune=pruning.selector,
-            prune_namespace=namespace(),
-            allow_empty=pruning.allow_empty,
-            force=pruning.force,
-        )
+        return await applying.apply(client, loaded, dry_run=True)
 
 
-def _text(outcome: Outcome) -> str:
+def _text(outcome: Outcome, show_owners: bool) -> str:
     from foliot.catalog.diff import unified_diff
     from foliot.resources.yaml_dump import dump_yaml
 
     if outcome.action == "unchanged":
         return ""
     after = None if outcome.action == "deleted" else outcome.document
-    return unified_diff(outcome.before, after, label=ref_of(outcome.document), render=dump_yaml).rstrip("\n")
+    # Where nothing else would change, this is what would.
+    owners = (outcome.owned, outcome.owners) if show_owners or only_owners(outcome) else ((), ())
+    label = ref_of(outcome.document)
+    return unified_diff(outcome.before, after, label=label, render=dump_yaml, owners=owners).rstrip("\n")
 
 
 def _painted(text: str) -> str:

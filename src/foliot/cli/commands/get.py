@@ -28,6 +28,7 @@ class Request:
     namespace: str | None
     labels: tuple[Requirement, ...]
     fields: tuple[Requirement, ...]
+    show_owners: bool = False
 
     @property
     def filters(self) -> list[Filter]:
@@ -50,6 +51,7 @@ class Request:
 @click.option("-l", "--selector", metavar="SELECTOR", help="Only with these labels, e.g. `tier=prod,team in (a,b)`.")
 @click.option("--field-selector", metavar="SELECTOR", help="Only with these fields, e.g. `status.phase!=Ready`.")
 @click.option("-w", "--watch", is_flag=True, help="Go on and print each change as it happens.")
+@click.option("--show-managed-fields", "show_owners", is_flag=True, help="With who owns which field (json, yaml).")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="One page of N; all pages without it.")
 @click.option("--continue", "cursor", metavar="CURSOR", help="Where the page before ended (printed with --limit).")
 def get(
@@ -59,6 +61,7 @@ def get(
     selector: str | None,
     field_selector: str | None,
     watch: bool,
+    show_owners: bool,
     limit: int | None,
     cursor: str | None,
 ) -> int:
@@ -68,6 +71,7 @@ def get(
     foliot get agents                     all agents of the namespace
     foliot get agents,tools -A            two kinds, every namespace
     foliot get agent/writer -o yaml       one, as YAML that apply takes back
+    foliot get agent/writer -o yaml --show-managed-fields    and who owns which field
     foliot get all -l team=docs           everything with a label
     foliot get tasks -w                   and then each change
     """
@@ -77,7 +81,9 @@ def get(
         raise UsageError("Names cannot be combined with -A, a selector or --limit.", hint="Give a kind alone to list.")
     if (limit or cursor) and (watch or targets.kinds is None or len(targets.kinds) > 1):
         raise UsageError("--limit and --continue page through one kind, and not together with --watch.")
-    request = Request(targets, None if all_namespaces else namespace(), labels, fields)
+    if show_owners and (output not in ("json", "yaml") or watch):
+        raise UsageError("--show-managed-fields is for -o json and -o yaml, and not together with --watch.")
+    request = Request(targets, None if all_namespaces else namespace(), labels, fields, show_owners)
     if watch:
         from foliot.cli.watch import watch_resources
 
@@ -115,7 +121,8 @@ async def fetch_named(client: Client, request: Request) -> tuple[list[Document],
     missing: list[NotFound] = []
     for kind, name in request.targets.named:
         try:
-            found.append(await client.get(kind.name, name, namespace=request.namespace or "default"))
+            space = request.namespace or "default"
+            found.append(await client.get(kind.name, name, namespace=space, show_owners=request.show_owners))
         except NotFound as error:
             missing.append(error)
     return found, missing
@@ -124,10 +131,12 @@ async def fetch_named(client: Client, request: Request) -> tuple[list[Document],
 async def _get_list(request: Request, output: str, *, limit: int | None, cursor: str | None) -> int:
     async with connected() as client:
         if limit or cursor:
-            page = await client.list(request.filters[0], limit=limit or PAGE, cursor=cursor)
+            page = await client.list(
+                request.filters[0], limit=limit or PAGE, cursor=cursor, show_owners=request.show_owners
+            )
             documents, more = page.items, page.cursor
         else:
-            documents, more = (await fetch_all(client, request.filters))[0], None
+            documents, more = (await fetch_all(client, request.filters, show_owners=request.show_owners))[0], None
     if documents or output in ("json", "yaml"):
         text = render(documents, output, single=False, namespaced=request.namespace is None, prefixed=request.mixed)
         if text:
@@ -139,14 +148,16 @@ async def _get_list(request: Request, output: str, *, limit: int | None, cursor:
     return 0
 
 
-async def fetch_all(client: Client, filters: Sequence[Filter]) -> tuple[list[Document], int]:
+async def fetch_all(
+    client: Client, filters: Sequence[Filter], *, show_owners: bool = False
+) -> tuple[list[Document], int]:
     """Every page of every filter, and the revision behind which a watch misses nothing of them."""
     documents: list[Document] = []
     revision: int | None = None
     for filter in filters:
         cursor: str | None = None
         while True:
-            page = await client.list(filter, limit=PAGE, cursor=cursor)
+            page = await client.list(filter, limit=PAGE, cursor=cursor, show_owners=show_owners)
             documents.extend(page.items)
             # The first page of all is the oldest look; what changed while we paged comes again in the watch.
             revision = page.revision if revision is None else min(revision, page.revision)

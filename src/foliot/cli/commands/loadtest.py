@@ -176,7 +176,7 @@ async def _set_up(namespace: str, timeout: str) -> None:
     bundle = parse_text(text, "loadtest.json")
     bundle.raise_for_errors()
     async with connected() as client:
-        await client.apply([item.document for item in bundle.items])
+        await client.apply([item.given for item in bundle.items])
 
 
 @asynccontextmanager

@@ -229,7 +229,7 @@ async def _agent(order: Order, *, quiet: bool) -> str:
         if order.files:
             loaded = load(order.files)
             try:
-                applied = await client.apply([item.document for item in loaded])
+                applied = await client.apply([item.given for item in loaded])
             except FoliotError as error:
                 raise located(error, loaded) from None
             for warning in applied.warnings:

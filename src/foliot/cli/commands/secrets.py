@@ -146,7 +146,7 @@ async def _create(document: dict[str, Any], *, replace: bool, dry_run: bool) -> 
             )
         if there is not None and "hosts" in there["spec"]:
             document["spec"].setdefault("hosts", there["spec"]["hosts"])
-        applied = await client.apply([document], dry_run=dry_run)
+        applied = await client.apply([document], dry_run=dry_run, force_conflicts=replace)
     return applied.outcomes[0]
 
 

@@ -39,7 +39,13 @@ _FINDING: Final = shape(
 SHAPES: Final[dict[str, Schema]] = {
     "Problem": shape(
         {"type": TEXT, "title": TEXT, "status": COUNT, "code": TEXT, "detail": TEXT},
-        optional={"hint": TEXT, "errors": listof(_FINDING)},
+        optional={
+            "hint": TEXT,
+            "errors": listof(_FINDING),
+            "conflicts": listof(
+                shape({"resource": TEXT, "field": TEXT, "managers": listof(TEXT), "live": TEXT, "wanted": TEXT})
+            ),
+        },
         about="Problem details (RFC 9457). `code` never changes; the texts are for people.",
     ),
     "StoredMetadata": shape(
@@ -52,6 +58,7 @@ SHAPES: Final[dict[str, Schema]] = {
             "generation": COUNT,
             "createdAt": TIME,
             "updatedAt": TIME,
+            "managedFields": listof(ref("FieldOwner")),
         },
     ),
     "StoredResource": {
@@ -69,6 +76,7 @@ SHAPES: Final[dict[str, Schema]] = {
         about="Several manifests in one document; YAML may hold several documents too.",
     ),
     "Deleted": shape({"deleted": TEXT}, about="The name of what was deleted."),
+    "FieldOwner": shape({"manager": TEXT, "fields": listof(TEXT)}, about="The fields of a manager, as JSON pointers."),
     "Applied": shape(
         {
             "outcomes": listof(
@@ -77,7 +85,12 @@ SHAPES: Final[dict[str, Schema]] = {
                         "action": {"enum": ["created", "updated", "unchanged", "deleted"]},
                         "resource": ref("StoredResource"),
                     },
-                    optional={"before": ref("StoredResource"), "ends": {"enum": ["cancelled", "archived"]}},
+                    optional={
+                        "before": ref("StoredResource"),
+                        "ends": {"enum": ["cancelled", "archived"]},
+                        "owners": listof(ref("FieldOwner")),
+                        "owned": listof(ref("FieldOwner")),
+                    },
                 )
             ),
             "warnings": listof(TEXT),

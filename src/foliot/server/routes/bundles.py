@@ -9,14 +9,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import UsageError
+from foliot.resources.field_owners import APPLY
 from foliot.server.access.guard import HIDDEN, new_router
 from foliot.server.acts import AcceptedTasks, RecordedStore
 from foliot.server.bodies import manifests
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import DryRun, Force, Namespace, is_dry, is_true, parameters, space
+from foliot.server.naming import (
+    DryRun,
+    FieldManager,
+    Force,
+    ForceConflicts,
+    Namespace,
+    is_dry,
+    is_true,
+    parameters,
+    space,
+)
 from foliot.server.responses import Json
-from foliot.store.base import Put
 from foliot.store.selectors import parse_labels
 
 router = new_router("resources")
@@ -40,16 +50,18 @@ async def apply(
     prune: Prune = None,
     allowEmpty: AllowEmpty = False,
     force: Force = None,
+    fieldManager: FieldManager = None,
+    forceConflicts: ForceConflicts = None,
     run: Accept = False,
 ) -> Response:
     """Create and update all resources of the body (JSON, YAML, several documents) in one transaction.
 
     Answers with what was done to each, in their order. `namespace` is for those that name none.
     """
-    documents = (await manifests(request, namespace)).documents
+    bundle = await manifests(request, namespace)
+    documents = bundle.documents
     dry = is_dry(dryRun)
     store = RecordedStore(services.runtime, caller, request.scope[REQUEST_ID])
-    await store.judge([Put(document) for document in documents])  # before anything is told of what is stored
     where = space(namespace)
     with parameters():
         selector = parse_labels(prune) if prune is not None else None
@@ -64,12 +76,15 @@ async def apply(
         caller.require("admin", where, missing=HIDDEN)
     client = services.client.on(store)
     applied = await client.apply(
-        documents,
+        bundle.given,
         dry_run=dry,
         prune=selector,
         prune_namespace=where,
         allow_empty=allowEmpty,
         force=is_true(force, "force"),
+        field_manager=fieldManager or APPLY,
+        force_conflicts=is_true(forceConflicts, "forceConflicts"),
+        judge=store.judge,
     )
     taken: list[dict[str, Any]] = []
     if run and not dry:
@@ -90,6 +105,8 @@ async def apply(
             "resource": each.document,
             **({"before": each.before} if each.before else {}),
             **({"ends": each.ends} if each.ends else {}),
+            **({"owners": each.owners} if each.owners else {}),
+            **({"owned": each.owned} if each.owned else {}),
         }
         for each in applied.outcomes
     ]

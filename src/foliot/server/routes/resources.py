@@ -8,6 +8,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.catalog.declared import with_owners
 from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.errors import NotFound
 from foliot.resources.reserved import STEERING
@@ -23,6 +24,7 @@ from foliot.server.naming import (
     After,
     Continue,
     DryRun,
+    FieldManager,
     Fields,
     Force,
     IfMatch,
@@ -30,6 +32,7 @@ from foliot.server.naming import (
     KindName,
     Labels,
     Limit,
+    ManagedFields,
     Name,
     Namespace,
     conditions,
@@ -62,6 +65,7 @@ async def list_resources(
     labelSelector: Labels = None,
     labels: Labels = None,
     fieldSelector: Fields = None,
+    managedFields: ManagedFields = None,
 ) -> Response:
     """Resources of a kind, ordered by namespace and name. Selectors are applied before the list is cut into pages.
 
@@ -72,7 +76,8 @@ async def list_resources(
         return Json(listed(Page([], None, await services.resources.revision())))
     with parameters():
         cursor = continued or await place_of(services.resources, filter, after)
-        page = await services.client.list(filter, limit=limit, cursor=cursor)
+        show_owners = is_true(managedFields, "managedFields")
+        page = await services.client.list(filter, limit=limit, cursor=cursor, show_owners=show_owners)
     if kind_at(kind).name == APPROVAL:
         page = replace(page, items=[await services.runtime.approvals.as_asked(each) for each in page.items])
     return Json(listed(page))
@@ -86,6 +91,7 @@ async def put_resource(
     caller: CallerDep,
     namespace: Namespace = None,
     dryRun: DryRun = None,
+    fieldManager: FieldManager = None,
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
@@ -93,10 +99,10 @@ async def put_resource(
 
     Without a version it is written over whatever is there; `If-None-Match: *` writes it only when it is not there.
     """
-    document = await manifest(request, kind_at(kind), namespace)
-    caller.require(request.scope[ROLE], document["metadata"]["namespace"], missing=HIDDEN)
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
-    written = await declaring.put(document, conditions(if_match, if_none_match, dryRun))
+    loaded = await manifest(request, kind_at(kind), namespace)
+    caller.require(request.scope[ROLE], loaded.document["metadata"]["namespace"], missing=HIDDEN)
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager)
+    written = await declaring.put(loaded.document, conditions(if_match, if_none_match, dryRun), loaded.given)
     return _answer(written, 201 if written.action == "created" else 200)
 
 
@@ -106,10 +112,13 @@ async def get_resource(
     name: Name,
     services: ServicesDep,
     namespace: Namespace = None,
+    managedFields: ManagedFields = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """One resource. Its version is the ETag; with `If-None-Match` it is sent only when it has another one."""
     document = await services.resources.get(Key(kind_at(kind).name, space(namespace), name))
+    if is_true(managedFields, "managedFields"):
+        (document,) = await with_owners(services.resources, [document])
     if document["kind"] == APPROVAL:
         document = await services.runtime.approvals.as_asked(document)
     if if_none_match is not None and unquoted(if_none_match) == document["metadata"].get("resourceVersion"):
@@ -126,15 +135,16 @@ async def replace_resource(
     caller: CallerDep,
     namespace: Namespace = None,
     dryRun: DryRun = None,
+    fieldManager: FieldManager = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Replace what was declared. The version it is about must be named: in the resource, or with `If-Match`."""
     known = kind_at(kind)
     if known.name in NOT_EDITED:
         raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
-    document = await manifest(request, known, space(namespace), name)
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
-    return _answer(await declaring.replace(document, conditions(if_match, None, dryRun)))
+    loaded = await manifest(request, known, space(namespace), name)
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager)
+    return _answer(await declaring.replace(loaded.document, conditions(if_match, None, dryRun), loaded.given))
 
 
 @router.patch("/v1/{kind}/{name}")
@@ -146,6 +156,7 @@ async def patch_resource(
     caller: CallerDep,
     namespace: Namespace = None,
     dryRun: DryRun = None,
+    fieldManager: FieldManager = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Change part of what was declared, by a JSON merge patch (RFC 7396): null takes a member away."""
@@ -153,7 +164,7 @@ async def patch_resource(
     if known.name in NOT_EDITED:
         raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
     changes = await mapping(request)
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager)
     key = Key(known.name, space(namespace), name)
     return _answer(await declaring.patch(key, changes, conditions(if_match, None, dryRun)))
 

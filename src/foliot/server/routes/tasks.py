@@ -119,12 +119,13 @@ async def accept(
 
     What is asked for is pinned now: a later change of an agent does not reach into the task.
     """
-    document = await manifest(request, KINDS["Task"], namespace)
+    loaded = await manifest(request, KINDS["Task"], namespace)
+    document = loaded.document
     where = document["metadata"]["namespace"]
     caller.require("operator" if is_work(document) else "author", where, missing=HIDDEN)
     if not is_work(document):
         declaring = Declaring(services, caller, request.scope[REQUEST_ID])
-        written = await declaring.put(document, conditions(None, None, dryRun))
+        written = await declaring.put(document, conditions(None, None, dryRun), loaded.given)
         return resource(written.document, 201 if written.action == "created" else 200)
     command = msgspec.structs.replace(command_of(document), by=caller.name, identity=caller.acting_for_self("http"))
     if idempotency_key:
@@ -157,11 +158,12 @@ async def replace_task(
 ) -> Response:
     """Replace a template. Work is not replaced: of what was accepted only labels and annotations can change (409)."""
     where = space(namespace)
-    document = await manifest(request, KINDS["Task"], where, name)
+    loaded = await manifest(request, KINDS["Task"], where, name)
+    document = loaded.document
     if not is_work(document):
         caller.require("author", where, missing=HIDDEN)
     declaring = Declaring(services, caller, request.scope[REQUEST_ID])
-    written = await declaring.replace(document, conditions(if_match, None, dryRun))
+    written = await declaring.replace(document, conditions(if_match, None, dryRun), loaded.given)
     return resource(written.document)
 
 

@@ -38,9 +38,11 @@ from foliot.server.naming import (
     IdempotencyKey,
     Labels,
     Limit,
+    ManagedFields,
     Name,
     Namespace,
     is_dry,
+    is_true,
     last_event,
     one_key,
     space,
@@ -93,6 +95,7 @@ async def list_all(
     labelSelector: Labels = None,
     fieldSelector: Fields = None,
     kind: OneKind = None,
+    managedFields: ManagedFields = None,
 ) -> Response:
     """Resources of all kinds, or of one, in the form of `GET /v1/{kind}`. Tasks are as they are declared."""
     if kind is not None and kind not in KINDS:
@@ -100,7 +103,10 @@ async def list_all(
     filter = caller.narrowed(wanted(kind, namespace, labelSelector, fieldSelector))
     if filter is None:
         return Json(listed(Page([], None, await services.resources.revision())))
-    return Json(listed(await services.client.list(filter, limit=min(limit, MOST), cursor=after)))
+    show_owners = is_true(managedFields, "managedFields")
+    return Json(
+        listed(await services.client.list(filter, limit=min(limit, MOST), cursor=after, show_owners=show_owners))
+    )
 
 
 @router.post("/v1/work/declared")

@@ -25,7 +25,7 @@ SELECT document FROM resource WHERE key = :key;
 
 -- name: resource_get_many
 -- :keys is a JSON array of keys; what does not exist is left out.
-SELECT r.key AS key, r.version AS version, r.document AS document
+SELECT r.key AS key, r.version AS version, r.document AS document, r.owners AS owners
   FROM json_each(:keys) AS wanted JOIN resource AS r ON r.key = wanted.value;
 
 -- name: resource_list
@@ -47,12 +47,12 @@ SELECT r.key AS key, r.document AS document
 
 -- name: resource_insert
 -- locks: -
-INSERT INTO resource (key, kind, namespace, name, version, document)
-VALUES (:key, :kind, :namespace, :name, :version, :document);
+INSERT INTO resource (key, kind, namespace, name, version, document, owners)
+VALUES (:key, :kind, :namespace, :name, :version, :document, :owners);
 
 -- name: resource_update
 -- locks: -
-UPDATE resource SET version = :version, document = :document WHERE key = :key;
+UPDATE resource SET version = :version, document = :document, owners = :owners WHERE key = :key;
 
 -- name: resource_delete
 -- locks: -

@@ -1,0 +1,355 @@
+"""Who owns which field of a resource, and what becomes of it when somebody applies a manifest: pure functions.
+
+A *field* is the smallest part that has owners of its own (see merge_rules.py), named by the way to it from the root of
+the document. A *manager* is a program or a person under a name of their choice. Several managers own one field when
+they set it to the same value.
+
+    apply     sets what the manifest says, and nothing else. Fields that only this manager owned and that are no longer
+              in the manifest go (they fall back to their default). A field that another manager owns with another
+              value is a conflict; forced, it is taken from them.
+    update    (PUT, POST, `foliot edit`, Foliot itself) replaces all of it. The manager owns what it changed or added;
+              everybody loses what was changed or taken away.
+    patch     as update, and the manager owns every field that it named.
+
+Fields that nobody owns are defaults, and are worked out anew with each apply. What was stored before owners were kept
+belongs to `UNKNOWN`: the next apply takes it over, keeps what its manifest says and drops the rest, as apply did then.
+Labels and annotations of `foliot.dev/` are Foliot's own, and have no owner.
+
+Laws (tests/resources/test_field_owners.py): applying twice is applying once; disjoint manifests commute, but for the
+order of items; what only I own goes when I leave it out; what others own survives; force makes me the owner.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from foliot.errors import Conflict, InvalidInput
+from foliot.resources.merge_rules import ByField, ByItem, ByKey, OneValue, Rule, rules_of
+from foliot.resources.problems import render_path
+from foliot.resources.reserved import OWN
+
+Document: TypeAlias = dict[str, Any]
+Field: TypeAlias = tuple[str, ...]
+Leaves: TypeAlias = Mapping[Field, Any]
+Owners: TypeAlias = Mapping[str, frozenset[Field]]
+How: TypeAlias = Literal["update", "patch", "apply"]
+
+APPLY: Final = "foliot"
+EDIT: Final = "foliot-edit"
+PATCH: Final = "foliot-patch"
+PUT: Final = "foliot-put"
+SYSTEM: Final = "system"
+UNKNOWN: Final = "unknown"
+
+MASK: Final = "***"
+LONGEST_SHOWN: Final = 120
+MOST_SHOWN: Final = 20
+_MANAGER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@/-]{0,126}[A-Za-z0-9])?")
+_LIST_KEYS: Final = ("labels", "annotations")
+_ABSENT: Final = object()
+# Not given, see resources/base.py.
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """On whose behalf a document is written, and which of its fields they set themselves.
+
+    `fields` is None for all of them. The rest of the document is defaults, or belongs to others.
+    """
+
+    manager: str = SYSTEM
+    fields: frozenset[Field] | None = None
+    how: How = "update"
+
+
+BY_SYSTEM: Final = Claim()
+
+
+@dataclass(frozen=True, slots=True)
+class Disputed:
+    """A field that a manifest and other managers want to be different things."""
+
+    field: Field
+    managers: tuple[str, ...]
+    live: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        owned = " and ".join(self.managers)
+        return f"{render_path(self.field)} is {_shown(self.live)} by {owned}, and {_shown(self.wanted)} here"
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    document: Document
+    disputed: tuple[Disputed, ...] = ()
+
+
+class FieldConflict(Conflict):
+    """A manifest sets fields that other managers own to something else. `details["conflicts"]` lists them all."""
+
+    code = "field_conflict"
+
+
+def check_manager(name: str) -> str:
+    """Raises `InvalidInput` for what cannot name a manager, or names Foliot itself."""
+    if not _MANAGER.fullmatch(name) or name in (SYSTEM, UNKNOWN):
+        raise InvalidInput(
+            f"{name[:80]!r} cannot be a field manager",
+            hint=f"up to 128 letters, digits and . _ - @ /, and neither {SYSTEM} nor {UNKNOWN}",
+        )
+    return name
+
+
+def leaves(document: Mapping[str, Any]) -> dict[Field, Any]:
+    """Every field of a document that can have owners, with its value."""
+    return dict(_leaves(rules_of(document["kind"]), _declared(document), ()))
+
+
+def merge(live: Document | None, document: Document, given: Collection[Field], owners: Owners, manager: str) -> Merged:
+    """`document`, of which the manifest says the fields `given`, applied over `live` by `manager`.
+
+    Of a Secret the documents are masked, with `*** (changed)` where the manifest has another value. Where there is a
+    dispute, the merged document has what the manifest says.
+    """
+    rule = rules_of(document["kind"])
+    mine = _pick(rule, _declared(document), _Reach(given), ())
+    if live is None:
+        return Merged({**document, **_with_own({}, document, mine)})
+    before = leaves(live)
+    others = {name: fields for name, fields in owners.items() if name not in (manager, UNKNOWN)}
+    kept = _pick(rule, _declared(live), _Reach(field for fields in others.values() for field in fields), ())
+    disputed = tuple(_disputed(before, dict(_leaves(rule, mine, ())), others))
+    whole = _overlaid(rule, kept, mine, _declared(live))
+    return Merged({**document, **_with_own(live, document, whole)}, disputed)
+
+
+def settle(owners: Owners, before: Leaves, after: Leaves, claim: Claim) -> dict[str, frozenset[Field]]:
+    """The owners of a document that was changed from the fields `before` to those `after`."""
+    unchanged = frozenset(field for field, value in after.items() if field in before and same(before[field], value))
+    settled: dict[str, frozenset[Field]] = {}
+    for name, fields in owners.items():
+        if claim.how == "apply" and name in (claim.manager, UNKNOWN):
+            continue
+        if kept := fields & unchanged:
+            settled[name] = kept
+    claimed = frozenset(after) if claim.fields is None else claim.fields & after.keys()
+    if claim.how == "update":
+        claimed -= unchanged
+    if mine := claimed | settled.get(claim.manager, frozenset()):
+        settled[claim.manager] = mine
+    return settled
+
+
+def named_by(patch: Mapping[str, Any], fields: Collection[Field]) -> frozenset[Field]:
+    """Those of `fields` that a JSON merge patch names, in the spelling that is stored. A list names all its items."""
+    reach = _Reach(_named(patch, ()))
+    return frozenset(field for field in fields if reach.touches(field))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of a field are the same JSON, with the order of names: it is what a model sees."""
+    return one == other and json.dumps(one) == json.dumps(other)
+
+
+# --- as they are stored and shown --------------------------------------------------------------------------------
+
+
+def encode_owners(owners: Owners) -> str:
+    """One text for equal owners: JSON pointers by manager, in order."""
+    return json.dumps({name: sorted(map(pointer, owners[name])) for name in sorted(owners)}, ensure_ascii=False)
+
+
+def decode_owners(text: str | None, fields: Collection[Field]) -> dict[str, frozenset[Field]]:
+    """The owners of a document with these fields. All of one without a record belong to `UNKNOWN`.
+
+    A record of another version of Foliot may divide a document differently: who owned the whole owns its parts, and
+    who owned a part owns the whole.
+    """
+    if text is None:
+        return {UNKNOWN: frozenset(fields)} if fields else {}
+    kept: dict[str, list[str]] = json.loads(text)
+    owners: dict[str, frozenset[Field]] = {}
+    for name, pointers in kept.items():
+        said = _Reach(map(_field, pointers))
+        if owned := frozenset(field for field in fields if said.touches(field)):
+            owners[name] = owned
+    return owners
+
+
+def managed_fields(owners: Owners) -> list[dict[str, Any]]:
+    """As `metadata.managedFields`."""
+    return [{"manager": name, "fields": sorted(map(pointer, owners[name]))} for name in sorted(owners)]
+
+
+def pointer(field: Field) -> str:
+    """The field as a JSON pointer (RFC 6901); an item of a list goes by its key."""
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in field)
+
+
+def conflict_of(disputed: Mapping[str, Iterable[Disputed]]) -> FieldConflict:
+    """All disputes, by the resource that each is about, as one error. Long values are cut, secret ones are masked."""
+    every = [(which, each) for which, found in disputed.items() for each in found]
+    lines = [f"{which}: {each}" for which, each in every[:MOST_SHOWN]]
+    if len(every) > MOST_SHOWN:
+        lines.append(f"and {len(every) - MOST_SHOWN} more")
+    return FieldConflict(
+        "other managers own fields that the manifests set to something else:\n" + "\n".join(lines),
+        hint="take them out of the manifest to leave them to their owners, or take them over with "
+        "`foliot apply --force-conflicts` (in HTTP ?forceConflicts=true); "
+        "`foliot get -o yaml --show-managed-fields` shows who owns what",
+        conflicts=[
+            {
+                "resource": which,
+                "field": render_path(each.field),
+                "managers": list(each.managers),
+                "live": _shown(each.live),
+                "wanted": _shown(each.wanted),
+            }
+            for which, each in every[:MOST_SHOWN]
+        ],
+    )
+
+
+def _field(text: str) -> Field:
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:])
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) and value.startswith(MASK) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "…"
+
+
+# --- going through documents -------------------------------------------------------------------------------------
+
+
+def _declared(document: Mapping[str, Any]) -> Document:
+    """The part that has owners: labels and annotations that are not Foliot's own, and the spec."""
+    metadata: dict[str, Any] = document.get("metadata") or {}
+    marks = {part: _marks(metadata, part, own=False) for part in _LIST_KEYS}
+    return {"metadata": marks, "spec": document.get("spec") or {}}
+
+
+def _marks(metadata: Mapping[str, Any], part: str, *, own: bool) -> dict[str, Any]:
+    found: dict[str, Any] = metadata.get(part) or {}
+    return {name: value for name, value in found.items() if name.startswith(OWN) is own}
+
+
+def _with_own(live: Document, document: Document, merged: Any) -> Document:
+    """Metadata and spec of the merged document, with the labels and annotations that nobody owns."""
+    metadata = {name: value for name, value in document["metadata"].items() if name not in _LIST_KEYS}
+    found: Document = merged if merged is not _ABSENT else {}
+    for part in _LIST_KEYS:
+        marks = dict(found.get("metadata", {}).get(part, {}))
+        marks |= _marks(live.get("metadata") or {}, part, own=True)
+        marks |= _marks(document["metadata"], part, own=True)
+        if marks:
+            metadata[part] = marks
+    return {"metadata": metadata, "spec": found.get("spec", {})}
+
+
+def _inner(rule: Rule, name: str) -> Rule:
+    if isinstance(rule, ByField):
+        return rule.fields.get(name, OneValue())
+    return rule.value if isinstance(rule, ByKey) else OneValue()
+
+
+def _parts(rule: Rule, value: Any) -> dict[str, Any] | None:
+    """The parts of a value that have owners of their own, by name; None when it is one value."""
+    if isinstance(rule, ByField | ByKey) and isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    if isinstance(rule, ByItem) and isinstance(value, list):
+        items = cast("list[Any]", value)
+        named = {key: item for item in items if (key := rule.key(item))}
+        return named if len(named) == len(items) else None
+    return None
+
+
+def _whole(rule: Rule, parts: dict[str, Any]) -> Any:
+    """The value of these parts; nothing when there are none, since what is empty is not given."""
+    if not parts:
+        return _ABSENT
+    return list(parts.values()) if isinstance(rule, ByItem) else parts
+
+
+def _leaves(rule: Rule, value: Any, field: Field) -> Iterator[tuple[Field, Any]]:
+    if value is _ABSENT:
+        return
+    parts = _parts(rule, value)
+    if parts is None:
+        if value not in _EMPTY:
+            yield field, value
+        return
+    for name, inner in parts.items():
+        yield from _leaves(_inner(rule, name), inner, (*field, name))
+
+
+def _pick(rule: Rule, value: Any, fields: _Reach, field: Field) -> Any:
+    """What of the value these fields are."""
+    parts = _parts(rule, value)
+    if parts is None:
+        return value if fields.touches(field) else _ABSENT
+    picked = {name: _pick(_inner(rule, name), inner, fields, (*field, name)) for name, inner in parts.items()}
+    return _whole(rule, {name: inner for name, inner in picked.items() if inner is not _ABSENT})
+
+
+def _overlaid(rule: Rule, base: Any, top: Any, live: Any) -> Any:
+    """`base` under `top`; parts of `base` keep their place after what stands before them in `live`."""
+    if top is _ABSENT or base is _ABSENT:
+        return base if top is _ABSENT else top
+    below, above = _parts(rule, base), _parts(rule, top)
+    if below is None or above is None:
+        return top
+    order = _parts(rule, live) or {}
+    merged: dict[str, Any] = {}
+    for name in _ordered(above, below, order):
+        parts = below.get(name, _ABSENT), above.get(name, _ABSENT), order.get(name, _ABSENT)
+        merged[name] = _overlaid(_inner(rule, name), *parts)
+    return _whole(rule, merged)
+
+
+def _ordered(above: Collection[str], below: Collection[str], live: Collection[str]) -> list[str]:
+    names = list(above)
+    place = 0
+    for name in live:
+        if name in above:
+            place = names.index(name) + 1
+        elif name in below:
+            names.insert(place, name)
+            place += 1
+    return names
+
+
+def _named(patch: Mapping[str, Any], field: Field) -> Iterator[Field]:
+    for name, value in patch.items():
+        if isinstance(value, Mapping) and value:
+            yield from _named(cast("Mapping[str, Any]", value), (*field, name))
+        else:
+            yield (*field, name)
+
+
+def _disputed(before: Leaves, wanted: Leaves, others: Owners) -> Iterator[Disputed]:
+    reach = {name: _Reach(fields) for name, fields in others.items()}
+    for field, value in wanted.items():
+        live = before.get(field, _ABSENT)
+        if live is not _ABSENT and same(live, value):
+            continue
+        owned = [name for name, fields in reach.items() if fields.touches(field)]
+        if owned:
+            yield Disputed(field, tuple(sorted(owned)), None if live is _ABSENT else live, value)
+
+
+class _Reach:
+    """Some fields, with all that they are parts of: whether another field is one of them, above or below one."""
+
+    def __init__(self, fields: Iterable[Field]) -> None:
+        self._fields = frozenset(fields)
+        self._above = frozenset(field[:length] for field in self._fields for length in range(1, len(field)))
+
+    def touches(self, field: Field) -> bool:
+        return field in self._above or any(field[:length] in self._fields for length in range(1, len(field) + 1))

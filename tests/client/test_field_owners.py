@@ -1,0 +1,161 @@
+"""Applying beside others: what they own survives, what is disputed is named, and a dry run says the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foliot.errors import InvalidInput
+from foliot.resources.field_owners import FieldConflict
+from foliot.resources.problems import ManifestError
+from foliot.resources.reader import parse_text
+from foliot.store.base import Key, Requirement
+
+AGENT = "kind: Agent\nmetadata: {name: clerk, labels: {team: desk}}\nspec:\n  model_ref: brain\n  prompt: Be brief.\n"
+SECRET = "kind: Secret\nmetadata: {name: keys}\nspec: {stringData: {a: hunter2}}\n"
+
+
+def given(text: str) -> list[dict[str, Any]]:
+    bundle = parse_text(text, "m.yaml")
+    bundle.raise_for_errors()
+    return bundle.given
+
+
+async def live(both, kind: str = "Agent", name: str = "clerk", **how: Any) -> dict[str, Any]:
+    return await both.client.get(kind, name, namespace="default", **how)
+
+
+async def edited(both, kind: str = "Agent", name: str = "clerk", *, labels: Any = None, **spec: Any) -> None:
+    """As `foliot edit` does it: read, changed, written back whole."""
+    read = await live(both, kind, name)
+    metadata = {**read["metadata"], **({"labels": labels} if labels else {})}
+    await both.client.replace({**read, "metadata": metadata, "spec": {**read["spec"], **spec}})
+
+
+async def owners(both, kind: str = "Agent", name: str = "clerk") -> dict[str, list[str]]:
+    shown = await live(both, kind, name, show_owners=True)
+    return {each["manager"]: each["fields"] for each in shown["metadata"]["managedFields"]}
+
+
+async def test_what_others_set_survives_and_what_i_leave_out_goes(both):
+    await both.client.apply(given(AGENT + "  tools: [look, send]\n  limits: {timeout: 9s}\n"))
+    labels = {"team": "desk", "cost": "low"}
+    await edited(both, labels=labels, limits={"timeout": "9s", "max_steps": 3}, tools=["look", "send", "count"])
+
+    foretold = await both.client.apply(given(AGENT + "  tools: [look]\n"), dry_run=True)
+    done = await both.client.apply(given(AGENT + "  tools: [look]\n"))
+
+    after = await live(both)
+    assert after["metadata"]["labels"] == labels
+    assert after["spec"]["limits"] == {"max_steps": 3}
+    assert after["spec"]["tools"] == ["look", "count"]
+    assert foretold.outcomes[0].document["spec"] == after["spec"] == done.outcomes[0].document["spec"]
+    assert foretold.outcomes[0].owners == done.outcomes[0].owners
+    assert await owners(both) == {
+        "foliot": ["/metadata/labels/team", "/spec/model_ref", "/spec/prompt", "/spec/tools/look"],
+        "foliot-edit": ["/metadata/labels/cost", "/spec/limits/max_steps", "/spec/tools/count"],
+    }
+    assert (await both.client.apply(given(AGENT + "  tools: [look]\n"))).outcomes[0].action == "unchanged"
+
+
+async def test_a_conflict_names_field_manager_and_both_values_until_it_is_forced(both):
+    await both.client.apply(given(AGENT))
+    await edited(both, prompt="Be kind.")
+    before = await live(both)
+
+    for dry_run in (True, False):
+        with pytest.raises(FieldConflict) as caught:
+            await both.client.apply(given(AGENT), dry_run=dry_run)
+        message = 'Agent/clerk in namespace \'default\': spec.prompt is "Be kind." by foliot-edit, and "Be brief." here'
+        assert message in caught.value.message
+        assert caught.value.exit_code == 4
+        assert caught.value.details["conflicts"] == [
+            {
+                "resource": "Agent/clerk in namespace 'default'",
+                "field": "spec.prompt",
+                "managers": ["foliot-edit"],
+                "live": '"Be kind."',
+                "wanted": '"Be brief."',
+            }
+        ]
+    assert await live(both) == before
+
+    foretold = await both.client.apply(given(AGENT), dry_run=True, force_conflicts=True)
+    done = await both.client.apply(given(AGENT), force_conflicts=True)
+
+    assert foretold.outcomes[0].owners == done.outcomes[0].owners
+    assert (await live(both))["spec"]["prompt"] == "Be brief."
+    assert "foliot-edit" not in await owners(both)
+
+
+async def test_managers_share_a_field_that_they_agree_on_and_keep_it_for_each_other(both):
+    await both.client.apply(given(AGENT), field_manager="team-a")
+    shared = await both.client.apply(given(AGENT), field_manager="team-b")
+    assert [each.action for each in shared.outcomes] == ["updated"], "somebody more owns it"
+
+    bare = "kind: Agent\nmetadata: {name: clerk}\nspec: {model_ref: brain}\n"
+    await both.client.apply(given(bare), field_manager="team-a")
+    assert (await live(both))["spec"]["prompt"] == "Be brief."
+
+    await both.client.apply(given(bare), field_manager="team-b")
+    assert "prompt" not in (await live(both))["spec"]
+    assert "labels" not in (await live(both))["metadata"]
+
+
+async def test_an_explicit_default_is_owned_and_one_that_was_filled_in_is_not(both):
+    await both.client.apply(given(AGENT + "  limits: {max_steps: 10}\n"), field_manager="team-a")
+
+    assert "/spec/limits/max_steps" in (await owners(both))["team-a"]
+    with pytest.raises(FieldConflict, match="max_steps"):
+        await both.client.apply(given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b")
+    await both.client.apply(given(AGENT), field_manager="team-a")
+    await both.client.apply(given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b")
+
+
+async def test_secret_values_of_others_stay_and_disputes_do_not_tell_them(both):
+    await both.client.apply(given(SECRET))
+    await edited(both, "Secret", "keys", data={"a": "***", "b": "c2VzYW1l"})
+
+    await both.client.apply(given(SECRET.replace("hunter2", "hunter3")))
+    assert set((await live(both, "Secret", "keys"))["spec"]["data"]) == {"a", "b"}
+
+    disputed = SECRET.replace("a: hunter2", "a: hunter3, b: sesame2")
+    with pytest.raises(FieldConflict) as caught:
+        await both.client.apply(given(disputed))
+    told = f"{caught.value.message} {caught.value.hint} {caught.value.details}"
+    assert "spec.data.b is *** by foliot-edit, and *** (changed) here" in told
+    assert "sesame" not in told
+    assert "c2VzYW1l" not in told
+    same = SECRET.replace("a: hunter2", "a: hunter3, b: sesame")
+    await both.client.apply(given(same))
+    revealed = await both.runtime.resources.reveal(Key("Secret", "default", "keys"))
+    assert revealed == {"a": b"hunter3", "b": b"sesame"}
+
+
+async def test_parts_that_do_not_go_together_are_refused_with_their_place(both):
+    task = "kind: Task\nmetadata: {name: mould}\nspec: {mode: template, WHO, input: {q: x}}\n"
+    await both.client.apply(given(task.replace("WHO", "agent: a")), field_manager="team-a")
+
+    with pytest.raises(ManifestError) as caught:
+        await both.client.apply(given(task.replace("WHO", "system: s")), field_manager="team-b")
+
+    assert "exclude each other" in caught.value.message
+
+
+async def test_a_manager_has_a_name_that_is_its_own(both):
+    for name in ("system", "unknown", "a b", "x" * 129):
+        with pytest.raises(InvalidInput):
+            await both.client.apply(given(AGENT), field_manager=name)
+
+
+async def test_prune_deletes_what_its_own_manager_applied(both):
+    role = "kind: AgentRole\nmetadata: {name: NAME, labels: {app: x}}\nspec: {permissions: [read]}\n"
+    await both.client.apply(given(role.replace("NAME", "mine")), field_manager="team-a")
+    await both.client.apply(given(role.replace("NAME", "theirs")), field_manager="team-b")
+
+    kept = given(role.replace("NAME", "other"))
+    applied = await both.client.apply(kept, field_manager="team-a", prune=(Requirement("app", "=", ("x",)),))
+
+    gone = [each.document["metadata"]["name"] for each in applied.outcomes if each.action == "deleted"]
+    assert gone == ["mine"]

@@ -1,0 +1,265 @@
+"""The laws of applying: pure functions over made-up manifests of several managers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foliot.errors import InvalidInput
+from foliot.resources.field_owners import (
+    UNKNOWN,
+    Claim,
+    Document,
+    FieldConflict,
+    Owners,
+    check_manager,
+    conflict_of,
+    decode_owners,
+    encode_owners,
+    leaves,
+    managed_fields,
+    merge,
+    named_by,
+    settle,
+)
+from foliot.resources.kinds import KINDS
+from foliot.resources.merge_rules import BY_ITEM, ByField, ByItem, ByKey, rules_of
+
+MANAGERS = ("ann", "bob", "cli")
+Held = tuple[Document | None, Owners]
+NOTHING: Held = (None, {})
+
+
+def agent(spec: dict[str, Any], **marks: dict[str, str]) -> Document:
+    return {"kind": "Agent", "metadata": {"name": "a", "namespace": "default", **marks}, "spec": spec}
+
+
+def apply(held: Held, manager: str, document: Document, *, force: bool = False) -> Held:
+    """As the catalog does it: what is in the document is what the manifest says. Raises `FieldConflict`."""
+    live, owners = held
+    given = frozenset(leaves(document))
+    merged = merge(live, document, given, owners, manager)
+    if merged.disputed and not force:
+        raise conflict_of({"Agent/a": merged.disputed})
+    before = leaves(live) if live is not None else {}
+    return merged.document, settle(owners, before, leaves(merged.document), Claim(manager, given, "apply"))
+
+
+def update(held: Held, manager: str, document: Document) -> Held:
+    live, owners = held
+    before = leaves(live) if live is not None else {}
+    return document, settle(owners, before, leaves(document), Claim(manager))
+
+
+def forced(held: Held, manager: str, document: Document) -> Held:
+    return apply(held, manager, document, force=True)
+
+
+TEXTS = st.sampled_from(["x", "y", "z"])
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+SPECS = st.fixed_dictionaries(
+    {},
+    optional={
+        "model_ref": TEXTS,
+        "prompt": TEXTS,
+        "tools": st.lists(st.sampled_from(["look", "look@1", "send", "count"]), min_size=1, unique_by=lambda t: t[:4]),
+        "roles": st.lists(TEXTS, min_size=1, unique=True),
+        "limits": st.dictionaries(st.sampled_from(["max_steps", "max_tokens"]), st.integers(1, 3), min_size=1),
+        "output_schema": st.dictionaries(NAMES, TEXTS, min_size=1),
+    },
+)
+MARKS = st.dictionaries(st.sampled_from(["team", "tier", "app.example/x"]), TEXTS, min_size=1)
+MANIFESTS = st.builds(
+    lambda spec, marks: agent(spec, **marks),
+    SPECS,
+    st.fixed_dictionaries({}, optional={"labels": MARKS, "annotations": MARKS}),
+)
+MOVES = st.lists(st.tuples(st.sampled_from([forced, update]), st.sampled_from(MANAGERS), MANIFESTS), max_size=5)
+
+
+def play(moves: list[Any]) -> Held:
+    held = NOTHING
+    for act, manager, document in moves:
+        held = act(held, manager, document)
+    return held
+
+
+def as_set(document: Document | None) -> dict[Any, str]:
+    """The fields, whatever the order of items."""
+    return {field: json.dumps(value) for field, value in leaves(document or agent({})).items()}
+
+
+@given(MOVES, st.sampled_from(MANAGERS), MANIFESTS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_after_an_apply_everything_in_the_manifest_holds_and_is_mine(moves, me, manifest):
+    document, owners = forced(play(moves), me, manifest)
+
+    wanted = as_set(manifest)
+    assert {field: as_set(document).get(field) for field in wanted} == wanted
+    assert owners.get(me, frozenset()) == frozenset(wanted)
+
+
+@given(MOVES, st.sampled_from(MANAGERS), MANIFESTS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_applying_twice_is_applying_once(moves, me, manifest):
+    once = forced(play(moves), me, manifest)
+    twice = apply(once, me, manifest)
+
+    assert json.dumps(twice[0]) == json.dumps(once[0])
+    assert twice[1] == once[1]
+
+
+@given(MOVES, st.sampled_from(MANAGERS), MANIFESTS, MANIFESTS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_what_only_i_own_goes_when_i_leave_it_out_and_what_others_own_survives(moves, me, first, second):
+    before, owned = forced(play(moves), me, first)
+    after, owners = forced((before, owned), me, second)
+
+    others = frozenset(field for name, fields in owned.items() if name != me for field in fields)
+    said = leaves(second)
+    for field, value in as_set(before).items():
+        if field in others and field not in said:
+            assert as_set(after)[field] == value
+        elif field not in said:
+            assert field not in as_set(after), "a field of nobody else stayed"
+    assert frozenset(as_set(after)) == frozenset(field for fields in owners.values() for field in fields)
+
+
+@given(MOVES, MANIFESTS, MANIFESTS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_manifests_that_agree_or_do_not_meet_commute(moves, first, second):
+    held = play([move for move in moves if move[1] == "cli"])
+    mine, theirs = leaves(first), leaves(second)
+    if any(mine[field] != theirs[field] for field in mine.keys() & theirs.keys()):
+        return
+    one = forced(forced(held, "ann", first), "bob", second)
+    other = forced(forced(held, "bob", second), "ann", first)
+
+    assert as_set(one[0]) == as_set(other[0])
+    assert one[1] == other[1]
+
+
+@given(MOVES, st.sampled_from(MANAGERS), MANIFESTS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_dispute_is_named_and_only_then_is_force_needed(moves, me, manifest):
+    held = play(moves)
+    live, owners = held
+    now, wanted = as_set(live), as_set(manifest)
+    expected = {
+        field
+        for name, fields in owners.items()
+        if name != me
+        for field in fields
+        if field in wanted and wanted[field] != now[field]
+    }
+    if expected:
+        with pytest.raises(FieldConflict) as conflict:
+            apply(held, me, manifest)
+        assert len(conflict.value.details["conflicts"]) == len(expected)
+    else:
+        apply(held, me, manifest)
+    _, after = forced(held, me, manifest)
+    assert not any(after[name] & expected for name in after if name != me)
+
+
+@given(MOVES)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_owners_are_read_as_they_were_written(moves):
+    document, owners = play(moves)
+
+    assert decode_owners(encode_owners(owners), leaves(document or agent({}))) == owners
+
+
+def test_what_was_stored_before_owners_were_kept_is_taken_over_as_replace_did():
+    live = agent({"model_ref": "m", "prompt": "old", "limits": {"max_steps": 3}}, labels={"team": "x"})
+    owners = decode_owners(None, leaves(live))
+    assert set(owners) == {UNKNOWN}
+
+    document, after = apply((live, owners), "ann", agent({"model_ref": "m", "prompt": "new"}))
+
+    assert document["spec"] == {"model_ref": "m", "prompt": "new"}
+    assert "labels" not in document["metadata"]
+    assert set(after) == {"ann"}
+
+
+def test_an_edit_of_what_was_stored_before_owns_what_it_changed_and_no_more():
+    live = agent({"model_ref": "m", "prompt": "old"})
+    held = update((live, decode_owners(None, leaves(live))), "edit", agent({"model_ref": "m", "prompt": "new"}))
+
+    with pytest.raises(FieldConflict, match=r'spec\.prompt is "new" by edit, and "old" here'):
+        apply(held, "ann", agent({"model_ref": "n", "prompt": "old"}))
+    assert apply(held, "ann", agent({"model_ref": "n"}))[0]["spec"] == {"prompt": "new", "model_ref": "n"}
+
+
+def test_items_of_others_keep_their_place():
+    held = apply(NOTHING, "ann", agent({"tools": ["look", "send"]}))
+    held = update(held, "edit", agent({"tools": ["look", "count", "send"]}))
+
+    assert apply(held, "ann", agent({"tools": ["look", "send"]}))[0]["spec"]["tools"] == ["look", "count", "send"]
+    moved = apply(held, "ann", agent({"tools": ["new", "send", "look"]}))[0]["spec"]["tools"]
+    assert moved == ["new", "send", "look", "count"]
+
+
+def test_names_of_foliot_itself_have_no_owner_and_stay():
+    own = {"foliot.dev/mcp-server": "s", "team": "x"}
+    live = agent({"model_ref": "m"}, annotations=own)
+
+    document, owners = apply(
+        (live, {}), "ann", agent({"model_ref": "m"}, annotations={"foliot.dev/managed-by": "apply"})
+    )
+
+    assert document["metadata"]["annotations"] == {"foliot.dev/mcp-server": "s", "foliot.dev/managed-by": "apply"}
+    assert managed_fields(owners) == [{"manager": "ann", "fields": ["/spec/model_ref"]}]
+
+
+def test_a_record_that_divides_the_document_differently_still_owns_it():
+    fields = leaves(agent({"tools": ["a", "b"], "output_schema": {"type": "x"}}))
+
+    owners = decode_owners('{"ann": ["/spec/tools", "/spec/output_schema/type"], "bob": ["/spec/gone"]}', fields)
+
+    assert owners == {"ann": frozenset(fields)}
+
+
+def test_a_patch_names_fields_and_all_items_of_a_list():
+    fields = leaves(agent({"model_ref": "m", "tools": ["a", "b"], "limits": {"max_steps": 1, "max_tokens": 2}}))
+
+    named = named_by({"spec": {"model_ref": "m", "tools": ["a"], "limits": {"max_steps": 1}}}, fields)
+
+    assert {field[1:] for field in named} == {("model_ref",), ("tools", "a"), ("tools", "b"), ("limits", "max_steps")}
+
+
+def test_a_pointer_names_one_field_whatever_is_in_its_name():
+    document = agent({}, labels={"app.example/na~me": "x", "app.example": "y"})
+    owners = {"ann": frozenset(leaves(document))}
+
+    assert decode_owners(encode_owners(owners), leaves(document)) == owners
+    assert managed_fields(owners)[0]["fields"] == [
+        "/metadata/labels/app.example",
+        "/metadata/labels/app.example~1na~0me",
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "system", "unknown", "a b", "-x", "x" * 129, "a\nb"])
+def test_who_cannot_be_a_manager(name):
+    with pytest.raises(InvalidInput):
+        check_manager(name)
+    assert check_manager("ci/deploy@main") == "ci/deploy@main"
+
+
+def test_every_list_that_is_shared_is_one_of_its_kind():
+    for kind, path in BY_ITEM:
+        rule: Any = rules_of(kind).fields["spec"]
+        for step in path.split("."):
+            rule = rule.fields[step]
+        assert isinstance(rule, ByItem), (kind, path)
+
+
+def test_rules_are_read_off_every_kind():
+    for kind in KINDS:
+        assert isinstance(rules_of(kind).fields["spec"], ByField), kind
+    assert isinstance(rules_of("AgentSystem").fields["spec"].fields["graph"], ByKey)  # type: ignore[union-attr]
+    assert leaves({"kind": "Unheard", "metadata": {}, "spec": {"a": {"b": 1}}}) == {("spec", "a"): {"b": 1}}
