@@ -221,6 +221,38 @@ def test_diff_shows_the_change_and_says_so_by_its_exit_code(foliot, team):
     assert foliot("diff", "-f", "nowhere.yaml").code > 1
 
 
+def test_apply_after_an_edit_names_the_dispute_and_diff_says_the_same(foliot, team, tmp_path, monkeypatch, drafts):
+    monkeypatch.setenv("VISUAL", editor(tmp_path, 'sed -i "s/Write\\./Write well./" "$1"'))
+    foliot("edit", "agent", "writer")
+    dispute = 'spec.prompt is "Write well." by foliot-edit, and "Write." here'
+
+    refused = [foliot("apply", "-f", team), foliot("apply", "-f", team, "--dry-run"), foliot("diff", "-f", team)]
+    shown = foliot("diff", "-f", team, "--force-conflicts")
+    forced = foliot("apply", "-f", team, "--force-conflicts")
+
+    assert [each.code for each in refused] == [4, 4, 4]
+    assert all(dispute in each.err and "--force-conflicts" in each.err for each in refused)
+    assert (shown.code, forced.code) == (1, 0)
+    assert "-  prompt: Write well.\n+  prompt: Write." in shown.out
+    assert "agent/writer updated" in forced.out
+    assert foliot("diff", "-f", team).code == 0
+
+
+def test_owners_are_shown_when_they_are_asked_for_and_when_only_they_would_change(foliot, team):
+    plain = foliot("get", "agent", "writer", "-o", "yaml").out
+    shown = foliot("get", "agent", "writer", "-o", "json", "--show-managed-fields").out
+
+    assert "managedFields" not in plain
+    managers = {each["manager"]: each["fields"] for each in json.loads(shown)["metadata"]["managedFields"]}
+    assert "/spec/prompt" in managers["foliot"]
+    assert "/spec/limits/max_steps" not in managers["foliot"], "nobody wrote it"
+    assert foliot("get", "agents", "--show-managed-fields").code == 2
+    foretold = foliot("diff", "-f", team, "--field-manager", "ci")
+    assert (foretold.code, "+    - manager: ci" in foretold.out) == (1, True)
+    assert "agent/writer updated, only who owns its fields" in foliot("apply", "-f", team, "--field-manager", "ci").out
+    assert foliot("apply", "-f", team, "--field-manager", "system").code == 5
+
+
 def test_secret_values_are_nowhere_to_be_seen_but_a_change_is(foliot, tmp_path, home):
     (tmp_path / "s.yaml").write_text("kind: Secret\nmetadata: {name: s}\nspec: {stringData: {token: hunter2}}\n")
     said = [foliot("apply", "-f", "s.yaml"), foliot("diff", "-f", "s.yaml"), foliot("get", "secret", "s", "-o", "yaml")]
