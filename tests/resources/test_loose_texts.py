@@ -11,7 +11,7 @@ import pytest
 from foliot.resources.kinds import KINDS
 from foliot.resources.loose_texts import with_source_texts
 from foliot.resources.reader import parse_text
-from foliot.resources.schema import json_schema
+from foliot.resources.schema import preferred_schema
 from foliot.resources.yaml_nodes import parse_yaml
 
 # Words that YAML takes for something else than text, and words that other readers of YAML do.
@@ -156,7 +156,7 @@ def _nested(path: tuple[str | int, ...], word: str) -> str:
 def test_every_text_that_the_schema_lets_be_a_number_is_kept(kind):
     """What editors allow unquoted and what the reader keeps are one set, whatever field is added later."""
     words = random.Random(kind)
-    paths = sorted(set(_loose_places(json_schema(kind), json_schema(kind), ())), key=str)
+    paths = sorted(set(_loose_places(preferred_schema(kind), preferred_schema(kind), ())), key=str)
     assert ("metadata", "labels", "k") in paths
     for path in paths:
         word = words.choice(["0042", "12e4", "1.10", "0x1F", "TRUE"])

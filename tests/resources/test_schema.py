@@ -8,7 +8,7 @@ import pytest
 
 from foliot.errors import UsageError
 from foliot.resources.kinds import KINDS
-from foliot.resources.schema import bundle_schema, json_schema
+from foliot.resources.schema import bundle_schema, json_schema, preferred_schema
 from foliot.resources.spelling import camel
 from foliot.resources.validate import validate_document
 
@@ -116,7 +116,7 @@ def undescribed(schema: Any) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_is_described_for_editors(kind: str) -> None:
-    assert undescribed(json_schema(kind)) == []
+    assert undescribed(preferred_schema(kind)) == []
 
 
 def test_the_schema_is_found_by_any_word_for_the_kind() -> None:

@@ -8,8 +8,8 @@ emit       one spelling, empty values left out, so that normalising twice change
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast, get_args
 
 from pydantic import (
     AliasChoices,
@@ -26,13 +26,15 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from foliot.resources.fields import Annotations, Labels, LooseWord, Name, refusal
+from foliot.resources.fields import MARK_ANY_CASE, Annotations, Labels, LooseWord, Name, Whole, refusal
 from foliot.resources.problems import Problem
 from foliot.resources.spelling import camel, snake, spellings
 
 API_VERSION: Final = "foliot.dev/v1"
 API_VERSION_ALIASES: Final = frozenset({"orloj.dev/v1"})
 DEFAULT_NAMESPACE: Final = "default"
+MARK_MODEL: Final = "x-model"
+MARK_SHARED: Final = "x-shared"
 
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
@@ -54,11 +56,81 @@ def _accepted(name: str) -> AliasChoices:
     return AliasChoices(*spellings(name))
 
 
+Rule: TypeAlias = "Callable[[type[Model]], dict[str, Any]]"
+
+
+def given(*names: str) -> Rule:
+    """The JSON Schema rule that these fields are all given, and not empty."""
+    return lambda model: {"allOf": [_with(model, name, {MARK_SHARED: "given"}) for name in names]}
+
+
+def present(name: str) -> Rule:
+    """The rule that a field is given, if only with an empty list or object."""
+    return lambda model: _with(model, name, {"not": {MARK_SHARED: "blank"}})
+
+
+def fits(name: str, pattern: str) -> Rule:
+    """The rule that the text of a field fits a pattern."""
+    return lambda model: _with(model, name, {"type": "string", "pattern": pattern})
+
+
+def says(name: str, *words: str) -> Rule:
+    """The rule that a field has one of these values; words count in any case."""
+    return lambda model: _with(model, name, {"enum": list(words), MARK_ANY_CASE: True})
+
+
+def is_true(name: str) -> Rule:
+    """The rule that a field is true."""
+    return lambda model: _with(model, name, {"const": True})
+
+
+def within(name: str, rule: Rule) -> Rule:
+    """The rule that the object in a field keeps to `rule`."""
+
+    def made(model: type[Model]) -> dict[str, Any]:
+        inner = next(_models_in(model.model_fields[name].annotation))
+        return _with(model, name, {"type": "object", **rule(inner)})
+
+    return made
+
+
+def implies(one: Rule, other: Rule) -> Rule:
+    """The rule that where `one` holds, `other` does."""
+    return lambda model: {"anyOf": [{"not": one(model)}, other(model)]}
+
+
+def no(rule: Rule) -> Rule:
+    """The rule that `rule` does not hold."""
+    return lambda model: {"not": rule(model)}
+
+
+def either(*rules: Rule) -> Rule:
+    """The rule that one of these holds."""
+    return lambda model: {"anyOf": [rule(model) for rule in rules]}
+
+
+def both(*rules: Rule) -> Rule:
+    """The rule that all of these hold."""
+    return lambda model: {"allOf": [rule(model) for rule in rules]}
+
+
+def _with(model: type[Model], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{"required": [key], "properties": {key: schema}} for key in accepted_keys(model, name)]}
+
+
+def _models_in(annotation: Any) -> Iterator[type[Model]]:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
 class Model(BaseModel):
     """Base of every declared object.
 
     `required` names the fields that must not be empty, with what is said behind "… is required". `removed` maps fields
-    of the past to what to use instead.
+    of the past to what to use instead. `rules` say in JSON Schema what `problems` says in words, for editors;
+    `excused` when a required field is filled in by `complete`.
     """
 
     model_config = ConfigDict(
@@ -73,6 +145,8 @@ class Model(BaseModel):
 
     required: ClassVar[Mapping[str, str]] = {}
     removed: ClassVar[Mapping[str, str]] = {}
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    excused: ClassVar[Mapping[str, Rule]] = {}
     _keys: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
@@ -136,7 +210,7 @@ class Status(Model):
 
     phase: str = Field(default="", description="Where the object is in its life.")
     last_error: str = Field(default="", description="What went wrong last, if anything.")
-    observed_generation: int | None = Field(
+    observed_generation: Whole | None = Field(
         default=None, description="The generation of the spec this status speaks of."
     )
     conditions: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]], description="Facts by type.")
@@ -157,7 +231,9 @@ class Metadata(Model):
         serialization_alias="resourceVersion",
         description="The revision of its last change; given by the store.",
     )
-    generation: int | None = Field(default=None, description="Grows with each change of the spec; given by the store.")
+    generation: Whole | None = Field(
+        default=None, description="Grows with each change of the spec; given by the store."
+    )
     created_at: str = Field(
         default="", serialization_alias="createdAt", description="When it was made; given by the store."
     )
@@ -299,3 +375,12 @@ def _accept_spellings(model: type[Model], schema: dict[str, Any]) -> None:
         schema["dependentSchemas"] = exclusive
     if needed:
         schema["allOf"] = needed
+    # For the schema that accepts all that the model does; see schema.py.
+    schema[MARK_MODEL] = {
+        "spellings": [list(accepted_keys(model, name)) for name in model.model_fields],
+        "filled": [list(accepted_keys(model, name)) for name in model.required],
+        "excused": [
+            {"keys": list(accepted_keys(model, name)), "rule": rule(model)} for name, rule in model.excused.items()
+        ],
+        "rules": [rule(model) for rule in model.rules],
+    }

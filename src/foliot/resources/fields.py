@@ -8,17 +8,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from foliot.kernel.plan import MOST_ATTEMPTS
 from foliot.resources import durations
 from foliot.resources.problems import Path, Problem
 from foliot.resources.references import NAME_MAX, NAME_RULE, is_name
 from foliot.resources.validators import UnusableSchema, validator_of
+
+# Of a schema of the preferred form: also in any case and with space around it; also one that stands for a list of one.
+MARK_ANY_CASE: Final = "x-any-case"
+MARK_ONE_OR_MANY: Final = "x-one-or-many"
+# What more must hold, where it says nothing to a reader.
+MARK_EXACT: Final = "x-exact"
+ANY_JSON_SCHEMA: Final = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
 
 _ASKED_VERSION: Final = re.compile(r"[\^~=]?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?")
 _SECRET_KEY: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -119,7 +136,24 @@ def lowered(value: Any) -> Any:
     return value.strip().lower() if isinstance(value, str) else value
 
 
-def one_of_words(*words: str, said: str = "invalid") -> BeforeValidator:
+@dataclass(frozen=True, slots=True)
+class Forgiving:
+    """A validator that takes more than the preferred form; `mark` says what, for the schema that accepts the same.
+
+    See schema.py: editors and `foliot explain` are shown the preferred form first.
+    """
+
+    func: Callable[[Any], Any]
+    mark: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.func, schema=handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(core), self.mark: True}
+
+
+def one_of_words(*words: str, said: str = "invalid") -> Forgiving:
     """One of a few words in any case, refused in words of its own."""
     expected = " or ".join(words)
 
@@ -129,7 +163,7 @@ def one_of_words(*words: str, said: str = "invalid") -> BeforeValidator:
             raise refusal(f'{said} {{field}} "{_short(word)}": expected {expected}', expected=expected)
         return word
 
-    return BeforeValidator(check)
+    return Forgiving(check, MARK_ANY_CASE)
 
 
 def check_url(*schemes: str) -> Callable[[str], str]:
@@ -157,6 +191,11 @@ def as_text(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (int, float)) else value
+
+
+def as_whole(value: Any) -> Any:
+    """For JSON, `3.0` and `3` are one number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def one_is_a_list(value: Any) -> Any:
@@ -236,7 +275,8 @@ _DURATION_SCHEMA: Final = {
 }
 
 _WORD: Final = "[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
-_NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*{_WORD}\\s*$", "maxLength": NAME_MAX}
+NAME_PATTERN: Final = f"^\\s*{_WORD}\\s*$"
+_NAME_SCHEMA: Final = {"type": "string", "pattern": NAME_PATTERN, "maxLength": NAME_MAX}
 _REF_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}\\s*$"}
 _TOOL_NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*(agent:)?{_WORD}\\s*$"}
 _TOOL_SCHEMA: Final = {
@@ -246,6 +286,24 @@ _TOOL_SCHEMA: Final = {
 _SECRET_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}(:[A-Za-z0-9._-]+)?\\s*$"}
 _URL_SCHEMA: Final = {"type": "string", "format": "uri", "pattern": "^\\s*[Hh][Tt][Tt][Pp][Ss]?://"}
 _LOOSE_SCHEMA: Final = {"type": ["string", "number", "boolean"]}
+
+_LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY_SCHEMA: Final = {"pattern": f"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$"}
+_LABELS_SCHEMA: Final = {
+    "type": "object",
+    "propertyNames": _LABEL_KEY_SCHEMA,
+    "additionalProperties": {"type": ["string", "number", "boolean"], "pattern": f"^({_LABEL})?$", "minimum": 0},
+}
+_ANNOTATIONS_SCHEMA: Final = {
+    "type": "object",
+    "propertyNames": _LABEL_KEY_SCHEMA,
+    "additionalProperties": _LOOSE_SCHEMA,
+}
+
+ANY_CASE: Final = Forgiving(lowered, MARK_ANY_CASE)
+"""A word in any case, with space around it."""
+ONE_OR_MANY: Final = Forgiving(one_is_a_list, MARK_ONE_OR_MANY)
+"""A list, or the one text that it would hold."""
 
 RawText: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=False)]
 """Text that is kept to the last space: prompts, values of secrets and inputs."""
@@ -259,20 +317,24 @@ Duration: TypeAlias = Annotated[str, BeforeValidator(check_duration), WithJsonSc
 Timeout: TypeAlias = Annotated[Duration, AfterValidator(check_positive)]
 Url: TypeAlias = Annotated[str, AfterValidator(check_url("http", "https")), WithJsonSchema(_URL_SCHEMA)]
 StringMap: TypeAlias = dict[str, LooseText]
-Labels: TypeAlias = Annotated[StringMap, AfterValidator(check_labels)]
-Annotations: TypeAlias = Annotated[StringMap, AfterValidator(check_annotations)]
-TextList: TypeAlias = Annotated[list[LooseText], BeforeValidator(one_is_a_list)]
-WordList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(distinct_any_case)]
+Labels: TypeAlias = Annotated[StringMap, AfterValidator(check_labels), WithJsonSchema(_LABELS_SCHEMA)]
+Annotations: TypeAlias = Annotated[StringMap, AfterValidator(check_annotations), WithJsonSchema(_ANNOTATIONS_SCHEMA)]
+TextList: TypeAlias = Annotated[list[LooseText], ONE_OR_MANY]
+WordList: TypeAlias = Annotated[list[str], ONE_OR_MANY, AfterValidator(distinct_any_case)]
 """Duplicates are removed in any case, empty ones too; the first spelling stays."""
-ExactList: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
-NameList: TypeAlias = Annotated[list[Name], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
+ExactList: TypeAlias = Annotated[list[str], ONE_OR_MANY, AfterValidator(distinct)]
+NameList: TypeAlias = Annotated[list[Name], ONE_OR_MANY, AfterValidator(distinct)]
 ToolName: TypeAlias = Annotated[str, AfterValidator(check_tool_name), WithJsonSchema(_TOOL_NAME_SCHEMA)]
 ToolRequest: TypeAlias = Annotated[str, AfterValidator(check_tool_request), WithJsonSchema(_TOOL_SCHEMA)]
-ToolList: TypeAlias = Annotated[list[ToolRequest], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
-RefList: TypeAlias = Annotated[list[Ref], BeforeValidator(one_is_a_list), AfterValidator(distinct_any_case)]
+ToolList: TypeAlias = Annotated[list[ToolRequest], ONE_OR_MANY, AfterValidator(distinct)]
+RefList: TypeAlias = Annotated[list[Ref], ONE_OR_MANY, AfterValidator(distinct_any_case)]
 # What every store and every language can count to.
 MOST: Final = 2**53 - 1
-Count: TypeAlias = Annotated[int, Field(ge=0, le=MOST)]
-Positive: TypeAlias = Annotated[int, Field(ge=1, le=MOST)]
-Attempts: TypeAlias = Annotated[int, Field(ge=0, le=MOST_ATTEMPTS)]
-JsonSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(check_json_schema)]
+Whole: TypeAlias = Annotated[int, BeforeValidator(as_whole)]
+# Bounds stand before the validator: behind it, the schema would not show them.
+Count: TypeAlias = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(as_whole)]
+Positive: TypeAlias = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(as_whole)]
+Attempts: TypeAlias = Annotated[int, Field(ge=0, le=MOST_ATTEMPTS), BeforeValidator(as_whole)]
+JsonSchema: TypeAlias = Annotated[
+    dict[str, Any], AfterValidator(check_json_schema), WithJsonSchema({"type": "object", MARK_EXACT: ANY_JSON_SCHEMA})
+]

@@ -31,11 +31,11 @@ def explain(path: str | None, recursive: bool) -> None:
     if path is None:
         out(_kinds())
         return
-    from foliot.resources.schema import json_schema
+    from foliot.resources.schema import preferred_schema
 
     word, *fields = path.split(".")
     kind = find_kind(word)
-    root = json_schema(kind.name)
+    root = preferred_schema(kind.name)
     node = Node("", root, root)
     for depth, field in enumerate(fields):
         node = node.child(field, where=".".join([kind.name, *fields[:depth]]))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
-from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.base import Model, Resource, Status, given, implies, problem, says
 from foliot.resources.fields import (
+    ANY_CASE,
+    MARK_ANY_CASE,
+    MARK_ONE_OR_MANY,
+    ONE_OR_MANY,
     Count,
     ExactList,
     JsonSchema,
@@ -19,9 +23,8 @@ from foliot.resources.fields import (
     RefList,
     Timeout,
     ToolList,
+    Whole,
     WordList,
-    lowered,
-    one_is_a_list,
     refusal,
 )
 from foliot.resources.problems import Problem
@@ -43,11 +46,23 @@ def _memory_operations(values: list[str]) -> list[str]:
     return list(dict.fromkeys(operations))
 
 
-MemoryOperations: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(_memory_operations)]
+_OPERATIONS_SCHEMA: Final = {
+    "type": "array",
+    "items": {
+        "enum": [*MEMORY_OPERATIONS],
+        MARK_ANY_CASE: [*MEMORY_OPERATIONS, *(f"memory.{each}" for each in MEMORY_OPERATIONS)],
+    },
+    MARK_ONE_OR_MANY: True,
+}
+MemoryOperations: TypeAlias = Annotated[
+    list[str], ONE_OR_MANY, AfterValidator(_memory_operations), WithJsonSchema(_OPERATIONS_SCHEMA)
+]
 
 
 class AgentMemory(Model):
     """Which memory the agent has, and what it may do with it."""
+
+    rules: ClassVar = (implies(given("allow"), given("ref")),)
 
     ref: Name = Field(default="", description="The Memory, in the agent's namespace.")
     allow: MemoryOperations = Field(
@@ -64,7 +79,9 @@ class AgentMemory(Model):
 class AgentExecution(Model):
     """How the agent's loop behaves."""
 
-    profile: Annotated[Literal["dynamic", "contract"], BeforeValidator(lowered)] = Field(
+    rules: ClassVar = (implies(says("profile", "contract"), given("tool_sequence")),)
+
+    profile: Annotated[Literal["dynamic", "contract"], ANY_CASE] = Field(
         default="dynamic", description="`contract` demands that every tool of tool_sequence was called."
     )
     tool_sequence: WordList = Field(
@@ -73,22 +90,22 @@ class AgentExecution(Model):
     required_output_markers: ExactList = Field(
         default_factory=list[str], description="Texts that the final answer must hold."
     )
-    duplicate_tool_call_policy: Annotated[Literal["short_circuit", "deny", "allow"], BeforeValidator(lowered)] = Field(
+    duplicate_tool_call_policy: Annotated[Literal["short_circuit", "deny", "allow"], ANY_CASE] = Field(
         default="short_circuit",
         description="A successful call again, with the same arguments: give the earlier result, refuse, or run it.",
     )
-    on_contract_violation: Annotated[Literal["observe", "non_retryable_error"], BeforeValidator(lowered)] = Field(
+    on_contract_violation: Annotated[Literal["observe", "non_retryable_error"], ANY_CASE] = Field(
         default="non_retryable_error", description="Only report a broken contract, or end the run."
     )
-    tool_use_behavior: Annotated[Literal["run_llm_again", "stop_on_first_tool"], BeforeValidator(lowered)] = Field(
+    tool_use_behavior: Annotated[Literal["run_llm_again", "stop_on_first_tool"], ANY_CASE] = Field(
         default="run_llm_again", description="Whether the model sees tool results, or the first result is the answer."
     )
 
-    on_denied: Annotated[Literal["tell", "fail"], BeforeValidator(lowered)] | None = Field(
+    on_denied: Annotated[Literal["tell", "fail"], ANY_CASE] | None = Field(
         default=None,
         description="A call that was not permitted or not approved: tell the model (the default), or end the run.",
     )
-    on_expiry: Annotated[Literal["tell", "fail"], BeforeValidator(lowered)] | None = Field(
+    on_expiry: Annotated[Literal["tell", "fail"], ANY_CASE] | None = Field(
         default=None,
         description="A call that nobody approved in time: tell the model, or end the run; as on_denied when not given.",
     )
@@ -126,11 +143,11 @@ class ModelSettings(Model):
         default=None, description="The share of likely words to use."
     )
     stop: ExactList = Field(default_factory=list[str], description="Texts at which the answer ends.")
-    seed: int | None = Field(default=None, description="Asks the provider for repeatable answers.")
-    reasoning_effort: Annotated[Literal["minimal", "low", "medium", "high"], BeforeValidator(lowered)] | None = Field(
+    seed: Whole | None = Field(default=None, description="Asks the provider for repeatable answers.")
+    reasoning_effort: Annotated[Literal["minimal", "low", "medium", "high"], ANY_CASE] | None = Field(
         default=None, description="How long a reasoning model may think."
     )
-    tool_choice: Annotated[Literal["auto", "none", "required"], BeforeValidator(lowered)] | None = Field(
+    tool_choice: Annotated[Literal["auto", "none", "required"], ANY_CASE] | None = Field(
         default=None, description="Whether the model may, must not, or must call a tool."
     )
     extra: dict[str, Any] = Field(default_factory=dict[str, Any], description="The provider's own settings.")

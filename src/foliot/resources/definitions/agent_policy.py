@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from foliot.resources.base import Model, ReadyResource, Status, problem
-from foliot.resources.fields import Count, WordList, one_of_words
+from foliot.resources.fields import MARK_ONE_OR_MANY, Count, WordList, one_of_words
 from foliot.resources.problems import Problem
+
+# A policy is about a tool in all its versions.
+ToolPatterns: TypeAlias = Annotated[
+    WordList,
+    WithJsonSchema({"type": "array", "items": {"type": "string", "pattern": "^[^@]*$"}, MARK_ONE_OR_MANY: True}),
+]
 
 
 class AgentPolicySpec(Model):
@@ -19,10 +25,10 @@ class AgentPolicySpec(Model):
         default=0, description="Tokens in and out of one task with all its runs and what they delegate; 0: no limit."
     )
     allowed_models: WordList = Field(default_factory=list[str], description="The only models allowed; all when empty.")
-    blocked_tools: WordList = Field(
+    blocked_tools: ToolPatterns = Field(
         default_factory=list[str], description="Tools that are refused; * stands for anything."
     )
-    allowed_tools: WordList = Field(
+    allowed_tools: ToolPatterns = Field(
         default_factory=list[str], description="The only tools allowed, with * for anything; all when empty."
     )
     allowed_categories: WordList = Field(

@@ -26,6 +26,8 @@ from pydantic import AliasChoices, BeforeValidator, Field, PlainValidator, WithJ
 
 from foliot.resources.base import Model, Resource, Status
 from foliot.resources.fields import (
+    ANY_CASE,
+    NAME_PATTERN,
     Count,
     Name,
     NameList,
@@ -33,7 +35,7 @@ from foliot.resources.fields import (
     StringMap,
     Timeout,
     as_text,
-    lowered,
+    as_whole,
     refusal,
 )
 
@@ -66,8 +68,12 @@ Condition: TypeAlias = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string"},
-                {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+                {"type": "string", "maxLength": _LONGEST_EXPRESSION},
+                {
+                    "type": "object",
+                    "minProperties": 1,
+                    "additionalProperties": {"type": ["string", "number", "boolean"]},
+                },
             ]
         }
     ),
@@ -81,7 +87,7 @@ class Edge(Model):
     when: Condition | None = Field(
         default=None, description="When it fires: route labels, `otherwise`, or an expression. Always when not given."
     )
-    on_failure: Annotated[Literal["fail", "skip", "forward"], BeforeValidator(lowered)] | None = Field(
+    on_failure: Annotated[Literal["fail", "skip", "forward"], ANY_CASE] | None = Field(
         default=None,
         description="When the agent before it fails: `fail` the task (the default), `skip`, or `forward` the error.",
     )
@@ -92,22 +98,30 @@ class Edge(Model):
 class Join(Model):
     """When a node with several ways in starts."""
 
-    mode: Annotated[Literal["wait_for_all", "quorum"], BeforeValidator(lowered)] = Field(
+    mode: Annotated[Literal["wait_for_all", "quorum"], ANY_CASE] = Field(
         default="wait_for_all", description="When all have arrived, or enough of them."
     )
     quorum_count: Count = Field(default=0, description="How many are enough.")
-    quorum_percent: Annotated[int, Field(ge=0, le=100)] = Field(default=0, description="Which share is enough.")
-    on_failure: Annotated[Literal["deadletter", "skip", "continue_partial"], BeforeValidator(lowered)] = Field(
+    quorum_percent: Annotated[int, Field(ge=0, le=100), BeforeValidator(as_whole)] = Field(
+        default=0, description="Which share is enough."
+    )
+    on_failure: Annotated[Literal["deadletter", "skip", "continue_partial"], ANY_CASE] = Field(
         default="deadletter", description="When it can no longer fill: fail, go on without the node, or with a part."
     )
     timeout: Timeout | None = Field(default=None, description="How long it waits before on_failure decides.")
+
+
+Next: TypeAlias = Annotated[
+    str,
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": NAME_PATTERN}, {"type": "string", "pattern": r"^\s*$"}]}),
+]
 
 
 class Node(Model):
     """What follows an agent, and what must come before it."""
 
     next: Name = Field(default="", description="The one agent that follows; short for one edge.")
-    edges: list[Annotated[Edge, BeforeValidator(_edge, json_schema_input_type=Edge | Name)]] = Field(
+    edges: list[Annotated[Edge, BeforeValidator(_edge, json_schema_input_type=Edge | Next)]] = Field(
         default_factory=list[Edge], description="The agents that follow."
     )
     join: Join | None = Field(default=None, description="When this node starts, if several ways lead to it.")

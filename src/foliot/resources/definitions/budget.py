@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from foliot.resources.base import Model, ReadyResource, Status, problem
+from foliot.resources.base import Model, ReadyResource, Status, either, given, problem
 from foliot.resources.definitions.shapes import Dollars
 from foliot.resources.definitions.task_schedule import TimeZone
-from foliot.resources.fields import Labels, LooseWord, Positive, check_name, lowered, one_of_words, refusal
+from foliot.resources.fields import (
+    ANY_CASE,
+    MARK_ANY_CASE,
+    NAME_PATTERN,
+    Forgiving,
+    Labels,
+    LooseWord,
+    Positive,
+    as_whole,
+    check_name,
+    one_of_words,
+    refusal,
+)
 from foliot.resources.problems import Problem
+from foliot.resources.references import NAME_MAX
 
 EACH = "*"
 Window: TypeAlias = Literal["run", "day", "week", "month", "total"]
@@ -36,13 +49,21 @@ def _percentages(values: list[int]) -> list[int]:
     return sorted(set(values))
 
 
-Percentage: TypeAlias = Annotated[int, Field(ge=1, le=99)]
+Percentage: TypeAlias = Annotated[int, Field(ge=1, le=99), BeforeValidator(as_whole)]
+
+
+_PAYER_SCHEMA: Final = {
+    "anyOf": [
+        {"type": "string", "pattern": NAME_PATTERN, "maxLength": NAME_MAX},
+        {"type": "string", "pattern": r"^\s*\*\s*$"},
+    ]
+}
 
 
 class BudgetScope(Model):
     """Whose spending counts. What is not given does not matter; all that is given must fit."""
 
-    agent: Annotated[str, AfterValidator(_payer)] = Field(
+    agent: Annotated[str, AfterValidator(_payer), WithJsonSchema(_PAYER_SCHEMA)] = Field(
         default="", description="One agent, with all it delegates; `*` gives each agent a budget of its own."
     )
     user: Annotated[LooseWord, AfterValidator(_user)] = Field(
@@ -54,8 +75,10 @@ class BudgetScope(Model):
 class BudgetLimit(Model):
     """How much. At least one of both."""
 
+    rules: ClassVar = (either(given("amount"), given("tokens")),)
+
     amount: Dollars = Field(default="", description="Money, as a decimal number with up to six places.")
-    currency: Annotated[Literal["USD"], BeforeValidator(_upper)] = Field(
+    currency: Annotated[Literal["USD"], Forgiving(_upper, MARK_ANY_CASE)] = Field(
         default="USD", description="The currency of the amount."
     )
     tokens: Positive | None = Field(default=None, description="Tokens in and out of models.")
@@ -69,7 +92,7 @@ class BudgetSpec(Model):
     """Every budget that applies to a call must have room for it before it is made."""
 
     scope: BudgetScope = Field(default_factory=BudgetScope, description="Whose spending counts; the namespace's.")
-    window: Annotated[Window, BeforeValidator(lowered)] = Field(
+    window: Annotated[Window, ANY_CASE] = Field(
         default="total", description="For how long: each run with all it delegates, a day, week or month, or for ever."
     )
     time_zone: TimeZone = Field(default="UTC", description="Where days, weeks (from Monday) and months begin.")
@@ -77,7 +100,7 @@ class BudgetSpec(Model):
     warn: Annotated[list[Percentage], AfterValidator(_percentages)] = Field(
         default_factory=list[int], description="Percentages of the limit at which a warning is recorded."
     )
-    on_exceeded: Annotated[Literal["pause", "fail"], BeforeValidator(lowered)] = Field(
+    on_exceeded: Annotated[Literal["pause", "fail"], ANY_CASE] = Field(
         default="pause", description="Without room, a run waits for the next window or a higher limit, or it fails."
     )
     unpriced: Annotated[Literal["refuse", "allow"], one_of_words("refuse", "allow")] = Field(

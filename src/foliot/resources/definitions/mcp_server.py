@@ -6,11 +6,20 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field, WithJsonSchema
 
-from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.base import Model, Resource, Status, given, implies, no, problem, says
 from foliot.resources.definitions.shapes import ToolAuth
-from foliot.resources.fields import Attempts, Duration, ExactList, LooseText, SecretRef, TextList, Url, lowered
+from foliot.resources.fields import (
+    ANY_CASE,
+    Attempts,
+    Duration,
+    ExactList,
+    LooseText,
+    SecretRef,
+    TextList,
+    Url,
+)
 from foliot.resources.problems import Problem
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -20,8 +29,11 @@ class EnvironmentVariable(Model):
     """One variable of the server's environment. Its value may be secret and is never repeated in a message."""
 
     required: ClassVar = {"name": ""}
+    rules: ClassVar = (no(given("value", "secret_ref")),)
 
-    name: str = Field(default="", description="The variable's name.")
+    name: Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_]*\s*$"})] = Field(
+        default="", description="The variable's name."
+    )
     value: LooseText = Field(default="", repr=False, description="Its value, for what is no secret.")
     secret_ref: SecretRef = Field(
         default="", serialization_alias="secretRef", description="The Secret that holds its value."
@@ -52,8 +64,12 @@ class McpServerSpec(Model):
     """How the server is reached."""
 
     required: ClassVar = {"transport": " (stdio or http)"}
+    rules: ClassVar = (
+        implies(says("transport", "stdio"), given("command")),
+        implies(says("transport", "http"), given("endpoint")),
+    )
 
-    transport: Annotated[Literal["stdio", "http"], BeforeValidator(lowered)] | None = Field(
+    transport: Annotated[Literal["stdio", "http"], ANY_CASE] | None = Field(
         default=None, description="A program that Foliot starts (stdio), or a server that runs (http)."
     )
     command: str = Field(default="", description="The program, for stdio.")

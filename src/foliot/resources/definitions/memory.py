@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.base import Model, Resource, Status, both, fits, given, implies, problem, says
 from foliot.resources.definitions.shapes import SecretAuth
-from foliot.resources.fields import Ref, lowered
+from foliot.resources.fields import ANY_CASE, Ref
 from foliot.resources.problems import Problem
 
 _SCHEMES: Final = {"http": ("http", "https"), "pgvector": ("postgres", "postgresql")}
@@ -19,8 +19,19 @@ _SCHEMES: Final = {"http": ("http", "https"), "pgvector": ("postgres", "postgres
 class MemorySpec(Model):
     """Where memory is kept."""
 
+    rules: ClassVar = (
+        implies(says("provider", "http"), fits("endpoint", r"^\s*[Hh][Tt][Tt][Pp][Ss]?://?.*[^/\s]")),
+        implies(
+            says("provider", "pgvector"),
+            both(
+                given("embedding_model"),
+                fits("endpoint", r"^\s*([Pp][Oo][Ss][Tt][Gg][Rr][Ee][Ss]([Qq][Ll])?:.*[^/\s]|[^\s=]*=)"),
+            ),
+        ),
+    )
+
     type: str = Field(default="", description="What it is like, for people: vector, kv.")
-    provider: Annotated[Literal["in-memory", "pgvector", "http"], BeforeValidator(lowered)] = Field(
+    provider: Annotated[Literal["in-memory", "pgvector", "http"], ANY_CASE] = Field(
         default="in-memory", description="What keeps it."
     )
     embedding_model: Ref = Field(default="", description="The ModelEndpoint that turns text into vectors.")

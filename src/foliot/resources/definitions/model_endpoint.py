@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.base import Model, Resource, Status, given, implies, present, problem, says
 from foliot.resources.definitions.shapes import RateLimit, SecretAuth
 from foliot.resources.fields import Positive, RefList, StringMap, Timeout, Url
 from foliot.resources.problems import Problem
@@ -22,8 +22,8 @@ BASE_URLS: Final[Mapping[str, str]] = MappingProxyType(
         "ollama": "http://127.0.0.1:11434",
     }
 )
-_NEED_A_URL: Final = frozenset({"azure-openai", "openai-compatible", "vllm"})
-_OFFLINE: Final = frozenset({"scripted", "mock"})
+_NEED_A_URL: Final = ("azure-openai", "openai-compatible", "vllm")
+_OFFLINE: Final = ("scripted", "mock")
 
 
 def _provider(value: Any) -> Any:
@@ -68,6 +68,12 @@ class ModelEndpointSpec(Model):
     """Where a model is asked."""
 
     required: ClassVar = {"default_model": ""}
+    excused: ClassVar = {"default_model": says("provider", *_OFFLINE)}
+    rules: ClassVar = (
+        implies(says("provider", *_NEED_A_URL), given("base_url")),
+        implies(present("script"), says("provider", *_OFFLINE)),
+        implies(says("provider", "scripted"), present("script")),
+    )
 
     provider: Annotated[str, BeforeValidator(_provider)] = Field(
         default="openai",
@@ -85,7 +91,7 @@ class ModelEndpointSpec(Model):
     rate_limit: ModelRateLimit | None = Field(default=None, description="How often it may be asked.")
     timeouts: ModelTimeouts = Field(default_factory=ModelTimeouts, description="How long an answer may take.")
     pricing: ModelPricing | None = Field(default=None, description="Prices, where they are special.")
-    script: Any = Field(
+    script: Annotated[Any, WithJsonSchema({"type": ["string", "array", "object"]})] = Field(
         default=None, description="What a `scripted` model answers: turns, or the name of a built-in script."
     )
 

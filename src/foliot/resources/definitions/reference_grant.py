@@ -11,12 +11,12 @@ not granted is refused, when a reference is declared and whenever it is followed
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WithJsonSchema
 
 from foliot.resources.base import Model, ReadyResource, Status, problem
-from foliot.resources.fields import Name, check_name, refusal
+from foliot.resources.fields import MARK_ANY_CASE, NAME_PATTERN, Name, check_name, refusal
 from foliot.resources.problems import Problem
 from foliot.resources.references import EVERY_NAMESPACE, ORIGINS, TARGETS
 
@@ -41,8 +41,17 @@ def _namespace(value: str) -> str:
     return value if value == EVERY_NAMESPACE else check_name(value)
 
 
-Given: TypeAlias = Annotated[str, _one_of(TARGETS, "is named from"), WithJsonSchema({"enum": [*TARGETS]})]
-Giving: TypeAlias = Annotated[str, _one_of(ORIGINS, "names anything of"), WithJsonSchema({"enum": [*ORIGINS]})]
+Given: TypeAlias = Annotated[
+    str, _one_of(TARGETS, "is named from"), WithJsonSchema({"enum": [*TARGETS], MARK_ANY_CASE: True})
+]
+Giving: TypeAlias = Annotated[
+    str, _one_of(ORIGINS, "names anything of"), WithJsonSchema({"enum": [*ORIGINS], MARK_ANY_CASE: True})
+]
+
+
+_NAMESPACE_SCHEMA: Final = {
+    "anyOf": [{"type": "string", "pattern": NAME_PATTERN}, {"type": "string", "pattern": r"^\s*\*\s*$"}]
+}
 
 
 class GrantedTo(Model):
@@ -50,7 +59,7 @@ class GrantedTo(Model):
 
     required: ClassVar = {"namespace": ""}
 
-    namespace: Annotated[str, AfterValidator(_namespace)] = Field(
+    namespace: Annotated[str, AfterValidator(_namespace), WithJsonSchema(_NAMESPACE_SCHEMA)] = Field(
         default="", description="Resources of this namespace; `*` means every namespace."
     )
     kind: Giving | None = Field(default=None, description="Only those of this kind, such as Agent.")

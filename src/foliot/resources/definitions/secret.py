@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Annotated, Final, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from foliot.resources.base import Model, Resource, Status, problem
-from foliot.resources.fields import RawText, StringMap, distinct_lowered, one_is_a_list, refusal
+from foliot.resources.fields import ONE_OR_MANY, RawText, StringMap, distinct_lowered, refusal
 from foliot.resources.problems import Problem
 from foliot.setting_values import HOST
 
@@ -38,19 +38,31 @@ def _hosts(values: list[str]) -> list[str]:
     return hosts
 
 
-Hosts: TypeAlias = Annotated[list[str], BeforeValidator(one_is_a_list), AfterValidator(_hosts)]
-Values: TypeAlias = dict[str, RawText]
+Hosts: TypeAlias = Annotated[list[str], ONE_OR_MANY, AfterValidator(_hosts)]
+_SIGN: Final = r"[A-Za-z0-9+/]\s*"
+_KEYS_SCHEMA: Final = {"pattern": "^[A-Za-z0-9._-]{1,253}$"}
+_BASE64: Final = rf"^\s*({_SIGN}){{2}}(({_SIGN}){{2}}({_SIGN}){{2}})*(({_SIGN}){{2}}|({_SIGN})=\s*|=\s*=\s*)$"
+_DATA_SCHEMA: Final = {
+    "type": "object",
+    "propertyNames": _KEYS_SCHEMA,
+    "additionalProperties": {"anyOf": [{"type": "string", "pattern": _BASE64}, {"const": MASK}]},
+}
+_TEXTS_SCHEMA: Final = {
+    "type": "object",
+    "propertyNames": _KEYS_SCHEMA,
+    "additionalProperties": {"type": ["string", "number", "boolean"], "minLength": 1},
+}
 
 
 class SecretSpec(Model):
     """Values by key. No message about them ever repeats one."""
 
-    data: Values = Field(
+    data: Annotated[dict[str, RawText], WithJsonSchema(_DATA_SCHEMA)] = Field(
         default_factory=dict[str, str],
         repr=False,
         description="Values in base64 (standard alphabet, padded). `***` keeps the stored value.",
     )
-    string_data: StringMap = Field(
+    string_data: Annotated[StringMap, WithJsonSchema(_TEXTS_SCHEMA)] = Field(
         default_factory=dict[str, str],
         repr=False,
         serialization_alias="stringData",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from foliot.resources import money
-from foliot.resources.base import Model, problem
+from foliot.resources.base import Model, given, implies, problem, says
 from foliot.resources.fields import (
+    ANY_CASE,
+    MARK_EXACT,
     Attempts,
     Duration,
     ExactList,
@@ -19,7 +21,6 @@ from foliot.resources.fields import (
     SecretRef,
     Timeout,
     Url,
-    lowered,
     refusal,
 )
 from foliot.resources.problems import Problem
@@ -27,11 +28,9 @@ from foliot.resources.problems import Problem
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 # What can pass by itself. Other kinds of failure need the attention of the model or of a person.
-RetryKind: TypeAlias = Annotated[
-    Literal["timeout", "external", "network", "rate_limited", "internal"], BeforeValidator(lowered)
-]
-Jitter: TypeAlias = Annotated[Literal["none", "full", "equal"], BeforeValidator(lowered)]
-OperationClass: TypeAlias = Annotated[Literal["read", "write", "delete", "admin"], BeforeValidator(lowered)]
+RetryKind: TypeAlias = Annotated[Literal["timeout", "external", "network", "rate_limited", "internal"], ANY_CASE]
+Jitter: TypeAlias = Annotated[Literal["none", "full", "equal"], ANY_CASE]
+OperationClass: TypeAlias = Annotated[Literal["read", "write", "delete", "admin"], ANY_CASE]
 
 
 def _header_name(value: str) -> str:
@@ -54,12 +53,23 @@ def _amount(value: str) -> str:
     return money.dollars(micros)
 
 
-HeaderName: TypeAlias = Annotated[str, AfterValidator(_header_name)]
+_DOLLARS_SCHEMA: Final = {
+    "type": ["string", "number"],
+    "pattern": r"^\s*\+?([0-9]+(\.[0-9]{0,6}0*)?|\.[0-9]{1,6}0*)([eE]\+?[0-9])?\s*$",
+    "minimum": 0,
+    "maximum": 1_000_000_000,
+    MARK_EXACT: {"multipleOf": 0.000_001},
+}
+HeaderName: TypeAlias = Annotated[
+    str,
+    AfterValidator(_header_name),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*[!#$%&'*+.^_`|~0-9A-Za-z-]+\s*$"}),
+]
 Dollars: TypeAlias = Annotated[
     str,
     BeforeValidator(_decimal),
     AfterValidator(_amount),
-    WithJsonSchema({"type": ["string", "number"], "examples": ["25.00", 0.5]}),
+    WithJsonSchema({**_DOLLARS_SCHEMA, "examples": ["25.00", 0.5]}),
 ]
 
 
@@ -74,10 +84,16 @@ class SecretAuth(Model):
 class ToolAuth(Model):
     """How a tool or a tool server is told who calls."""
 
+    rules: ClassVar = (
+        implies(given("profile"), given("secret_ref")),
+        implies(says("profile", "api_key_header"), given("header_name")),
+        implies(says("profile", "oauth2_client_credentials"), given("token_url")),
+    )
+
     profile: (
         Annotated[
             Literal["bearer", "api_key_header", "basic", "oauth2_client_credentials"],
-            BeforeValidator(lowered),
+            ANY_CASE,
         ]
         | None
     ) = Field(default=None, description="How the secret is shown; `bearer` when only a secret is given.")
@@ -109,6 +125,8 @@ class ToolAuth(Model):
 
 class RateLimit(Model):
     """How often something may be called. Calls above the limit wait."""
+
+    rules: ClassVar = (implies(given("burst"), given("requests")),)
 
     requests: Positive | None = Field(default=None, description="Calls in each period.")
     per: Timeout = Field(default="1m", description="The period.")

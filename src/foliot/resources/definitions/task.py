@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.base import Model, Resource, Status, either, given, no, problem
 from foliot.resources.definitions.shapes import Jitter
 from foliot.resources.fields import (
+    ANY_CASE,
+    MARK_ANY_CASE,
     Attempts,
     Count,
     Duration,
@@ -17,12 +19,20 @@ from foliot.resources.fields import (
     StringMap,
     TextList,
     Timeout,
+    Whole,
     distinct_lowered,
     lowered,
 )
 from foliot.resources.problems import Problem
 
 _PRIORITY_WORDS = {"medium": "normal", "default": "normal", "urgent": "critical"}
+
+
+_PRIORITY_SCHEMA: Final = {
+    "enum": ["low", "normal", "high", "critical"],
+    "type": "string",
+    MARK_ANY_CASE: ["low", "normal", "high", "critical", *_PRIORITY_WORDS],
+}
 
 
 def _priority(value: Any) -> Any:
@@ -66,19 +76,23 @@ class Requirements(Model):
 class TaskSpec(Model):
     """What is to be done, and by whom."""
 
+    rules: ClassVar = (either(given("system"), given("agent")), no(given("system", "agent")))
+
     system: Name = Field(default="", description="The AgentSystem that does it.")
     agent: Name = Field(default="", description="Or the one Agent that does it.")
-    mode: Annotated[Literal["run", "template"], BeforeValidator(lowered)] = Field(
+    mode: Annotated[Literal["run", "template"], ANY_CASE] = Field(
         default="run", description="Do it, or keep it as the pattern for schedules and webhooks."
     )
     input: StringMap = Field(default_factory=dict[str, str], description="What is given; `topic` opens the talk.")
-    priority: Annotated[Literal["low", "normal", "high", "critical"], BeforeValidator(_priority)] = Field(
-        default="normal", description="Who goes first when workers are busy."
-    )
+    priority: Annotated[
+        Literal["low", "normal", "high", "critical"], BeforeValidator(_priority), WithJsonSchema(_PRIORITY_SCHEMA)
+    ] = Field(default="normal", description="Who goes first when workers are busy.")
     lane: str = Field(default="", max_length=63, description="Tasks of one lane can be limited together.")
     timeout: Timeout | None = Field(default=None, description="How long the whole task may take.")
     max_turns: Count = Field(default=0, description="How often agents may hand over; 0 leaves it to the system.")
-    idempotency_key: str = Field(default="", description="A second task with the same key is the same task.")
+    idempotency_key: Annotated[str, WithJsonSchema({"type": "string", "maxLength": 255})] = Field(
+        default="", description="A second task with the same key is the same task."
+    )
     retry: TaskRetry = Field(default_factory=TaskRetry, description="When a failed task is tried again.")
     message_retry: MessageRetry = Field(
         default_factory=MessageRetry, description="When one agent's part is tried again."
@@ -104,7 +118,7 @@ class TaskStatus(Status):
     started_at: str = Field(default="", description="When the first attempt began.")
     completed_at: str = Field(default="", description="When it ended.")
     next_attempt_at: str = Field(default="", description="When it is tried again.")
-    attempts: int | None = Field(default=None, description="Attempts so far.")
+    attempts: Whole | None = Field(default=None, description="Attempts so far.")
     output: dict[str, Any] = Field(default_factory=dict[str, Any], description="What came out.")
     assigned_worker: str = Field(default="", description="The worker it was given to.")
     claimed_by: str = Field(default="", description="The worker that has it.")

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from foliot.resources import cron
-from foliot.resources.base import Model, Resource, Status, problem
-from foliot.resources.fields import Count, Duration, Positive, Ref, StringMap, lowered, refusal
+from foliot.resources.base import Model, Resource, Status, either, given, no, problem
+from foliot.resources.fields import ANY_CASE, Count, Duration, Ref, StringMap, as_whole, refusal
 from foliot.resources.placeholders import SLOT_NAMES, names_in
 from foliot.resources.problems import Problem
 from foliot.resources.timezones import time_zone_problem
@@ -55,6 +55,7 @@ class TaskScheduleSpec(Model):
     """Which task, and when."""
 
     required: ClassVar = {"task_ref": ""}
+    rules: ClassVar = (either(given("schedule"), given("at")), no(given("schedule", "at")))
 
     task_ref: Ref = Field(default="", description="The Task with mode `template`: name or namespace/name.")
     schedule: Annotated[str, AfterValidator(_schedule)] = Field(
@@ -66,14 +67,14 @@ class TaskScheduleSpec(Model):
     starting_deadline_seconds: Count = Field(
         default=DEADLINE_SECONDS, description="How late a task may still be made; 0 means the default of 300."
     )
-    concurrency_policy: Annotated[Literal["allow", "forbid", "replace"], BeforeValidator(lowered)] = Field(
+    concurrency_policy: Annotated[Literal["allow", "forbid", "replace"], ANY_CASE] = Field(
         default="forbid", description="When the last task still runs: make another, make none, or replace it."
     )
-    missed: Annotated[Literal["skip", "last", "all"], BeforeValidator(lowered)] = Field(
+    missed: Annotated[Literal["skip", "last", "all"], ANY_CASE] = Field(
         default="skip",
         description="Times that passed while nobody looked: leave them out, make up for the last, or for all of them.",
     )
-    catch_up_limit: Annotated[Positive, Field(le=CATCH_UP_MAX)] = Field(
+    catch_up_limit: Annotated[int, Field(ge=1, le=CATCH_UP_MAX), BeforeValidator(as_whole)] = Field(
         default=10, description="How many missed times `missed: all` makes up for at most, the newest ones."
     )
     jitter: Duration = Field(

@@ -6,12 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.base import Model, Resource, Status, both, either, given, no, problem, says, within
 from foliot.resources.definitions.shapes import HeaderName
 from foliot.resources.event_filters import event_filter
-from foliot.resources.fields import Count, Positive, Ref, SecretRef, StringMap, Timeout, distinct, lowered, refusal
+from foliot.resources.fields import (
+    ANY_CASE,
+    Count,
+    Positive,
+    Ref,
+    SecretRef,
+    StringMap,
+    Timeout,
+    Whole,
+    distinct,
+    refusal,
+)
 from foliot.resources.json_paths import parse_path
 from foliot.resources.placeholders import EVENT_NAMES, names_in
 from foliot.resources.problems import Problem
@@ -72,9 +83,7 @@ JsonPath: TypeAlias = Annotated[str, AfterValidator(_json_path)]
 class WebhookAuth(Model):
     """How a caller proves who it is: by a signature over the body."""
 
-    profile: Annotated[Profile, BeforeValidator(lowered)] = Field(
-        default="generic", description="Whose way of signing."
-    )
+    profile: Annotated[Profile, ANY_CASE] = Field(default="generic", description="Whose way of signing.")
     secret_ref: SecretRef = Field(
         default="", description="The Secret that both sides know: [namespace/]name[:key], by default its first key."
     )
@@ -85,7 +94,7 @@ class WebhookAuth(Model):
     signature_prefix: str = Field(
         default="", description="What stands before the signature, in any case; `none` for nothing."
     )
-    encoding: Annotated[Literal["hex", "base64"], BeforeValidator(lowered)] | None = Field(
+    encoding: Annotated[Literal["hex", "base64"], ANY_CASE] | None = Field(
         default=None, description="How the signature of the generic profile is written; hex when not given."
     )
     timestamp_header: HeaderName = Field(
@@ -106,7 +115,7 @@ class WebhookIdempotency(Model):
     event_id_header: HeaderName = Field(default="", description="The header that names the event.")
     event_id_path: JsonPath = Field(default="", description="Or where in the JSON body the event is named, e.g. $.id.")
     dedupe_window_seconds: Count | None = Field(default=None, description="How long a repetition is recognised.")
-    same_signature: Annotated[Literal["accept", "duplicate"], BeforeValidator(lowered)] | None = Field(
+    same_signature: Annotated[Literal["accept", "duplicate"], ANY_CASE] | None = Field(
         default=None,
         description="`duplicate`, as by default: what was signed counts once, also under another event id, which most "
         "senders do not sign. `accept`: the id alone says what is the same event.",
@@ -116,7 +125,7 @@ class WebhookIdempotency(Model):
 class WebhookPayload(Model):
     """What becomes of the body."""
 
-    mode: Annotated[Literal["raw", "json"], BeforeValidator(lowered)] = Field(
+    mode: Annotated[Literal["raw", "json"], ANY_CASE] = Field(
         default="raw", description="Give it to the task as text, or as JSON that must be valid."
     )
     input_key: str = Field(default="webhook_payload", description="The key of the task's input that receives it.")
@@ -158,6 +167,10 @@ class TaskWebhookSpec(Model):
     """Which task, and who may call."""
 
     required: ClassVar = {"task_ref": ""}
+    rules: ClassVar = (
+        within("auth", either(given("secret_ref"), given("secret_refs"))),
+        no(within("auth", both(given("encoding"), given("profile"), no(says("profile", "generic"))))),
+    )
 
     task_ref: Ref = Field(default="", description="The Task with mode `template`: name or namespace/name.")
     suspend: bool = Field(default=False, description="Refuse all calls for now.")
@@ -198,10 +211,10 @@ class TaskWebhookStatus(Status):
     last_delivery_time: str = Field(default="", description="When it was last called.")
     last_event_id: str = Field(default="", serialization_alias="lastEventID", description="The last event.")
     last_triggered_task: str = Field(default="", description="The last task it made.")
-    accepted_count: int | None = Field(default=None, description="Calls that made a task.")
-    duplicate_count: int | None = Field(default=None, description="Calls that were repetitions.")
-    rejected_count: int | None = Field(default=None, description="Calls that were refused.")
-    filtered_count: int | None = Field(default=None, description="Calls that the filter left out.")
+    accepted_count: Whole | None = Field(default=None, description="Calls that made a task.")
+    duplicate_count: Whole | None = Field(default=None, description="Calls that were repetitions.")
+    rejected_count: Whole | None = Field(default=None, description="Calls that were refused.")
+    filtered_count: Whole | None = Field(default=None, description="Calls that the filter left out.")
 
 
 class TaskWebhook(Resource[TaskWebhookSpec, TaskWebhookStatus]):

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from foliot.resources import durations
-from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.base import (
+    Model,
+    Resource,
+    Status,
+    both,
+    either,
+    fits,
+    given,
+    implies,
+    no,
+    present,
+    problem,
+    says,
+)
 from foliot.resources.definitions.shapes import CallRetry, Dollars, OperationClass, RateLimit, ToolAuth
 from foliot.resources.fields import (
+    ANY_CASE,
+    ANY_JSON_SCHEMA,
+    MARK_ANY_CASE,
+    MARK_EXACT,
+    ONE_OR_MANY,
     ExactList,
+    Forgiving,
     JsonSchema,
     Name,
     NameList,
@@ -22,8 +41,6 @@ from foliot.resources.fields import (
     WordList,
     check_url,
     distinct,
-    lowered,
-    one_is_a_list,
     refusal,
 )
 from foliot.resources.problems import Problem
@@ -95,7 +112,17 @@ def _requirements(values: list[str]) -> list[str]:
 
 
 Requirements: TypeAlias = Annotated[WordList, AfterValidator(_requirements)]
-OperationClasses: TypeAlias = Annotated[list[OperationClass], BeforeValidator(one_is_a_list), AfterValidator(distinct)]
+OperationClasses: TypeAlias = Annotated[list[OperationClass], ONE_OR_MANY, AfterValidator(distinct)]
+
+
+SemVer: TypeAlias = Annotated[
+    str, AfterValidator(_semver), WithJsonSchema({"type": "string", "pattern": rf"^\s*{_SEMVER.pattern}\s*$"})
+]
+# Arguments have names.
+ArgumentsSchema: TypeAlias = Annotated[
+    JsonSchema,
+    WithJsonSchema({"type": "object", MARK_EXACT: {**ANY_JSON_SCHEMA, "properties": {"type": {"const": "object"}}}}),
+]
 
 
 class ToolTimeouts(Model):
@@ -111,8 +138,8 @@ class ToolRuntime(Model):
 
     timeout: Timeout = Field(default=_TOTAL, description="The whole call, with its retries.")
     timeouts: ToolTimeouts = Field(default_factory=ToolTimeouts, description="Limits for parts of a call.")
-    isolation_mode: Annotated[Literal["none", "sandboxed", "container", "wasm"], BeforeValidator(lowered)] | None = (
-        Field(default=None, description="What contains the call: `sandboxed` for high and critical risk, else `none`.")
+    isolation_mode: Annotated[Literal["none", "sandboxed", "container", "wasm"], ANY_CASE] | None = Field(
+        default=None, description="What contains the call: `sandboxed` for high and critical risk, else `none`."
     )
     retry: CallRetry = Field(default_factory=CallRetry, description="When a failed call is tried again.")
 
@@ -141,14 +168,16 @@ class HttpRequest(Model):
     are used nowhere else make the body, or the query when there is no body.
     """
 
-    method: Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], BeforeValidator(_raised)] = Field(
-        default="POST", description="The method."
+    rules: ClassVar = (implies(both(says("method", "GET", "HEAD"), given("body")), says("body", "none")),)
+
+    method: Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], Forgiving(_raised, MARK_ANY_CASE)] = (
+        Field(default="POST", description="The method.")
     )
     headers: Annotated[StringMap, AfterValidator(_headers)] = Field(
         default_factory=dict[str, str], description="More headers. Secrets belong into auth."
     )
     query: StringMap = Field(default_factory=dict[str, str], description="More values for the query.")
-    body: Annotated[Literal["json", "form", "none"], BeforeValidator(lowered)] | None = Field(
+    body: Annotated[Literal["json", "form", "none"], ANY_CASE] | None = Field(
         default=None, description="How arguments travel: `json`; `none` for GET, HEAD and DELETE."
     )
 
@@ -169,36 +198,50 @@ class GrpcService(Model):
     )
 
 
+_CATEGORY_SCHEMA: Final = {"type": "string", "pattern": r"^\s*[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\s*$"}
+_PATH_SCHEMA: Final = {"type": "string", "pattern": rf"^\s*{_IMPORT_PATH.pattern}\s*$"}
+_BY_URL: Final = either(no(given("type")), says("type", "http", "external", "webhook-callback"))
+_GRPC_TARGET: Final = r"^\s*(grpcs?://)?([^\s/:]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}\s*$"
+
+
 class ToolSpec(Model):
     """What a tool is."""
 
+    rules: ClassVar = (
+        implies(says("type", "mcp"), given("mcp_server_ref", "mcp_tool_name")),
+        implies(says("type", "function"), given("function")),
+        implies(given("function"), says("type", "function")),
+        implies(both(present("http"), given("type")), says("type", "http")),
+        implies(present("grpc"), says("type", "grpc")),
+        implies(both(given("endpoint"), _BY_URL), fits("endpoint", r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/:@?#]")),
+        implies(both(given("endpoint"), says("type", "grpc")), fits("endpoint", _GRPC_TARGET)),
+    )
+
     type: Annotated[
         Literal["http", "external", "grpc", "queue", "webhook-callback", "mcp", "wasm", "function"],
-        BeforeValidator(lowered),
+        ANY_CASE,
     ] = Field(default="http", description="How the tool is reached.")
-    version: Annotated[str, AfterValidator(_semver)] = Field(
-        default="0.1.0", description="The tool's own version (semantic versioning)."
-    )
-    category: Annotated[str, BeforeValidator(lowered), AfterValidator(_category)] = Field(
+    version: SemVer = Field(default="0.1.0", description="The tool's own version (semantic versioning).")
+    category: Annotated[str, ANY_CASE, AfterValidator(_category), WithJsonSchema(_CATEGORY_SCHEMA)] = Field(
         default="uncategorised", description="The group by which roles may allow tools."
     )
     description: str = Field(default="", description="What the model is told of it.")
     endpoint: str = Field(default="", description="A URL; host:port for grpc; a module for wasm; a subject for queue.")
-    function: Annotated[str, AfterValidator(_import_path)] = Field(
+    function: Annotated[str, AfterValidator(_import_path), WithJsonSchema(_PATH_SCHEMA)] = Field(
         default="", description="The Python function of a `function` tool: package.module:name."
     )
     http: HttpRequest | None = Field(default=None, description="The request of an `http` tool; a POST of JSON.")
     grpc: GrpcService | None = Field(default=None, description="How the service of a `grpc` tool is reached.")
-    input_schema: JsonSchema = Field(
+    input_schema: ArgumentsSchema = Field(
         default_factory=dict[str, Any], description="The JSON Schema of the arguments, given to the model."
     )
     mcp_server_ref: Ref = Field(default="", description="The McpServer of an `mcp` tool.")
     mcp_tool_name: str = Field(default="", description="The tool's name on that server.")
-    effect: Annotated[Literal["read", "idempotent", "once"], BeforeValidator(lowered)] = Field(
+    effect: Annotated[Literal["read", "idempotent", "once"], ANY_CASE] = Field(
         default="once",
         description="What a second execution would do: nothing (`read`), the same (`idempotent`), or harm (`once`).",
     )
-    on_unknown: Annotated[Literal["ask", "fail", "retry"], BeforeValidator(lowered)] = Field(
+    on_unknown: Annotated[Literal["ask", "fail", "retry"], ANY_CASE] = Field(
         default="ask",
         description="When nobody knows whether a `once` call took effect, after a crash or a time-out.",
     )
@@ -207,7 +250,7 @@ class ToolSpec(Model):
         default_factory=list[Literal["read", "write", "delete", "admin"]],
         description="What it does: read, write, delete, admin. `write` for high and critical risk, else `read`.",
     )
-    risk_level: Annotated[Literal["low", "medium", "high", "critical"], BeforeValidator(lowered)] = Field(
+    risk_level: Annotated[Literal["low", "medium", "high", "critical"], ANY_CASE] = Field(
         default="low", description="How much harm a wrong call could do."
     )
     requires: Requirements = Field(
@@ -224,14 +267,12 @@ class ToolSpec(Model):
         default_factory=list[str],
         description="What a call touches, such as file:{path}: calls that share a key do not run side by side.",
     )
-    on_dependency_failure: Annotated[Literal["fail", "run"], BeforeValidator(lowered)] | None = Field(
+    on_dependency_failure: Annotated[Literal["fail", "run"], ANY_CASE] | None = Field(
         default=None, description="When a tool that it comes after has failed: fail (the default), or run all the same."
     )
-    deprecated_since: Annotated[str, AfterValidator(_semver)] = Field(
-        default="", description="The version since which it should not be used."
-    )
+    deprecated_since: SemVer = Field(default="", description="The version since which it should not be used.")
     replaced_by: str = Field(default="", description="The tool that should be used instead.")
-    record: Annotated[Literal["best_effort", "required"], BeforeValidator(lowered)] | None = Field(
+    record: Annotated[Literal["best_effort", "required"], ANY_CASE] | None = Field(
         default=None, description="`required` refuses a call that cannot be recorded; `best_effort` when not given."
     )
     rate_limit: RateLimit | None = Field(default=None, description="How often it may be called.")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import AliasChoices, AliasGenerator, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field, field_validator
 
-from foliot.resources.base import Model, Resource, Status, problem
-from foliot.resources.fields import ExactList, Name, Positive, RawText, Ref, Timeout, lowered, refusal
+from foliot.resources.base import Model, Resource, Status, both, either, given, implies, is_true, no, problem
+from foliot.resources.fields import ANY_CASE, ExactList, Name, Positive, RawText, Ref, Timeout, refusal
 from foliot.resources.problems import Problem
 from foliot.resources.spelling import snake, spellings
 
 PHASES: Final = ("Pending", "Approved", "Denied", "Expired")
+
+
+_STANDING: Final = is_true("standing")
 
 
 class ToolApprovalSpec(Model):
@@ -22,12 +25,17 @@ class ToolApprovalSpec(Model):
     """
 
     required: ClassVar = {"tool": ""}
+    rules: ClassVar = (
+        implies(_STANDING, both(no(given("run")), no(given("call_id")))),
+        implies(no(_STANDING), both(either(given("task_ref"), given("run")), no(given("when")), no(given("max_uses")))),
+        implies(both(no(_STANDING), given("run")), given("call_id", "arguments_digest")),
+    )
 
     task_ref: Ref = Field(default="", description="The Task that waits: name or namespace/name.")
     run: str = Field(default="", description="The run that waits.")
     call_id: str = Field(default="", description="The call of that run.")
     tool: Name = Field(default="", description="The tool to be called.")
-    operation_class: Annotated[str, BeforeValidator(lowered)] = Field(default="", description="What it would do.")
+    operation_class: Annotated[str, ANY_CASE] = Field(default="", description="What it would do.")
     agent: str = Field(default="", description="The agent that asks; for a standing grant, the only one it is for.")
     input: RawText = Field(default="", description="The arguments of the call, as text.")
     arguments: dict[str, Any] = Field(
@@ -83,7 +91,7 @@ class ToolApprovalStatus(Status):
     )
 
     phase: str = Field(default="", description="Where it is.", json_schema_extra={"enum": [*PHASES]})
-    decision: Annotated[Literal["", "approved", "denied", "edited"], BeforeValidator(lowered)] = Field(
+    decision: Annotated[Literal["", "approved", "denied", "edited"], ANY_CASE] = Field(
         default="", description="What was decided; `edited` is approved with other arguments."
     )
     decided_by: str = Field(default="", description="Who decided.")

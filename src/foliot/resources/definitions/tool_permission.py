@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from foliot.resources.base import Model, ReadyResource, Status, problem
-from foliot.resources.fields import ExactList, Positive, RawText, Timeout, ToolName, WordList, lowered
+from foliot.resources.base import Model, ReadyResource, Status, given, implies, problem, says
+from foliot.resources.fields import ANY_CASE, ExactList, Positive, RawText, Timeout, ToolName, WordList
 from foliot.resources.problems import Problem
 
 
 class OperationRule(Model):
     """What happens to one class of operations; the strictest rule that applies decides."""
 
-    operation_class: Annotated[Literal["read", "write", "delete", "admin", "*"], BeforeValidator(lowered)] = Field(
+    operation_class: Annotated[Literal["read", "write", "delete", "admin", "*"], ANY_CASE] = Field(
         default="*", description="The class, or * for those without a rule of their own."
     )
-    verdict: Annotated[Literal["allow", "deny", "approval_required"], BeforeValidator(lowered)] = Field(
+    verdict: Annotated[Literal["allow", "deny", "approval_required"], ANY_CASE] = Field(
         default="allow", description="Allow, refuse, or ask a person first."
     )
 
@@ -31,7 +31,7 @@ class Condition(Model):
     when: RawText = Field(
         default="", description="A CEL expression over args, tool, agent and caller: args.amount > 500.0"
     )
-    verdict: Annotated[Literal["allow", "deny", "approval_required"], BeforeValidator(lowered)] = Field(
+    verdict: Annotated[Literal["allow", "deny", "approval_required"], ANY_CASE] = Field(
         default="approval_required", description="Allow, refuse, or ask a person first."
     )
     reason: str = Field(default="", description="What the model and the approver are told.")
@@ -40,17 +40,19 @@ class Condition(Model):
 class ToolPermissionSpec(Model):
     """Who may call the tool."""
 
+    rules: ClassVar = (implies(says("apply_mode", "scoped"), given("target_agents")),)
+
     tool_ref: ToolName = Field(
         default="", description="The Tool, or agent:NAME; the name of this resource when not given."
     )
-    action: Annotated[str, BeforeValidator(lowered)] = Field(default="invoke", description="What is permitted.")
+    action: Annotated[str, ANY_CASE] = Field(default="invoke", description="What is permitted.")
     required_permissions: WordList = Field(
         default_factory=list[str], description="Permissions that the agent's roles must hold."
     )
-    match_mode: Annotated[Literal["all", "any"], BeforeValidator(lowered)] = Field(
+    match_mode: Annotated[Literal["all", "any"], ANY_CASE] = Field(
         default="all", description="Whether all of them are needed, or any one."
     )
-    apply_mode: Annotated[Literal["global", "scoped"], BeforeValidator(lowered)] = Field(
+    apply_mode: Annotated[Literal["global", "scoped"], ANY_CASE] = Field(
         default="global", description="For every agent of the namespace, or for target_agents only."
     )
     target_agents: WordList = Field(default_factory=list[str], description="The agents it applies to, when scoped.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from foliot.resources.base import Model, Resource, Status
-from foliot.resources.fields import Count, WordList
+from foliot.resources.fields import Count, Whole, WordList
 
 
 class Capabilities(Model):
@@ -30,7 +30,7 @@ class WorkerStatus(Status):
     """How the worker is."""
 
     last_heartbeat: str = Field(default="", description="Its last sign of life.")
-    current_tasks: int | None = Field(default=None, description="Tasks it has now.")
+    current_tasks: Whole | None = Field(default=None, description="Tasks it has now.")
 
 
 class Worker(Resource[WorkerSpec, WorkerStatus]):

@@ -50,7 +50,7 @@ def _of(kind: Kind, operation: dict[str, Any]) -> dict[str, Any]:
 def schemas() -> dict[str, Any]:
     """For each kind: as it is declared (`Agent`), as a body that its path explains (`AgentBody`), as it is answered
     (`StoredAgent`, `AgentList`)."""
-    made: dict[str, Any] = moved(bundle_schema()["$defs"])
+    made: dict[str, Any] = moved(bundle_schema(exact=False)["$defs"])
     for name in KINDS:
         declared: Schema = made[name]
         needed = [each for each in declared.get("allOf", []) if each != {"required": ["kind"]}]
