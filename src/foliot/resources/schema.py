@@ -157,8 +157,8 @@ def _opened(part: Any) -> Any:
     made = {k: v if k in _VALUES else _opened(v) for k, v in marked.items() if k not in _MARKS}
     made |= marked.get(MARK_EXACT, {})
     if (fold := marked.get(MARK_ANY_CASE)) is not None:
-        words = fold if isinstance(fold, list) else made.get("enum") or [made["const"]] if _is_choice(made) else None
-        made = _any_case(made, cast("list[str]", words)) if words else made
+        words = cast("list[str]", fold if isinstance(fold, list) else _choices(made))
+        made = _any_case(made, words) if words else made
     if MARK_ONE_OR_MANY in marked:
         made = _alternative(made, {"allOf": [{"type": "string"}, made.get("items", {})]})
     if (model := marked.get(MARK_MODEL)) is not None:
@@ -166,8 +166,8 @@ def _opened(part: Any) -> Any:
     return made
 
 
-def _is_choice(schema: dict[str, Any]) -> bool:
-    return "enum" in schema or "const" in schema
+def _choices(schema: dict[str, Any]) -> list[Any]:
+    return schema.get("enum") or ([schema["const"]] if "const" in schema else [])
 
 
 def _any_case(schema: dict[str, Any], words: list[str]) -> dict[str, Any]:
