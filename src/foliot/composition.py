@@ -150,7 +150,9 @@ async def compose(
     lease_seconds = settings.lease if lease_seconds is None else lease_seconds
     patience = store_wait if settings.store_wait is None else float(settings.store_wait)
     database = await open_when_there(settings.store, Waits(lease_seconds), patience=patience)
-    resources = SqlResourceStore(database, partial(load_keyring, settings))
+    resources = SqlResourceStore(
+        database, partial(load_keyring, settings), existing=partial(load_keyring, settings, create=False)
+    )
     try:
         audit = open_audit(database, stored_secrets(resources, os.environ), settings)
     except UsageError:

@@ -86,7 +86,12 @@ async def stored() -> AsyncGenerator[tuple[Database, ResourceStore]]:
     settings = current().store_settings()
     database = await open_database(settings.store)
     try:
-        yield database, SqlResourceStore(database, partial(load_keyring, settings))
+        yield (
+            database,
+            SqlResourceStore(
+                database, partial(load_keyring, settings), existing=partial(load_keyring, settings, create=False)
+            ),
+        )
     finally:
         await database.close()
 

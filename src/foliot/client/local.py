@@ -253,8 +253,8 @@ class LocalClient:
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
         return self._store.watch(filter, after=after)
 
-    async def rotate_key(self) -> Rotation:
-        return await self._store.rotate_key()
+    async def rotate_key(self, *, forget: bool = False) -> Rotation:
+        return await self._store.rotate_key(forget=forget)
 
     async def written(self, *documents: Document) -> None:
         """These were written by somebody else on the same store: let whoever waits for them know."""

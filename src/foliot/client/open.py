@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from foliot.client.base import Client
@@ -84,11 +85,11 @@ async def _local(settings: Settings) -> Client:
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
 
-    def keyring() -> Sealer:
+    def keyring(*, create: bool = True) -> Sealer:
         # Most commands never touch a secret value, and loading this takes a sixth of the time that they may take.
         from foliot.store.keyring import load_keyring
 
-        return load_keyring(settings)
+        return load_keyring(settings, create=create)
 
     database = await open_database(settings.store)
 
@@ -119,7 +120,7 @@ async def _local(settings: Settings) -> Client:
 
         return DeclaredWork(database, tasks)
 
-    store = SqlResourceStore(database, keyring)
+    store = SqlResourceStore(database, keyring, existing=partial(keyring, create=False))
     by = DeclaredBy(whoami(), operator=True)  # who can open the store can do anything to it
     return LocalClient(
         store,

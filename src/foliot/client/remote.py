@@ -205,7 +205,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
                 if filter.kind in (None, told.resource["kind"]):
                     yield Change(int(event.id), _ACTIONS[told.type], told.resource)
 
-    async def rotate_key(self) -> Rotation:
+    async def rotate_key(self, *, forget: bool = False) -> Rotation:
         """Raises `UsageError`: the key that seals secrets is where the store is, and nobody is handed it from afar."""
         raise UsageError(
             "the key of secrets is changed on the machine of the server",

@@ -434,8 +434,8 @@ class RecordedStore:
     async def agreed(self, namespace: str, server: str = "", tool: str = "") -> list[Agreed]:
         return await self._store.agreed(namespace, server, tool)
 
-    async def rotate_key(self) -> Rotation:
-        return await self._store.rotate_key()
+    async def rotate_key(self, *, forget: bool = False) -> Rotation:
+        return await self._store.rotate_key(forget=forget)
 
     async def compact(self, *, keep: int) -> int:
         return await self._store.compact(keep=keep)

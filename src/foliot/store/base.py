@@ -252,12 +252,13 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What `rotate_key` did."""
+    """What `rotate_key` did. `retired` are keys that are gone for good, `kept` older ones that open backups."""
 
     key_id: str
     secrets: int
     values: int
     retired: tuple[str, ...] = field(default=())
+    kept: tuple[str, ...] = field(default=())
 
 
 class ResourceStore(Protocol):
@@ -325,8 +326,11 @@ class ResourceStore(Protocol):
         """What was agreed to about one tool of an MCP server, or, without a server, about all tools of all servers."""
         ...
 
-    async def rotate_key(self) -> Rotation:
-        """Make a new key the active one and seal every stored secret value with it, in place."""
+    async def rotate_key(self, *, forget: bool = False) -> Rotation:
+        """Make a new key the active one and seal every stored secret value with it, in place.
+
+        Older keys are kept for backups; `forget` gives up those that sealed values of this store.
+        """
         ...
 
     async def compact(self, *, keep: int) -> int:

@@ -39,6 +39,7 @@ from foliot.store.documents import check_labels, decode, decode_all, key_of, key
 from foliot.store.mcp_pins import read_agreed
 from foliot.store.planning import Keyed, apply_changes, keyed
 from foliot.store.selectors import matches
+from foliot.store.store_key import StoreKey, key_of_store, retired_keys
 from foliot.store.transaction import Row, Tx, one, run
 from foliot.store.watch import follow
 
@@ -53,16 +54,21 @@ _ROTATING = "secrets.rotating"
 class SqlResourceStore:
     """Resources with versions, and every change to them in order. See the protocol for the promises.
 
-    `keyring` is called when the first secret value is sealed or opened, so that a command without secrets never loads
-    cryptography. `now` gives the seconds since 1970.
+    `keyring` is called when the first secret value is sealed, so that a command without secrets never loads
+    cryptography, and may make a key; `existing`, which makes none, for a store that is sealed already.
+    `now` gives the seconds since 1970.
     """
 
     def __init__(
-        self, database: Database, keyring: Callable[[], secrets.Sealer], *, now: Callable[[], float] = time.time
+        self,
+        database: Database,
+        keyring: Callable[[], secrets.Sealer],
+        *,
+        existing: Callable[[], secrets.Sealer] | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
-        self._load_keyring = keyring
-        self._ring: secrets.Sealer | None = None
+        self.keys = StoreKey(database, keyring, existing)
         self._now = now
         self._revision_at: tuple[object, int] | None = None
         self._seen: tuple[asyncio.AbstractEventLoop, int] | None = None
@@ -121,7 +127,7 @@ class SqlResourceStore:
         prepared = [_prepared(change) for change in changes]
         if not prepared:
             return []
-        ring = self._keyring() if any(each.key.kind == secrets.KIND for each in prepared) else None
+        ring = await self.keys.sealing() if any(each.key.kind == secrets.KIND for each in prepared) else None
         now, uids, declarer = stamp(self._now()), _uids(len(prepared)), by or THE_PROCESS
         if found := crossing(prepared):
             also = partial(_check_with, prepared, found, also)
@@ -193,21 +199,23 @@ class SqlResourceStore:
         document = await self._stored(key)
         if key.kind != secrets.KIND:
             raise InvalidInput(f"{key} is not a Secret and has no values to reveal")
-        return secrets.reveal(key, document, self._keyring())
+        return secrets.reveal(key, document, await self.keys.opening())
 
     async def agreed(self, namespace: str, server: str = "", tool: str = "") -> list[Agreed]:
         return await read_agreed(self._database, namespace, server, tool)
 
-    async def rotate_key(self) -> Rotation:
+    async def rotate_key(self, *, forget: bool = False) -> Rotation:
         """Make a new key the active one and seal every stored secret value with it, in place.
 
-        Small transactions, so that others can write meanwhile. When it is killed, every value still opens (the old key
-        is given up last), and the next call goes on with the key that the unfinished one had made.
+        Small transactions, so that others can write meanwhile. When it is killed, every value still opens, and the next
+        call goes on with the key that the unfinished one had made. Older keys are kept, because backups are sealed with
+        them; with `forget` those that sealed values of this store are given up, last of all.
         """
-        ring = self._keyring()
+        ring = await self.keys.sealing()
+        before = await key_of_store(self._database)
         unfinished = await self._database.read("setting_get", name=_ROTATING)
         if not unfinished or unfinished[0]["value"] != ring.active_id:
-            ring = self._ring = _with_new_key(ring)
+            ring = _with_new_key(ring)
             await self._database.write(run, "setting_put", name=_ROTATING, value=ring.active_id)
         sealed, values, old = 0, 0, frozenset[str]()
         last: str | None = ""
@@ -216,9 +224,14 @@ class SqlResourceStore:
                 secrets.reseal_page, ring, last, SECRETS_PER_ROUND
             )
             sealed, values, old = sealed + more, values + its_values, old | its_keys
-        retired = _retire(ring, old)
+        await self.keys.rotated(ring, sorted({*old, before} - {ring.active_id}))
+        once = await retired_keys(self._database)
+        retired = _retire(ring, frozenset(once)) if forget else ()
+        if retired:
+            await self.keys.forgotten(retired)
         await self._database.write(run, "setting_delete", name=_ROTATING)
-        return Rotation(ring.active_id, sealed, values, retired)
+        kept = tuple(each for each in once if each in ring.key_ids)
+        return Rotation(ring.active_id, sealed, values, retired, kept)
 
     async def compact(self, *, keep: int) -> int:
         if keep < 0:
@@ -244,11 +257,6 @@ class SqlResourceStore:
             place = {"namespace": filter.namespace, "after": after, "before": before}
             return await self._database.read("resource_list_namespace", **place, count=count)
         return await self._database.read("resource_list", after=after, before=before, count=count)
-
-    def _keyring(self) -> secrets.Sealer:
-        if self._ring is None:
-            self._ring = self._load_keyring()
-        return self._ring
 
 
 def _apply_with(

@@ -105,7 +105,8 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
             resources = SqlResourceStore(database, partial(load_keyring, settings, create=False))
             async for finding in guarded("store", "store.write", partial(store.look_inside, database, settings)):
                 yield finding
-        async for finding in guarded("keys", "keys.present", partial(surroundings.look_at_keys, settings, resources)):
+        looking = partial(surroundings.look_at_keys, settings, resources, database)
+        async for finding in guarded("keys", "keys.present", looking):
             yield finding
         async for finding in guarded("settings", "settings.file", partial(surroundings.look_at_files, settings)):
             yield finding

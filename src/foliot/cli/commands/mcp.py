@@ -133,7 +133,9 @@ async def _opened(allow: tuple[str, ...]) -> AsyncGenerator[tuple[ResourceStore,
     settings = current().store_settings()
     database = await open_database(settings.store)
     try:
-        store = SqlResourceStore(database, lambda: load_keyring(settings))
+        store = SqlResourceStore(
+            database, lambda: load_keyring(settings), existing=lambda: load_keyring(settings, create=False)
+        )
         async with opened_connections(store, settings, allow=allow, environ=os.environ) as connections:
             yield store, connections
     finally:

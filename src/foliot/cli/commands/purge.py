@@ -55,7 +55,9 @@ async def _purge(age: float, keep_changes: int, compact: bool) -> int:
     database = await open_database(settings.store)
     found = Forgotten()
     try:
-        resources = SqlResourceStore(database, partial(load_keyring, settings))
+        resources = SqlResourceStore(
+            database, partial(load_keyring, settings), existing=partial(load_keyring, settings, create=False)
+        )
         rules = Retention(runs=age, audit=None, size=None, changes=keep_changes)
         await Housekeeper(database, resources, rules).forget(found, time.time())
         if compact:

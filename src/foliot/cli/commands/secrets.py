@@ -14,7 +14,7 @@ import click
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.findings import count
 from foliot.cli.invocation import is_terminal
-from foliot.cli.terminal import out, prompt
+from foliot.cli.terminal import confirm, out, prompt
 from foliot.client.base import Outcome
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.store.base import Rotation
@@ -156,20 +156,56 @@ def secrets() -> None:
 
 
 @secrets.command("rotate-key")
-def rotate_key() -> None:
+@click.option("--forget-retired", is_flag=True, help="Give up older keys for good: backups of before do not open then.")
+def rotate_key(forget_retired: bool) -> None:
     """Make a new key, and seal every stored secret value with it.
 
-    Nothing has to be stopped meanwhile. When it was interrupted, run it again: it goes on where it was.
+    Nothing has to be stopped meanwhile. When it was interrupted, run it again: it goes on where it was. The older keys
+    stay in the key file, because backups are sealed with them, until --forget-retired.
     """
-    rotation = run(_rotate())
+    rotation = run(_rotate(forget_retired))
     out(
         f"Key {rotation.key_id} is active; {count(rotation.values, 'value')} of"
         f" {count(rotation.secrets, 'secret')} sealed with it."
     )
     if rotation.retired:
-        out(f"Retired: {', '.join(rotation.retired)}")
+        out(f"Retired, and gone for good: {', '.join(rotation.retired)}")
+    elif rotation.kept:
+        out(
+            f"Kept to open backups of before: {', '.join(rotation.kept)}. Other homes on this store need a copy of the"
+            " key file now; `foliot secrets rotate-key --forget-retired` gives older keys up."
+        )
 
 
-async def _rotate() -> Rotation:
+async def _rotate(forget: bool) -> Rotation:
     async with connected() as client:
-        return await client.rotate_key()
+        return await client.rotate_key(forget=forget)
+
+
+@secrets.command("replace-lost-key")
+@click.argument("key_id")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def replace_lost_key(key_id: str, yes: bool) -> None:
+    """Go on with another key, when the key that a store is sealed with is lost for good.
+
+    Every secret has to be stored again. A copy of the key file, or of the one line in it, is always better.
+    """
+    if not yes:
+        confirm(f"Give up every secret value that key {key_id} sealed?")
+    out(f"Key {run(_replace_lost(key_id))} is active. Store each secret again.")
+
+
+async def _replace_lost(key_id: str) -> str:
+    from functools import partial
+
+    from foliot.cli.invocation import current
+    from foliot.store.keyring import load_keyring
+    from foliot.store.open import open_database
+    from foliot.store.store_key import StoreKey
+
+    settings = current().store_settings()
+    database = await open_database(settings.store)
+    try:
+        return await StoreKey(database, partial(load_keyring, settings), None).replace_lost(key_id)
+    finally:
+        await database.close()

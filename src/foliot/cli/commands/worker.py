@@ -123,7 +123,11 @@ async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator
     from foliot.store.resources import SqlResourceStore
 
     settings = current().store_settings()
-    store = SqlResourceStore(runtime.tasking.database, partial(load_keyring, settings))
+    store = SqlResourceStore(
+        runtime.tasking.database,
+        partial(load_keyring, settings),
+        existing=partial(load_keyring, settings, create=False),
+    )
     async with opened_connections(store, settings) as connections:
         keeping = asyncio.create_task(McpKeeper(store, connections).run())
         try:

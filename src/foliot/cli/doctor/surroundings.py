@@ -13,7 +13,7 @@ from foliot.errors import SecretError
 from foliot.settings import Settings
 
 if TYPE_CHECKING:
-    from foliot.store.base import ResourceStore
+    from foliot.store.base import Database, ResourceStore
 
 MOST_SECRETS: Final = 200
 NATS_WITHIN: Final = 3.0
@@ -29,19 +29,32 @@ EXTRAS: Final = {
 }
 
 
-async def look_at_keys(settings: Settings, resources: ResourceStore | None) -> Findings:
-    """Whether there is a key, only its owner can read it, and it opens what is stored."""
+async def look_at_keys(
+    settings: Settings, resources: ResourceStore | None, database: Database | None = None
+) -> Findings:
+    """Whether there is a key, only its owner can read it, it is that of the store, and opens what is stored."""
     from foliot.store.keyring import load_keyring
+    from foliot.store.store_key import key_of_store, retired_keys, what_to_do
 
     secrets = [] if resources is None else await _secrets(resources)
+    sealed_with = "" if database is None else await key_of_store(database)
     if settings.secret_key is None and not settings.secret_key_file.exists():
         if secrets:
             yield Finding(
                 "keys",
                 "keys.present",
                 "error",
-                f"there are {len(secrets)} secrets, and no key file at {settings.secret_key_file}",
+                f"there are {len(secrets)} secrets, sealed with key {sealed_with or '?'}, and no key file at "
+                f"{settings.secret_key_file}",
                 "put the key file back, or name it with FOLIOT_SECRET_KEY_FILE: without it they cannot be opened",
+            )
+        elif sealed_with:
+            yield Finding(
+                "keys",
+                "keys.store",
+                "error",
+                f"the store is sealed with key {sealed_with}, and there is no key file at {settings.secret_key_file}",
+                what_to_do(sealed_with),
             )
         else:
             yield Finding(
@@ -53,6 +66,18 @@ async def look_at_keys(settings: Settings, resources: ResourceStore | None) -> F
     yield Finding(
         "keys", "keys.present", "ok", f"key {ring.active_id} of {place} is active, {len(ring.key_ids)} in all"
     )
+    if sealed_with and sealed_with not in ring.key_ids:
+        yield Finding(
+            "keys",
+            "keys.store",
+            "error",
+            f"the store is sealed with key {sealed_with}, which is not among the keys of {place}",
+            what_to_do(sealed_with),
+        )
+    elif sealed_with and database is not None:
+        kept = [each for each in await retired_keys(database) if each in ring.key_ids]
+        told = f"; {', '.join(kept)} {'is' if len(kept) == 1 else 'are'} kept to open backups of before" if kept else ""
+        yield Finding("keys", "keys.store", "ok", f"the store is sealed with key {sealed_with}{told}")
     closed = [str(key.name) for key in secrets if not await _opens(resources, key)]
     if closed:
         yield Finding(
