@@ -22,6 +22,7 @@ ARGUMENTS = {
     "backup": ["another"],
     "restore": ["copy"],
     "audit prune": ["--before", "90d", "-y"],
+    "secrets replace-lost-key": ["0123abcd", "--yes"],
     "users create": ["ann", "--admin", "--password-stdin"],
     "users grant": ["ann", "--role", "reader"],
     "users reset": ["ann", "--password-stdin"],
