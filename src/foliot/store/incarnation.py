@@ -71,7 +71,7 @@ async def settle(connection: Connection) -> None:
             return
         newest: int = await connection.fetchval("SELECT value FROM counter WHERE name = 'revision' FOR UPDATE")
         copied, moved = _differs(was, here)
-        if newest and (copied or moved):
+        if copied or moved:
             log.warning("the store was put back or taken over: versions and watches of resources begin anew")
             await _begin(connection, newest)
         if copied:
