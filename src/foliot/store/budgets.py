@@ -130,7 +130,7 @@ class SqlBudgetLedger:
         """
         if (releasing := self._releasing.get(act)) is not None:
             await asyncio.wait([releasing])  # or it would give back what is held from now on
-        reserving = asyncio.ensure_future(self._db.write(_reserve, act, ceilings, estimate, holder, now, until))
+        reserving = asyncio.ensure_future(self._reserve(act, ceilings, estimate, holder, now, until))
         self._reserving[act] = reserving
 
         def over(done: asyncio.Future[list[Short]]) -> None:
@@ -143,6 +143,13 @@ class SqlBudgetLedger:
 
         reserving.add_done_callback(over)
         return await asyncio.shield(reserving)
+
+    async def _reserve(
+        self, act: Act, ceilings: Sequence[Ceiling], estimate: Amount, holder: str, now: float, until: float
+    ) -> list[Short]:
+        while (short := await self._db.write(_reserve, act, ceilings, estimate, holder, now, until)) is None:
+            await self._db.write(_open, ceilings, now)
+        return short
 
     async def settle(self, act: Act, actual: Amount, *, now: float) -> dict[str, tuple[Balance, Balance]]:
         """The act is over and cost this much. Each account by its key, before and after; none the second time.
@@ -205,20 +212,23 @@ class SqlBudgetLedger:
 
 def _reserve(
     act: Act, ceilings: Sequence[Ceiling], estimate: Amount, holder: str, now: float, until: float
-) -> Tx[list[Short]]:
+) -> Tx[list[Short] | None]:
+    """See `SqlBudgetLedger.reserve`. None when an account is to be opened first."""
     known = yield from one("budget_hold_get", run_id=act.run_id, act=act.name)
     if known is not None and known["state"] != "released":
         return []
     keys = [ceiling.account.key for ceiling in ceilings]
     left = yield from rows("budget_hold_of_run", run_id=act.run_id, holder=holder)
     yield from _undo(left, now, also=keys)
-    standing = yield from _turn(ceilings, now)
+    standing = yield from _turn(ceilings)
+    if standing is None:
+        return None
     short = _short(ceilings, standing, estimate)
     if short:
         over = yield from rows("budget_hold_over", now=now, count=SWEPT_AT_ONCE)
         if over and (yield from _undo_if_free(over, keys, now)):
-            standing = yield from _turn(ceilings, now)
-            short = _short(ceilings, standing, estimate)
+            standing = yield from _turn(ceilings)
+            short = _short(ceilings, standing or {}, estimate)
     if short:
         return short
     added = yield from run(
@@ -236,15 +246,21 @@ def _reserve(
     return []
 
 
-def _turn(ceilings: Sequence[Ceiling], now: float) -> Tx[dict[str, Balance]]:
-    """The accounts, opened when they are new, and nobody else's until the transaction ends."""
-    keys = sorted(ceiling.account.key for ceiling in ceilings)
-    found = yield from rows("budget_turn", keys=_keys(keys))
-    if len(found) < len(set(keys)):
-        accounts = sorted((ceiling.account for ceiling in ceilings), key=lambda account: account.key)
-        yield from many("budget_open", [_opened(account, now) for account in accounts])
-        found = yield from rows("budget_turn", keys=_keys(keys))
-    return {row["key"]: _balance(row) for row in found}
+def _turn(ceilings: Sequence[Ceiling]) -> Tx[dict[str, Balance] | None]:
+    """The accounts, nobody else's until the transaction ends; None when one of them is new."""
+    keys = {ceiling.account.key for ceiling in ceilings}
+    found = yield from rows("budget_turn", keys=_keys(sorted(keys)))
+    return {row["key"]: _balance(row) for row in found} if len(found) == len(keys) else None
+
+
+def _open(ceilings: Sequence[Ceiling], now: float) -> Tx[None]:
+    """Open the accounts that are new, in the order of their keys.
+
+    In a transaction of its own: whoever had locked one of them and then made another that comes before it would wait
+    for somebody who waits for the first.
+    """
+    accounts = sorted((ceiling.account for ceiling in ceilings), key=lambda account: account.key)
+    yield from many("budget_open", [_opened(account, now) for account in accounts])
 
 
 def _short(ceilings: Sequence[Ceiling], standing: Mapping[str, Balance], estimate: Amount) -> list[Short]:

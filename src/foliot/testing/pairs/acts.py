@@ -18,7 +18,7 @@ from foliot.store import bounds, claims, life, queue, triggers, workers
 from foliot.store.audit import append_records
 from foliot.store.audit_pruning import prune_audit
 from foliot.store.base import Delete, Key, Put
-from foliot.store.budgets import Act, Amount
+from foliot.store.budgets import Account, Act, Amount, Ceiling
 from foliot.store.limits import Rate, Wish
 from foliot.store.task_feed import Difference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
@@ -387,6 +387,14 @@ async def _reserve_batch(t: Tools) -> Any:
     """Bodies that share a commit: the first by the accounts 0 and 1, the second by 2 and 0."""
     books = ((1, 2), (0,)) if t.who == "a" else ((2,), (0, 1))
     return await asyncio.gather(*(_reserve(t, f"step/{n}/{t.who}", *each) for n, each in enumerate(books)))
+
+
+@act("budget.reserve.opening")
+async def _reserve_opening(t: Tools) -> Any:
+    """Two accounts that are new, before and behind one that is there."""
+    fresh = [Ceiling(Account("default", name, "2026"), micros=100) for name in ("atlas", "zoo")]
+    act, until = Act("busy", f"step/7/{t.who}"), t.now + 60
+    return len(await t.ledger.reserve(act, [*fresh, *ceilings(2)], Amount(1, 1), holder=ALIVE, now=t.now, until=until))
 
 
 @act("budget.settle")
