@@ -21,6 +21,7 @@ order of items; what only I own goes when I leave it out; what others own surviv
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -50,6 +51,7 @@ LONGEST_SHOWN: Final = 120
 MOST_SHOWN: Final = 20
 _MANAGER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@/-]{0,126}[A-Za-z0-9])?")
 _LIST_KEYS: Final = ("labels", "annotations")
+_VALUE: Final = OneValue()
 _ABSENT: Final = object()
 # Not given, see resources/base.py.
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
@@ -154,7 +156,9 @@ def named_by(patch: Mapping[str, Any], fields: Collection[Field]) -> frozenset[F
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values of a field are the same JSON, with the order of names: it is what a model sees."""
-    return one == other and json.dumps(one) == json.dumps(other)
+    if one != other:
+        return False
+    return one.__class__ is str or json.dumps(one) == json.dumps(other)
 
 
 # --- as they are stored and shown --------------------------------------------------------------------------------
@@ -173,12 +177,16 @@ def decode_owners(text: str | None, fields: Collection[Field]) -> dict[str, froz
     """
     if text is None:
         return {UNKNOWN: frozenset(fields)} if fields else {}
+    known = frozenset(fields)
     kept: dict[str, list[str]] = json.loads(text)
     owners: dict[str, frozenset[Field]] = {}
     for name, pointers in kept.items():
-        said = _Reach(map(_field, pointers))
-        if owned := frozenset(field for field in fields if said.touches(field)):
-            owners[name] = owned
+        said = frozenset(map(_field, pointers))
+        if not said <= known:
+            reach = _Reach(said)
+            said = frozenset(field for field in known if reach.touches(field))
+        if said:
+            owners[name] = said
     return owners
 
 
@@ -187,6 +195,7 @@ def managed_fields(owners: Owners) -> list[dict[str, Any]]:
     return [{"manager": name, "fields": sorted(map(pointer, owners[name]))} for name in sorted(owners)]
 
 
+@functools.lru_cache(4096)
 def pointer(field: Field) -> str:
     """The field as a JSON pointer (RFC 6901); an item of a list goes by its key."""
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in field)
@@ -216,6 +225,7 @@ def conflict_of(disputed: Mapping[str, Iterable[Disputed]]) -> FieldConflict:
     )
 
 
+@functools.lru_cache(4096)
 def _field(text: str) -> Field:
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:])
 
@@ -255,15 +265,17 @@ def _with_own(live: Document, document: Document, merged: Any) -> Document:
 
 def _inner(rule: Rule, name: str) -> Rule:
     if isinstance(rule, ByField):
-        return rule.fields.get(name, OneValue())
-    return rule.value if isinstance(rule, ByKey) else OneValue()
+        return rule.fields.get(name, _VALUE)
+    return rule.value if isinstance(rule, ByKey) else _VALUE
 
 
 def _parts(rule: Rule, value: Any) -> dict[str, Any] | None:
     """The parts of a value that have owners of their own, by name; None when it is one value."""
-    if isinstance(rule, ByField | ByKey) and isinstance(value, dict):
-        return cast("dict[str, Any]", value)
-    if isinstance(rule, ByItem) and isinstance(value, list):
+    if isinstance(rule, OneValue):
+        return None
+    if not isinstance(rule, ByItem):
+        return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+    if isinstance(value, list):
         items = cast("list[Any]", value)
         named = {key: item for item in items if (key := rule.key(item))}
         return named if len(named) == len(items) else None
