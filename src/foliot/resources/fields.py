@@ -272,6 +272,7 @@ _DURATION_SCHEMA: Final = {
     "type": "string",
     "pattern": rf"^\s*\+?({_NUMBER}{_UNIT})+\s*$|^\s*\+?0\s*$",
     "examples": ["30s", "1h30m", "250ms"],
+    MARK_EXACT: {"type": ["string", "number"], "minimum": 0, "maximum": 0},  # 0 needs no unit
 }
 
 _WORD: Final = "[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
