@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.errors import Conflict, Gone
@@ -97,6 +97,7 @@ async def test_two_restores_of_one_backup_have_different_histories(tmp_path: Pat
     assert sorted({*seen}) == seen
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**60), st.floats(0, 4e9))
 def test_an_incarnation_begins_behind_all_that_was_and_grows_with_time(newest: int, at: float) -> None:
     assert first_revision(newest, at) > newest
@@ -160,11 +161,11 @@ async def test_another_timeline_begins_the_versions_anew_and_leaves_the_workers_
     await taken_over.close()
 
 
-async def test_an_empty_database_that_was_copied_keeps_its_small_numbers(postgres_url: str) -> None:
+async def test_an_empty_database_that_was_copied_begins_anew_too(postgres_url: str) -> None:
     await (await PostgresDatabase.open(postgres_url)).close()
     await run(postgres_url, "UPDATE store_life SET place = '1/2/3.00000001'")
 
     database = await PostgresDatabase.open(postgres_url)
 
-    assert (await said(store_on(database), "first"))[1] == 1
+    assert (await said(store_on(database), "first"))[1] > 10**9  # the lost history may have had changes
     await database.close()
