@@ -91,7 +91,7 @@ def test_one_by_name_is_the_object_itself(foliot, team):
 def test_what_get_prints_can_be_applied_again(foliot, team, output):
     printed = foliot("get", "all", "-o", output).out
 
-    # Defaults that were left out are now said by the manifest: the applier owns them from here on, and nothing else is new.
+    # Defaults that were left out are said by the manifest now, so the applier owns them; nothing else is new.
     assert foliot("apply", "-f", "-", stdin=printed).code == 0
     printed = foliot("get", "all", "-o", output).out
     assert foliot("apply", "-f", "-", stdin=printed).out.splitlines()[-1] == "3 unchanged"

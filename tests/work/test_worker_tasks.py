@@ -12,12 +12,14 @@ import pytest
 
 from foliot import Agent, ScriptedModel, tool
 from foliot.engine.telemetry.standing import look
+from foliot.errors import Conflict
 from foliot.kernel.events import ToolUnknown
 from foliot.runtime import Runtime
 from foliot.store.bounds import THRESHOLD, list_classes
 from foliot.store.claims import claim
 from foliot.store.placement import Offer
 from foliot.store.runs import TASK_LABEL
+from foliot.store.tasks import ENDED
 from foliot.work.base import Command, Requirements
 
 SAYS = [{"say": "hello there"}]
@@ -194,3 +196,19 @@ async def test_a_requeued_task_holds_the_call_that_may_have_acted(runtime: Runti
         await tasks.cancel("default", name)
         await work(runtime, name="w2")
         assert await phases(runtime, [name]) == ["cancelled"]
+
+
+async def test_a_task_whose_runs_were_forgotten_is_not_tried_again(runtime: Runtime) -> None:
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pay, and break."""
+        raise RuntimeError("the bank is closed")
+
+    script = [{"call": "pay"}, {"say": "paid"}]
+    (name,) = await accept(runtime, Agent("payer", model=ScriptedModel(script), tools=[pay]))
+    await work(runtime)
+    assert await runtime.runs.journal.purge(ended_before=time.time() + 60) > 0
+
+    with pytest.raises(Conflict, match="forgotten"):
+        await runtime.tasking.tasks.requeue("default", name)
+    assert (await phases(runtime, [name]))[0] in ENDED

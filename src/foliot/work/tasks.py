@@ -276,8 +276,14 @@ class TaskService(TaskList):
     async def in_doubt(self, namespace: str, name: str) -> InDoubt:
         """Calls of a task that has ended which may have acted, by agent: a new run must not make them beside that.
 
-        Raises `Conflict` for a run that cannot be read: what it has done is not known.
+        Raises `Conflict` for a run that cannot be read or was forgotten: what it has done is not known.
         """
+        (forgotten,) = await self._db.read("task_runs_forgotten", namespace=namespace, name=name)
+        if forgotten["runs"]:
+            raise Conflict(
+                f"{forgotten['runs']} runs of task {name} were forgotten: what their calls may have done is not known",
+                hint="hand the work in as a new task; `retention_runs` says for how long runs are kept",
+            )
         journal, specs = SqlJournal(self._db), Specs()
         found: dict[str, dict[tuple[str, str], Unsettled]] = {}
         for row in await self._db.read("task_runs", namespace=namespace, name=name):

@@ -169,6 +169,13 @@ SELECT name FROM task
         OR SUBSTR(name, LENGTH(name) - LENGTH(:name) + 1, LENGTH(:name)) = :name)
  ORDER BY key DESC LIMIT 6;
 
+-- name: task_runs_forgotten
+-- How many runs of a task a purge has taken.
+SELECT COUNT(*) AS runs
+  FROM task AS t JOIN task_run AS m ON m.task = t.key
+ WHERE t.namespace = :namespace AND t.name = :name
+   AND NOT EXISTS (SELECT 1 FROM run AS r WHERE r.id = m.run_id);
+
 -- name: task_runs_to_stop
 -- Runs of a task that have something to hear and that nobody holds.
 SELECT q.run_id AS run_id

@@ -41,6 +41,18 @@ ALLOWANCES: Final = (
         "anomaly",
         "of two that take over a run at once the last one holds its act; the fence of the run decides who goes on",
     ),
+    Allowance(
+        "run.purge",
+        "task.requeue",
+        "serial",
+        "what the runs may have done is read before: those that are forgotten in between are not missed",
+    ),
+    Allowance(
+        "run.purge",
+        "task.purge",
+        "anomaly",
+        "a task whose runs are being forgotten at this moment is forgotten at the next purge",
+    ),
 )
 
 
