@@ -65,11 +65,6 @@ def _declared(key: Key) -> st.SearchStrategy[Declared]:
     return st.builds(Declared, st.just(key), LABELS, NOTES, SPECS[key.kind])
 
 
-def _applied(key: Key) -> st.SearchStrategy[Declared]:
-    notes = st.fixed_dictionaries({}, optional={"note": st.sampled_from(["one", "two"])})
-    return st.builds(Declared, st.just(key), LABELS, notes, SPECS[key.kind])
-
-
 def _or_null(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | strategy
 
@@ -93,7 +88,7 @@ def _patch(key: Key) -> st.SearchStrategy[tuple[Key, dict[str, Any]]]:
 DECLARED = KEYS.flatmap(_declared)
 # Only apply writes these: fields with several owners are the matter of the tests of field owners.
 APPLIED = st.builds(lambda kind, name: Key(kind, "", name), KINDS, st.sampled_from(["applied-x", "applied-y"]))
-BUNDLES = st.lists(APPLIED.flatmap(_applied), min_size=1, max_size=3, unique_by=lambda each: each.key)
+BUNDLES = st.lists(APPLIED.flatmap(_declared), min_size=1, max_size=3, unique_by=lambda each: each.key)
 PATCHES = KEYS.flatmap(_patch)
 LOOKS = st.builds(
     lambda kind, app, other: Look("", kind, app, None if app else other),

@@ -10,6 +10,7 @@ from foliot.errors import InvalidInput
 from foliot.resources.field_owners import FieldConflict
 from foliot.resources.problems import ManifestError
 from foliot.resources.reader import parse_text
+from foliot.resources.validate import validate_document
 from foliot.store.base import Key, Requirement
 
 AGENT = "kind: Agent\nmetadata: {name: clerk, labels: {team: desk}}\nspec:\n  model_ref: brain\n  prompt: Be brief.\n"
@@ -159,3 +160,44 @@ async def test_prune_deletes_what_its_own_manager_applied(both):
 
     gone = [each.document["metadata"]["name"] for each in applied.outcomes if each.action == "deleted"]
     assert gone == ["mine"]
+
+
+EMPTIES = {
+    "an annotation and a label": "kind: Agent\nmetadata: {name: x, annotations: {n: ''}, labels: {l: ''}}\n"
+    "spec: {model_ref: brain, prompt: Be brief.}\n",
+    "fields": "kind: Agent\nmetadata: {name: x, labels: {}, annotations: {n: a}}\n"
+    "spec: {model_ref: brain, prompt: Be brief., description: '', tools: [], limits: {}, roles: null}\n",
+    "defaults": "kind: Agent\nmetadata: {name: x}\n"
+    "spec: {model_ref: brain, prompt: Be brief., limits: {max_steps: 10}, execution: {profile: dynamic}}\n",
+    "a task's input": "kind: Task\nmetadata: {name: x}\nspec: {system: s, mode: template, input: {a: '', b: c}}\n",
+    "a node": "kind: AgentSystem\nmetadata: {name: x}\nspec: {agents: [a, b], graph: {a: {next: b}, b: {}}}\n",
+    "headers": "kind: Tool\nmetadata: {name: x}\n"
+    "spec: {type: http, endpoint: 'https://a.example', http: {headers: {X-A: ''}, query: {q: ''}}}\n",
+}
+
+
+@pytest.mark.parametrize("what", EMPTIES)
+async def test_what_is_written_down_empty_or_as_its_default_is_applied_as_it_is(both, what):
+    """And it is its author's: another manager's apply leaves it."""
+    (document,) = given(EMPTIES[what])
+    kind, name = document["kind"], document["metadata"]["name"]
+    put, _ = validate_document(document)
+    assert put is not None
+    await both.client.apply([document])
+    applied = await live(both, kind, name)
+    assert applied["spec"] == put["spec"]
+    for part in ("labels", "annotations"):
+        assert marks(applied, part) == marks(put, part)
+
+    other = {**document, "metadata": {"name": name, "namespace": "default", "annotations": {"other": ""}}}
+    await both.client.apply([other], field_manager="other")
+    beside = await live(both, kind, name)
+    assert beside["spec"] == put["spec"]
+    assert marks(beside, "labels") == marks(put, "labels")
+    assert marks(beside, "annotations") == {**marks(put, "annotations"), "other": ""}
+    assert (await both.client.apply([document])).outcomes[0].action == "unchanged"
+
+
+def marks(document: dict[str, Any], part: str) -> dict[str, str]:
+    found = document["metadata"].get(part, {})
+    return {name: value for name, value in found.items() if not name.startswith("foliot.dev/")}

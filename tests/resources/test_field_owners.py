@@ -72,7 +72,7 @@ SPECS = st.fixed_dictionaries(
         "output_schema": st.dictionaries(NAMES, TEXTS, min_size=1),
     },
 )
-MARKS = st.dictionaries(st.sampled_from(["team", "tier", "app.example/x"]), TEXTS, min_size=1)
+MARKS = st.dictionaries(st.sampled_from(["team", "tier", "app.example/x"]), TEXTS | st.just(""), min_size=1)
 MANIFESTS = st.builds(
     lambda spec, marks: agent(spec, **marks),
     SPECS,
@@ -202,6 +202,34 @@ def test_items_of_others_keep_their_place():
     assert apply(held, "ann", agent({"tools": ["look", "send"]}))[0]["spec"]["tools"] == ["look", "count", "send"]
     moved = apply(held, "ann", agent({"tools": ["new", "send", "look"]}))[0]["spec"]["tools"]
     assert moved == ["new", "send", "look", "count"]
+
+
+def graph(nodes: dict[str, Any]) -> Document:
+    return {"kind": "AgentSystem", "metadata": {"name": "a", "namespace": "default"}, "spec": {"graph": nodes}}
+
+
+def test_an_empty_entry_of_a_map_is_given_and_an_empty_field_is_not():
+    document = agent({"prompt": "", "tools": [], "limits": {}, "output_schema": {}}, labels={"team": ""})
+
+    assert leaves(document) == {("metadata", "labels", "team"): ""}
+    assert {field[2:] for field in leaves(graph({"a": {}, "b": {"next": "a"}}))} == {
+        ("a", ""),
+        ("b", ""),
+        ("b", "next"),
+    }
+
+
+def test_an_entry_without_parts_stays_while_somebody_declares_it():
+    held = apply(NOTHING, "ann", graph({"a": {}}))
+    assert held[0] == graph({"a": {}})
+
+    both = apply(held, "bob", graph({"a": {"next": "b"}, "b": {}}))
+    assert both[0] == graph({"a": {"next": "b"}, "b": {}})
+    assert apply(both, "ann", graph({"a": {}})) == both
+    assert apply(both, "bob", graph({"b": {}}))[0] == graph({"b": {}, "a": {}})
+    assert apply(both, "ann", graph({}))[0] == both[0], "bob declares it too"
+    assert apply(held, "ann", graph({}))[0]["spec"] == {}
+    assert decode_owners(encode_owners(both[1]), leaves(both[0] or {})) == both[1]
 
 
 def test_names_of_foliot_itself_have_no_owner_and_stay():

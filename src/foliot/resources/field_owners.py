@@ -53,7 +53,10 @@ _MANAGER: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@/-]{0,126}[A-Za-z0-9])?"
 _LIST_KEYS: Final = ("labels", "annotations")
 _VALUE: Final = OneValue()
 _ABSENT: Final = object()
-# Not given, see resources/base.py.
+# The last step of the field that an entry of a map is by itself, when its parts have owners of their own: whoever
+# declares a node of a graph owns that it is there. No field has this name.
+_ITSELF: Final = ""
+# A field of an object that is empty is not given, see resources/base.py; an entry of a map is.
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
@@ -283,22 +286,25 @@ def _parts(rule: Rule, value: Any) -> dict[str, Any] | None:
 
 
 def _whole(rule: Rule, parts: dict[str, Any]) -> Any:
-    """The value of these parts; nothing when there are none, since what is empty is not given."""
+    """The value of these parts; nothing when there are none."""
     if not parts:
         return _ABSENT
     return list(parts.values()) if isinstance(rule, ByItem) else parts
 
 
-def _leaves(rule: Rule, value: Any, field: Field) -> Iterator[tuple[Field, Any]]:
+def _leaves(rule: Rule, value: Any, field: Field, *, entry: bool = False) -> Iterator[tuple[Field, Any]]:
+    """`entry` when it stands under a key of its author's: there, what is empty is given all the same."""
     if value is _ABSENT:
         return
     parts = _parts(rule, value)
     if parts is None:
-        if value not in _EMPTY:
+        if entry or value not in _EMPTY:
             yield field, value
         return
+    if entry:
+        yield (*field, _ITSELF), None
     for name, inner in parts.items():
-        yield from _leaves(_inner(rule, name), inner, (*field, name))
+        yield from _leaves(_inner(rule, name), inner, (*field, name), entry=isinstance(rule, ByKey))
 
 
 def _pick(rule: Rule, value: Any, fields: _Reach, field: Field) -> Any:
@@ -307,7 +313,10 @@ def _pick(rule: Rule, value: Any, fields: _Reach, field: Field) -> Any:
     if parts is None:
         return value if fields.touches(field) else _ABSENT
     picked = {name: _pick(_inner(rule, name), inner, fields, (*field, name)) for name, inner in parts.items()}
-    return _whole(rule, {name: inner for name, inner in picked.items() if inner is not _ABSENT})
+    whole = _whole(rule, {name: inner for name, inner in picked.items() if inner is not _ABSENT})
+    if whole is _ABSENT and fields.touches((*field, _ITSELF)):
+        return value.__class__()
+    return whole
 
 
 def _overlaid(rule: Rule, base: Any, top: Any, live: Any) -> Any:
@@ -322,7 +331,7 @@ def _overlaid(rule: Rule, base: Any, top: Any, live: Any) -> Any:
     for name in _ordered(above, below, order):
         parts = below.get(name, _ABSENT), above.get(name, _ABSENT), order.get(name, _ABSENT)
         merged[name] = _overlaid(_inner(rule, name), *parts)
-    return _whole(rule, merged)
+    return _whole(rule, merged) if merged else top
 
 
 def _ordered(above: Collection[str], below: Collection[str], live: Collection[str]) -> list[str]:
