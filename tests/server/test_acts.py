@@ -43,7 +43,8 @@ async def test_each_way_to_write_leaves_one_record(http: httpx.AsyncClient, runt
     await http.put(f"{PATH}/a", json=endpoint("a", "n"), headers=by("r2"))
     await http.patch(f"{PATH}/a", json={"spec": {"default_model": "o"}}, headers=by("r3"))
     await http.put(f"{PATH}/a/status", json={"phase": "Ready"}, headers=by("r4"))
-    await http.post("/v1/apply", json={"kind": "List", "items": [endpoint("a", "p"), endpoint("b")]}, headers=by("r5"))
+    items = {"kind": "List", "items": [endpoint("a", "p"), endpoint("b")]}
+    await http.post("/v1/apply?forceConflicts=true", json=items, headers=by("r5"))
     await http.delete(f"{PATH}/a", headers=by("r6"))
 
     a, b = "ModelEndpoint/a", "ModelEndpoint/b"
