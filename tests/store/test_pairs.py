@@ -35,6 +35,8 @@ NOT_PLAYED = {
     "store.secrets.reseal_page": "holds the lock of all resource writes, as they do, before it looks at anything",
     "run(setting_put)": "one statement, only by the one who rotates the key",
     "run(setting_delete)": "as above",
+    "run(setting_new)": "one statement: of several who note the key of a new store the first one wins",
+    "store.store_key._note": "two notes, only by the one who rotates or replaces the key",
     "work.housekeeping._take_turn": "one turn in a period, under the lock of its own row",
     "work.housekeeping._note_size": "a note for people, by the one whose turn it is; a lost one is written next time",
 }
