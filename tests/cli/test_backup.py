@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 
 def test_a_store_goes_into_a_file_and_comes_back(foliot, team, tmp_path) -> None:
     said = foliot("backup", tmp_path / "b.tar")
@@ -46,3 +48,32 @@ def test_for_postgres_the_tool_to_use_is_named_without_the_password(foliot, tmp_
 
 def test_a_backup_that_is_not_there_is_not_found(foliot, tmp_path) -> None:
     assert foliot("restore", tmp_path / "none.tar").code == 3
+
+
+def test_a_store_that_was_put_back_by_hand_is_renewed_when_told_to(foliot, team) -> None:
+    def version() -> str:
+        return json.loads(foliot("get", "agent/writer", "-o", "json").out)["metadata"]["resourceVersion"]
+
+    before = version()
+    assert foliot("restore", "--renew", stdin="n\n").code == 130
+    assert version() == before
+
+    said = foliot("restore", "--renew", "--yes")
+    assert said.code == 0, said.err
+    assert f"versions go on at {version()}" in said.out
+    assert int(version()) > int(before) + 10**9
+    told = json.loads(foliot("restore", "--renew", "-y", "-o", "json").out)
+    assert told["resourceVersion"] == version()
+
+
+def test_renewing_takes_no_backup_and_restoring_needs_one(foliot, team, tmp_path) -> None:
+    for words in (["restore"], ["restore", "--renew", tmp_path / "b.tar"], ["restore", "--renew", "--check"]):
+        assert foliot(*words, "--yes").code == 2
+    assert foliot("--store", tmp_path / "none.db", "restore", "--renew", "-y").code == 3
+
+
+@pytest.mark.services
+def test_a_database_of_postgres_is_renewed_too(foliot, postgres_url) -> None:
+    said = foliot("--store", postgres_url, "restore", "--renew", "--yes")
+    assert said.code == 0, said.err
+    assert "versions go on at" in said.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.errors import Conflict, Gone
+from foliot.errors import Conflict, Gone, NotFound
 from foliot.store.backup import back_up, restore
 from foliot.store.base import Database, Document, Filter, Key, Put
-from foliot.store.incarnation import first_revision
+from foliot.store.incarnation import first_revision, renew_database, renew_file
 from foliot.store.life import store_life
 from foliot.store.postgres import PostgresDatabase
 from foliot.store.postgres_driver import connect
@@ -169,3 +170,79 @@ async def test_an_empty_database_that_was_copied_begins_anew_too(postgres_url: s
 
     assert (await said(store_on(database), "first"))[1] > 10**9  # the lost history may have had changes
     await database.close()
+
+
+async def test_a_file_that_was_copied_back_by_hand_is_renewed(tmp_path: Path) -> None:
+    path = tmp_path / "foliot.db"
+    database = await SqliteDatabase.open(path)
+    life = await store_life(database)
+    versions = [await said(store_on(database), "first")]
+    before = await store_on(database).get(KEY)
+    await database.close()
+    shutil.copy(path, tmp_path / "copy.db")
+    database = await SqliteDatabase.open(path)
+    versions += [await said(store_on(database), "lost"), await said(store_on(database), "lost too")]
+    await database.close()
+    shutil.copy(tmp_path / "copy.db", path)
+
+    first = renew_file(path)
+
+    renewed = await SqliteDatabase.open(path)
+    assert await store_on(renewed).revision() == first
+    assert (await store_life(renewed)).incarnation != life.incarnation
+    await look_into(renewed, versions, before)
+    await renewed.close()
+
+
+async def test_rows_that_were_put_back_into_their_tables_are_renewed(postgres_url: str) -> None:
+    tables = ("counter", "resource", "change")
+    database = await PostgresDatabase.open(postgres_url)
+    life = await store_life(database)
+    versions = [await said(store_on(database), "first")]
+    before = await store_on(database).get(KEY)
+    await run(postgres_url, *(f"CREATE TABLE kept_{each} AS TABLE {each}" for each in tables))
+    versions += [await said(store_on(database), "lost"), await said(store_on(database), "lost too")]
+    await database.close()
+    for each in tables:
+        await run(postgres_url, f"DELETE FROM {each}", f"INSERT INTO {each} SELECT * FROM kept_{each}")
+    unnoticed = await PostgresDatabase.open(postgres_url)
+    assert await store_on(unnoticed).revision() == versions[0][1]
+    await unnoticed.close()
+
+    first = await renew_database(postgres_url)
+
+    renewed = await PostgresDatabase.open(postgres_url)
+    assert await store_on(renewed).revision() == first
+    assert (await store_life(renewed)).incarnation != life.incarnation
+    await look_into(renewed, versions, before)
+    await renewed.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+async def test_a_store_is_renewed_while_it_is_in_use(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    database: Database
+    if kind == "sqlite":
+        path = tmp_path / "foliot.db"
+        database = await SqliteDatabase.open(path)
+    else:
+        url = request.getfixturevalue("postgres_url")
+        database = await PostgresDatabase.open(url)
+    store = store_on(database)
+    version, _ = await said(store, "first")
+    watch = aiter(store.watch(Filter("Agent"), after=0))
+    await anext(watch)
+
+    first = renew_file(path) if kind == "sqlite" else await renew_database(url)
+
+    with pytest.raises(Conflict):
+        await store.write([Put(agent("unseen"), expect=version)])
+    assert (await said(store, "second"))[1] == first + 1
+    with pytest.raises(Gone):
+        await anext(watch)
+    await database.close()
+
+
+def test_no_store_is_made_by_renewing_none(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        renew_file(tmp_path / "none.db")
+    assert not (tmp_path / "none.db").exists()

@@ -6,15 +6,20 @@ and all changes before it count as forgotten: an old version is a conflict, an o
 
 Written by:  store/backup.py, which restores a file; store/postgres.py, which finds that its database was restored: by
              the number of the database or of a table, which every `pg_restore` and every copy draws anew, or by the
-             timeline, which a recovery to a point in time and a standby that takes over begin.
+             timeline, which a recovery to a point in time and a standby that takes over begin; cli/commands/backup.py,
+             for an operator who knows what no store can notice: rows, files or disks that were put back in place.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from foliot.errors import NotFound, Unavailable
 from foliot.store.documents import decode, encode
+from foliot.store.sqlite_file import PREPARE_PATIENCE, connect, prepare, told_in_words
 from foliot.store.sqlite_file import Connection as FileConnection
 
 if TYPE_CHECKING:
@@ -23,6 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ROUND: Final = 1000
+_ATTEMPTS: Final = 5
+_ANOTHER: Final = """
+UPDATE store_life SET incarnation = md5(random()::text || clock_timestamp()::text || txid_current()::text)
+"""
 # The parts of a place: cluster, database, table, and behind a dot the timeline. Some services hide the last or first.
 _SYSTEM: Final = "SELECT system_identifier::text FROM pg_control_system()"
 _TIMELINE: Final = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
@@ -38,11 +47,11 @@ def first_revision(newest: int, at: float) -> int:
     return max(newest + 1, (seconds << 20) + rest)
 
 
-def begin_in_file(connection: FileConnection, at: float, *, beyond: int = 0) -> None:
-    """Of a store that nobody uses. `beyond` is a revision that is known of its lost history."""
+def begin_in_file(connection: FileConnection, at: float, *, beyond: int = 0) -> int:
+    """The first revision of the new incarnation. `beyond` is a revision that is known of the lost history."""
+    connection.execute("BEGIN IMMEDIATE")
     (newest,) = connection.execute("SELECT value FROM counter WHERE name = 'revision'").fetchall()[0]
     revision = first_revision(max(newest, beyond), at)
-    connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE counter SET value = ? WHERE name IN ('revision', 'compacted')", (revision,))
     connection.execute(
         "UPDATE resource SET version = ?, document = json_set(document, '$.metadata.resourceVersion', ?)",
@@ -50,8 +59,54 @@ def begin_in_file(connection: FileConnection, at: float, *, beyond: int = 0) -> 
     )
     if connection.table_exists("main", "store_life"):
         # Who knew the store as it was later must not take this one for it.
-        connection.execute("UPDATE store_life SET incarnation = lower(hex(randomblob(16))), boot = ''")
+        connection.execute("UPDATE store_life SET incarnation = lower(hex(randomblob(16)))")
     connection.execute("COMMIT")
+    return revision
+
+
+def renew_file(path: Path) -> int:
+    """Begin a new incarnation of a store that may be in use; its first revision. Raises `NotFound`, `Unavailable`."""
+    if not path.is_file():
+        raise NotFound(f"there is no store at {path}", hint="name the store with --store or FOLIOT_STORE")
+    prepare(path).close()
+    with told_in_words(path):
+        connection = connect(path, patience=PREPARE_PATIENCE)
+        try:
+            return begin_in_file(connection, time.time())
+        finally:
+            connection.close()
+
+
+async def renew_database(url: str) -> int:
+    """As `renew_file`, of a PostgreSQL database. Raises `InvalidInput`, `Unavailable`; never shows a password."""
+    from foliot.store import postgres_driver
+    from foliot.store.postgres import PostgresDatabase
+    from foliot.store.postgres_errors import explain, place
+
+    await (await PostgresDatabase.open(url)).close()  # it is up to date then, and has found what it can find itself
+    try:
+        connection = await postgres_driver.connect(url, within=PREPARE_PATIENCE)
+        try:
+            for _ in range(_ATTEMPTS):
+                try:
+                    return await _renewed(connection)
+                except postgres_driver.Retryable:
+                    continue  # somebody writes at this moment
+        finally:
+            connection.terminate()
+    except postgres_driver.DriverErrors as error:
+        # Not `from error`: the driver may quote the URL.
+        raise explain(error, place(url)) from None
+    raise Unavailable(f"the store at {place(url)} is written to all the time", hint="stop the writers, then try again")
+
+
+async def _renewed(connection: Connection) -> int:
+    async with connection.transaction():
+        await connection.execute("SELECT place FROM store_life FOR UPDATE")
+        newest: int = await connection.fetchval("SELECT value FROM counter WHERE name = 'revision' FOR UPDATE")
+        revision = await _begin(connection, newest)
+        await connection.execute(_ANOTHER)
+        return revision
 
 
 async def settle(connection: Connection) -> None:
@@ -75,8 +130,7 @@ async def settle(connection: Connection) -> None:
             log.warning("the store was put back or taken over: versions and watches of resources begin anew")
             await _begin(connection, newest)
         if copied:
-            draw = "md5(random()::text || clock_timestamp()::text || txid_current()::text)"
-            await connection.execute(f"UPDATE store_life SET incarnation = {draw}")  # a text of this file
+            await connection.execute(_ANOTHER)
         await connection.execute("UPDATE store_life SET place = $1", here)
 
 
@@ -105,7 +159,7 @@ async def _told(connection: Connection, question: str) -> str:
         return ""  # a service that does not let us ask
 
 
-async def _begin(connection: Connection, newest: int) -> None:
+async def _begin(connection: Connection, newest: int) -> int:
     at: float = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
     revision = first_revision(newest, at)
     await connection.execute("UPDATE counter SET value = $1 WHERE name IN ('revision', 'compacted')", revision)
@@ -116,6 +170,7 @@ async def _begin(connection: Connection, newest: int) -> None:
         rows = [(each["key"], revision, _stamped(each["document"], revision)) for each in found]
         await connection.executemany("UPDATE resource SET version = $2, document = $3 WHERE key = $1", rows)
         last = found[-1]["key"]
+    return revision
 
 
 def _stamped(text: str, revision: int) -> str:

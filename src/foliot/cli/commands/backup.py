@@ -10,7 +10,7 @@ import msgspec
 
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
-from foliot.cli.terminal import out
+from foliot.cli.terminal import confirm, out
 from foliot.errors import UsageError
 from foliot.settings import mask_password
 
@@ -47,16 +47,50 @@ def backup(file: Path, output: str) -> int:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option("--force", is_flag=True, help="Set a store that is there aside, under another name.")
 @click.option("--check", is_flag=True, help="Only see whether the backup is whole and can be restored.")
+@click.option("--renew", is_flag=True, help="Take note that the store was put back by other means, without a FILE.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option("text", "json", default="text", help="text or json.")
-def restore(file: Path, force: bool, check: bool, output: str) -> int:
+def restore(file: Path | None, force: bool, check: bool, renew: bool, yes: bool, output: str) -> int:
     """Put the store back that FILE holds. It is checked first; a store that is there is never written over.
 
     Stop every process that uses the store before. What happened after the backup is gone from the store but not from
     the world: a run that is gone on with may do again what it had done since then.
+
+    --renew is for a store, of either kind, that was put back without this command in a way that it cannot notice: a
+    copied file, a disk snapshot, rows put back into tables of PostgreSQL. Versions of resources and watches begin anew,
+    and processes that knew it as it was later notice, and stop.
     """
+    if renew:
+        if file is not None or force or check:
+            raise UsageError("--renew is about the store that is there", hint="leave FILE, --force and --check out")
+        return _renew(yes, output)
+    if file is None:
+        raise UsageError("which backup is to be put back?", hint="foliot restore FILE, or foliot restore --renew")
+    return _restore(file, force, check, output)
+
+
+def _renew(yes: bool, output: str) -> int:
+    from foliot.cli.connect import run
+    from foliot.store.incarnation import renew_database, renew_file
+
+    settings = current().store_settings()
+    where = mask_password(settings.store)
+    if not yes:
+        confirm(f"Begin versions and watches of {where} anew, and end the workers that knew it as it was?")
+    path = _file_of(settings)
+    revision = run(renew_database(settings.store)) if path is None else renew_file(path)
+    if output == "json":
+        out(as_json({"store": where, "resourceVersion": str(revision)}))
+        return 0
+    out(f"{where}: renewed, versions go on at {revision}")
+    out("Workers that ran meanwhile stop by themselves: start them again. `foliot doctor` looks it over.", err=True)
+    return 0
+
+
+def _restore(file: Path, force: bool, check: bool, output: str) -> int:
     from foliot.store.backup import restore as put_back
     from foliot.store.backup import verify
 
@@ -82,10 +116,15 @@ def restore(file: Path, force: bool, check: bool, output: str) -> int:
 
 
 def _embedded(settings: Settings, instead: str) -> Path:
-    scheme, _, path = settings.store.partition(":///")
-    if scheme != "sqlite":
+    path = _file_of(settings)
+    if path is None:
         raise UsageError("the store is PostgreSQL, which has tools of its own for this", hint=f"use: {instead}")
-    return Path(path)
+    return path
+
+
+def _file_of(settings: Settings) -> Path | None:
+    scheme, _, path = settings.store.partition(":///")
+    return Path(path) if scheme == "sqlite" else None
 
 
 def _plain(manifest: Manifest) -> Any:
