@@ -494,7 +494,7 @@ async def test_after_a_kill_a_child_that_nobody_waits_for_still_ends_with_its_pa
     store = str(tmp_path / "foliot.db")
     done = subprocess.run(
         [sys.executable, "-c", DIES.replace("dying_boss", "forgetful_boss"), store, str(tmp_path)],
-        timeout=50,
+        timeout=110,
         check=False,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
@@ -553,7 +553,7 @@ async def test_after_a_kill_the_same_children_go_on_and_none_is_started_twice(tm
     store = str(tmp_path / "foliot.db")
     done = subprocess.run(
         [sys.executable, "-c", DIES, store, str(tmp_path)],
-        timeout=50,
+        timeout=110,
         check=False,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": os.getcwd()},

@@ -393,4 +393,4 @@ def test_loading_settings_imports_no_parser_without_a_file(tmp_path: Path) -> No
         "import sys; from foliot.settings import load_settings; load_settings({}, {'FOLIOT_HOME': sys.argv[1]})\n"
         "assert not {'tomllib', 'difflib', 'pydantic', 'asyncio'} & set(sys.modules), sorted(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=110)

@@ -137,7 +137,7 @@ asyncio.run(ending_alone(main()))
 
 
 def test_a_program_ends_although_threads_and_tasks_of_it_never_do() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=110, check=False)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
@@ -160,6 +160,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_gives_its_work_to_threads_of_its_own() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=110, check=False)
 
     assert done.stdout == "7\n", done.stderr

@@ -132,7 +132,7 @@ async def test_a_caller_that_is_killed_during_the_call_gets_its_answer_and_the_t
         caller = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-c", CALLER, str(tmp_path / "home"), str(pid), nats_url],
-            timeout=50,
+            timeout=110,
             check=False,
             capture_output=True,
         )

@@ -232,7 +232,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         bundle.raise_for_errors()
         await apply_documents(runtime.resources, [item.document for item in bundle.items])
         app = create_app(runtime, settings=settings, auth=ByHeader())
-        async with served(app) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with served(app) as url, httpx.AsyncClient(base_url=url, timeout=110) as http:
             yield House(settings, runtime, http, url)
 
 

@@ -562,7 +562,7 @@ async def played(folder: Path) -> AsyncIterator[Play]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with (
             served(app) as url,
-            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=110) as http,
         ):
             yield Play(runtime, http, acted, url)
 

@@ -102,7 +102,7 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
             held[name] = {"Authorization": f"Bearer {text}"}
         app = create_app(runtime, settings=settings, auth=TokenAuth(runtime.tasking.database, local=True))
         server = await stack.enter_async_context(HttpServer(app, Listen("127.0.0.1", 0), grace=5))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=30))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=110))
         connections = await stack.enter_async_context(McpConnections(allowed_commands=[sys.executable]))
         made = Desk(runtime, connections, http, held, offer)
         spec = {"transport": "stdio", "command": sys.executable, "args": [str(program), str(offer)]}

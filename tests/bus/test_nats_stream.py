@@ -226,4 +226,4 @@ def test_the_shipped_configuration_is_accepted_and_syncs_before_it_acknowledges(
     assert "\n    sync_interval: always\n" in text
     (tmp_path / "nats-server.conf").write_text(text)
     command = [str(find_nats_server()), "-t", "--config", str(tmp_path / "nats-server.conf")]
-    subprocess.run([*command, "--store_dir", str(tmp_path)], check=True, capture_output=True, timeout=30)
+    subprocess.run([*command, "--store_dir", str(tmp_path)], check=True, capture_output=True, timeout=110)

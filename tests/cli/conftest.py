@@ -102,7 +102,9 @@ def up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
     words = [sys.executable, "-m", "foliot.cli", "--home", str(folder / "home")]
     made = [*words, "tokens", "create", "ann", "--admin", "-o", "json"]
-    token = subprocess.run(made, cwd=folder, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+    token = subprocess.run(
+        made, cwd=folder, env=environ, capture_output=True, text=True, check=True, timeout=110
+    ).stdout
     (folder / "token").write_text(json.loads(token)["token"])
     process = subprocess.Popen(
         [*words, "up", "--port", "0"],
@@ -117,14 +119,14 @@ def up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     finally:
         process.terminate()
         try:
-            process.communicate(timeout=40)
+            process.communicate(timeout=110)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
 
 
 def _address(process: subprocess.Popen[str]) -> str:
-    timer = threading.Timer(60, process.kill)
+    timer = threading.Timer(110, process.kill)
     timer.start()
     try:
         assert process.stderr is not None

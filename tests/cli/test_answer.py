@@ -120,7 +120,7 @@ def test_a_long_answer_comes_from_standard_input(foliot, waiting, folder) -> Non
         [sys.executable, "-m", "foliot.cli", "answer", "r1", "-"],
         input=b"blue\n",
         capture_output=True,
-        timeout=50,
+        timeout=110,
         check=False,
         cwd=folder,
         env=os.environ.copy(),
@@ -144,7 +144,7 @@ def test_a_run_that_stays_goes_on_by_itself(foliot, folder) -> None:
         said = foliot("answer", "r2", "red")
         assert (said.code, said.out) == (0, ""), said.err
         assert "goes on where it is driven" in said.err
-        out, err = staying.communicate(timeout=50)
+        out, err = staying.communicate(timeout=110)
         assert (staying.returncode, out) == (0, b"It is red.\n"), err.decode()
     finally:
         staying.kill()

@@ -144,7 +144,7 @@ def test_missing_programs_are_told_with_what_to_install(home: Path, tmp_path: Pa
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=110,
     )
 
     assert done.returncode == 7

@@ -23,7 +23,7 @@ def environ(home: Path) -> dict[str, str]:
 
 def run(environ: dict[str, str], *words: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [*FOLIOT, *map(str, words)]
-    return subprocess.run(command, env=environ, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environ, input=stdin, capture_output=True, text=True, timeout=110, check=False)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["get", "agents"], ["get", "agents", "-o", "yaml"], ["version"]])
@@ -36,7 +36,9 @@ def test_nothing_heavy_is_loaded_to_show_help_or_a_list(environ, words):
         "print(json.dumps([code, [m for m in " + repr(HEAVY) + " if m in sys.modules]]), file=sys.stderr)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code, *words], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], env=environ, capture_output=True, text=True, timeout=110
+    )
 
     assert json.loads(done.stderr.splitlines()[-1]) == [0, []]
 
@@ -46,7 +48,8 @@ def test_help_does_not_even_load_asyncio_or_the_store(environ):
     code += "sys.exit(any(m in sys.modules for m in ('asyncio', 'apsw', 'foliot.store.resources')))"
 
     assert (
-        subprocess.run([sys.executable, "-c", code], env=environ, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+        subprocess.run([sys.executable, "-c", code], env=environ, stdout=subprocess.DEVNULL, timeout=110).returncode
+        == 0
     )
 
 
@@ -76,7 +79,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(environ, manifest):
 
     with os.fdopen(write, "wb") as gone:
         command = [*FOLIOT, "get", "agents"]
-        done = subprocess.run(command, env=environ, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(command, env=environ, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=110)
 
     assert done.returncode == 141
     assert done.stderr == ""
@@ -86,7 +89,7 @@ def test_a_watch_prints_changes_of_other_processes_and_ends_with_ctrl_c(environ,
     run(environ, "apply", "-f", manifest)
     command = [*FOLIOT, "get", "agents", "-w"]
     watch = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    guard = threading.Timer(60, watch.kill)
+    guard = threading.Timer(110, watch.kill)
     guard.start()
     try:
         assert watch.stdout is not None
@@ -125,7 +128,7 @@ def test_the_shell_is_offered_commands_kinds_and_names(environ, manifest, line, 
     script = "from foliot.cli.main import main; main()"
 
     done = subprocess.run(
-        [sys.executable, "-c", script], env={**environ, **asked}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], env={**environ, **asked}, capture_output=True, text=True, timeout=110
     )
 
     assert f"plain,{offered}" in done.stdout.splitlines()
@@ -140,7 +143,7 @@ def test_completing_without_a_usable_store_offers_nothing_and_says_nothing(envir
         env={**environ, **asked, "FOLIOT_STORE": "mysql://x"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
 
     assert (done.stdout.strip(), done.stderr) == ("", "")

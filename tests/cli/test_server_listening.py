@@ -60,7 +60,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 allow_open_files(5000)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=110)
 
     assert done.stdout.split() == ["656", "656", "1000"]
     assert "allows 1000 open files" in done.stderr

@@ -72,7 +72,7 @@ class Shell:
 
     def done(self, *words: str | Path) -> tuple[int, str, str]:
         process = self.start(*words)
-        out, err = process.communicate(timeout=50)
+        out, err = process.communicate(timeout=110)
         return process.returncode, out, err
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ def test_ctrl_c_cancels_the_task_and_everything_under_way(shell: Shell) -> None:
     until(following, lambda line: "second: step 1" in line)
 
     following.send_signal(signal.SIGINT)
-    _, err = following.communicate(timeout=40)
+    _, err = following.communicate(timeout=110)
 
     assert following.returncode == 130
     assert "the task was cancelled" in err
@@ -128,7 +128,7 @@ def test_work_is_left_to_a_worker_that_is_alive_and_done_here_when_that_one_dies
     assert "second is done by elsewhere" in out
 
     worker.kill()
-    out, err = following.communicate(timeout=60)
+    out, err = following.communicate(timeout=110)
 
     assert (following.returncode, out) == (0, "second on first on x\n"), err
     assert "second: taken by" in err

@@ -87,7 +87,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, ...]]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    timer = threading.Timer(40, process.kill)
+    timer = threading.Timer(110, process.kill)
     timer.start()
     assert process.stderr is not None
     try:
@@ -96,7 +96,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, ...]]:
     finally:
         timer.cancel()
         process.terminate()
-        process.communicate(timeout=40)
+        process.communicate(timeout=110)
 
 
 def test_over_a_server_it_is_the_same(call, server: tuple[str, ...], tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def address(declared: Foliot) -> Iterator[str]:
         yield found[0]
     finally:
         child.send_signal(signal.SIGTERM)
-        _, rest = child.communicate(timeout=30)
+        _, rest = child.communicate(timeout=110)
         assert child.returncode == 0, rest
     assert "Stopped." in rest
 

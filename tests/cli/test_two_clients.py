@@ -201,7 +201,7 @@ def test_a_watch_prints_what_others_change_and_ends_with_ctrl_c(applied, tmp_pat
     words = [*applied.where, "get", "agents", "-w", "-o", "name"]
     command = [sys.executable, "-u", "-m", "foliot.cli", *map(str, words)]
     watch = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    guard = threading.Timer(60, watch.kill)
+    guard = threading.Timer(110, watch.kill)
     guard.start()
     try:
         assert watch.stdout is not None

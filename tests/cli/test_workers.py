@@ -149,7 +149,7 @@ def test_a_signal_stops_a_worker_and_it_says_good_bye(number: signal.Signals, ho
                 assert time.monotonic() < deadline
                 in_store(home, look)
             child.send_signal(number)
-            _, told = child.communicate(timeout=40)
+            _, told = child.communicate(timeout=110)
         finally:
             child.kill()
     assert child.returncode == 0

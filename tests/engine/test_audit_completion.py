@@ -124,7 +124,7 @@ async def test_whoever_takes_over_a_run_makes_up_what_its_dead_holder_had_not_wr
     script.write_text(textwrap.dedent(CHILD), encoding="utf-8")
 
     def play(*more: str) -> int:
-        return subprocess.run([sys.executable, str(script), store, *more], env=os.environ, timeout=60).returncode
+        return subprocess.run([sys.executable, str(script), store, *more], env=os.environ, timeout=110).returncode
 
     assert await asyncio.to_thread(play, "die") == 9
     database = await open_database(store)
@@ -162,7 +162,7 @@ async def test_a_call_that_died_with_its_process_leaves_a_record_that_says_so(tm
     script.write_text(textwrap.dedent(DIES_WHILE_PAYING), encoding="utf-8")
 
     def play(*more: str) -> int:
-        return subprocess.run([sys.executable, str(script), store, *more], env=os.environ, timeout=60).returncode
+        return subprocess.run([sys.executable, str(script), store, *more], env=os.environ, timeout=110).returncode
 
     assert await asyncio.to_thread(play, "die") == 9
     await asyncio.to_thread(play)  # takes the run over, which then waits for a person

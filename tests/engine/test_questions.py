@@ -304,7 +304,7 @@ async def test_both_the_question_and_the_answer_outlive_processes_that_are_kille
     for act in ("ask", "answer"):
         done = subprocess.run(
             [sys.executable, "-c", KILLED, store, act],
-            timeout=50,
+            timeout=110,
             check=False,
             capture_output=True,
             env={**os.environ, "PYTHONPATH": os.getcwd()},

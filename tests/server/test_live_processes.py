@@ -36,7 +36,7 @@ async def processes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
 @pytest.mark.timeout(120)
 async def test_a_stream_shows_what_the_model_of_a_worker_writes(processes: Processes, streaming: Any) -> None:
     _, url = await processes.server()
-    async with httpx.AsyncClient(base_url=url, headers=processes.headers, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=url, headers=processes.headers, timeout=110) as http:
         turn = {"say": SAID, "call": {"ask_user": {"question": "More?"}}, "chunk": 5, "pace": "1ms"}
         await declare(http, "writer", {**turn, "repeat": ROUNDS}, {"say": "Done."}, tools=("ask_user",))
         await processes.worker()

@@ -78,7 +78,7 @@ async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: 
 
 async def test_a_watch_goes_on_after_the_server_was_killed(start: Start, streaming: Any, tmp_path: Path) -> None:
     process, url, _ = await start("server", "--port", "0")
-    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, tmp_path), timeout=30) as http:
+    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, tmp_path), timeout=110) as http:
         async with streaming(http, f"{PATH}/watch") as stream:
             await stream.next()
             for name in ("a", "b", "c"):
@@ -88,7 +88,7 @@ async def test_a_watch_goes_on_after_the_server_was_killed(start: Start, streami
         await process.wait()
 
     _, url, _ = await start("server", "--port", url.rpartition(":")[2])
-    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, tmp_path), timeout=30) as http:
+    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, tmp_path), timeout=110) as http:
         await http.post(PATH, json=endpoint("d"))
         async with streaming(http, f"{PATH}/watch", after=first.id) as stream:
             await stream.next()

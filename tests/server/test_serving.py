@@ -38,7 +38,7 @@ async def server(app: FastAPI) -> AsyncIterator[HttpServer]:
 
 @pytest.fixture
 async def http(server: HttpServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=110) as client:
         yield client
 
 
@@ -106,7 +106,7 @@ async def test_a_place_that_is_no_place_is_refused_before_the_stream_begins(
 
 async def test_a_server_that_stops_ends_its_streams_and_nobody_waits(app: FastAPI, streaming: Any) -> None:
     async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
-        http = httpx.AsyncClient(base_url=server.url, timeout=20)
+        http = httpx.AsyncClient(base_url=server.url, timeout=110)
         async with http, streaming(http, PATH) as stream:
             await stream.next()
             stopping = asyncio.create_task(server.__aexit__())

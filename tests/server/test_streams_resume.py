@@ -81,7 +81,7 @@ class Follower:
         headers = self._servers.headers | ({} if self._after is None else {"Last-Event-ID": self._after})
         enough = self._chance.choice([1, 2, 3, 8, 20])
         async with (
-            httpx.AsyncClient(timeout=60) as http,
+            httpx.AsyncClient(timeout=110) as http,
             http.stream("GET", self._servers.url + self.path, headers=headers) as response,
         ):
             assert response.status_code == 200, await response.aread()
@@ -274,7 +274,7 @@ async def _compare(
     assert models == [f"m{number}" for number in range(1, desk.written + 1)]
 
     assert [int(each) for each in run.ids] == list(range(1, len(run.ids) + 1))
-    async with httpx.AsyncClient(base_url=servers.url, headers=servers.headers, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=servers.url, headers=servers.headers, timeout=110) as http:
         journal = (await http.get(run.path.replace("/events", "/journal"), params={"limit": 1000})).json()["events"]
         whole = (await http.get("/v1/tasks/long/logs")).json()["logs"]
         told = (await http.get("/v1/tasks/long/events")).text

@@ -109,7 +109,7 @@ async def test_a_run_for_an_openai_client_ends_after_its_server_was_killed_and_n
     (tmp_path / "look.hold").touch()
     home = tmp_path / "home"
     process, url = await start()
-    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, home), timeout=60) as http:
+    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, home), timeout=110) as http:
         applied = await http.post("/v1/apply", content=MANIFEST)
         assert applied.status_code == 200, applied.text
         order = {"model": "desk", "messages": [{"role": "user", "content": "go"}]}
@@ -126,7 +126,7 @@ async def test_a_run_for_an_openai_client_ends_after_its_server_was_killed_and_n
 
     _, url = await start()
     known = await local_headers(url, home)
-    async with httpx.AsyncClient(base_url=url, headers=known, timeout=60) as http, asyncio.timeout(40):
+    async with httpx.AsyncClient(base_url=url, headers=known, timeout=110) as http, asyncio.timeout(40):
         (run,) = (await http.get("/v1/runs")).json()["items"]
         async with http.stream("GET", f"/v1/runs/{run['id']}/events") as events:
             lines = [line async for line in events.aiter_lines() if line.startswith("data: ")]

@@ -31,7 +31,7 @@ async def servers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         for _ in range(2):
             runtime = await stack.enter_async_context(Runtime(settings=settings))
             transport = httpx.ASGITransport(create_app(runtime, settings=settings, auth=Anonymous()))
-            client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+            client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=110)
             clients.append(await stack.enter_async_context(client))
         yield clients
 

@@ -66,7 +66,7 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         HttpServer(app, Listen("127.0.0.1", 0)) as server,
-        httpx.AsyncClient(base_url=server.url, timeout=30) as client,
+        httpx.AsyncClient(base_url=server.url, timeout=110) as client,
     ):
         applied = await client.post("/v1/apply", content=MANIFEST)
         assert applied.status_code == 200, applied.text

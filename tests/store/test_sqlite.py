@@ -310,7 +310,7 @@ async def test_a_store_without_permission_is_refused_in_words(existing: bool) ->
             path.chmod(0o444)
         os.chmod(folder, 0o555)
         arguments = [sys.executable, "-c", _AS_A_STRANGER, str(path)]
-        done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, timeout=60)
+        done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, timeout=110)
         os.chmod(folder, 0o700)
     assert done.stderr == ""
     assert done.stdout.startswith(f"unavailable True the store {path} "), done.stdout
@@ -352,7 +352,7 @@ asyncio.run(main())
 
 
 def test_a_forked_child_is_told_to_open_the_store_for_itself(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path / "f.db")], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path / "f.db")], timeout=110, check=False)
     assert done.returncode == 0
 
 

@@ -224,7 +224,7 @@ class TestOwnership:
             "import sys, pathlib; from foliot.testing.services.nats import Nats\n"
             "Nats(pathlib.Path(sys.argv[1])).start()"
         )
-        subprocess.run([sys.executable, "-c", code, str(tmp_path / "nats")], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "nats")], check=True, timeout=110)
         server = Nats(tmp_path / "nats")
         try:
             assert server.running

@@ -59,7 +59,7 @@ def server(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "foliot.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
     )
-    timer = threading.Timer(40, process.kill)
+    timer = threading.Timer(110, process.kill)
     timer.start()
     assert process.stderr is not None
     try:
@@ -67,7 +67,7 @@ def server(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[str]:
     finally:
         timer.cancel()
         process.terminate()
-        process.communicate(timeout=40)
+        process.communicate(timeout=110)
 
 
 def test_the_first_admin_is_made_logs_in_writes_and_leaves(
@@ -76,7 +76,7 @@ def test_the_first_admin_is_made_logs_in_writes_and_leaves(
     made = CliRunner().invoke(cli, ["--home", str(tmp_path / "home"), "users", "setup-token"])
     assert made.exit_code == 0, made.output
     trust = ssl.create_default_context(cafile=str(certificate[0]))
-    with httpx.Client(base_url=server, verify=trust, trust_env=False, timeout=20) as browser:
+    with httpx.Client(base_url=server, verify=trust, trust_env=False, timeout=110) as browser:
         assert browser.get("/v1/auth/me").status_code == 401
         login = {"username": "ada", "password": PASSWORD}
         setup = {**login, "setup_token": made.stdout.strip()}

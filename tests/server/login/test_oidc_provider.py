@@ -39,7 +39,7 @@ def issuer() -> Iterator[str]:
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    timer = threading.Timer(60, process.kill)
+    timer = threading.Timer(110, process.kill)
     timer.start()
     with process.stdin, process.stdout:
         port = process.stdout.readline().strip()

@@ -74,7 +74,7 @@ def test_without_a_client_it_ends(foliot_home: Path) -> None:
         input=b"this is not JSON\n",
         env={**os.environ, "FOLIOT_HOME": str(foliot_home)},
         capture_output=True,
-        timeout=50,
+        timeout=110,
         check=False,
     )
 
