@@ -255,7 +255,7 @@ def test_a_record_that_divides_the_document_differently_still_owns_it():
 def test_a_patch_names_fields_and_all_items_of_a_list():
     fields = leaves(agent({"model_ref": "m", "tools": ["a", "b"], "limits": {"max_steps": 1, "max_tokens": 2}}))
 
-    named = named_by({"spec": {"model_ref": "m", "tools": ["a"], "limits": {"max_steps": 1}}}, fields)
+    named = named_by({"spec": {"model_ref": "m", "tools": ["a"], "limits": {"max_steps": 1}}}, fields, fields)
 
     assert {field[1:] for field in named} == {("model_ref",), ("tools", "a"), ("tools", "b"), ("limits", "max_steps")}
 

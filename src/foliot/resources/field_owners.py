@@ -9,7 +9,7 @@ they set it to the same value.
               value is a conflict; forced, it is taken from them.
     update    (PUT, POST, `foliot edit`, Foliot itself) replaces all of it. The manager owns what it changed or added;
               everybody loses what was changed or taken away.
-    patch     as update, and the manager owns every field that it named.
+    patch     as update, and the manager owns every field that it named, changed or not.
 
 Fields that nobody owns are defaults, and are worked out anew with each apply. What was stored before owners were kept
 belongs to `UNKNOWN`: the next apply takes it over, keeps what its manifest says and drops the rest, as apply did then.
@@ -151,10 +151,18 @@ def settle(owners: Owners, before: Leaves, after: Leaves, claim: Claim) -> dict[
     return settled
 
 
-def named_by(patch: Mapping[str, Any], fields: Collection[Field]) -> frozenset[Field]:
-    """Those of `fields` that a JSON merge patch names, in the spelling that is stored. A list names all its items."""
+def named_by(patch: Mapping[str, Any], before: Leaves, given: Leaves) -> frozenset[Field]:
+    """Those of the fields `given` that a JSON merge patch names, in the spelling that is stored, or has changed.
+
+    A list names all its items. What is changed without its name was named in another place, as `stringData` of a
+    Secret is; a default that was filled in anew is not given.
+    """
     reach = _Reach(_named(patch, ()))
-    return frozenset(field for field in fields if reach.touches(field))
+    return frozenset(
+        field
+        for field, value in given.items()
+        if reach.touches(field) or field not in before or not same(before[field], value)
+    )
 
 
 def same(one: Any, other: Any) -> bool:

@@ -7,8 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from foliot.catalog.declared import exact, key_of, version_of
 from foliot.catalog.references import check_against_store
@@ -17,13 +16,16 @@ from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.field_owners import PATCH, PUT, Claim, check_manager, leaves, named_by
 from foliot.resources.kinds import KINDS
 from foliot.resources.problems import Finding, ManifestError
-from foliot.resources.validate import validate_document
+from foliot.resources.validate import validated
 from foliot.server.access.identity import Caller
 from foliot.server.acts import ActRecord, RecordedStore
 from foliot.server.bodies import FILE, as_object
 from foliot.server.context import Services
 from foliot.server.errors import PreconditionFailed, PreconditionRequired
 from foliot.store.base import Document, Key, Put, StaleMerge
+
+if TYPE_CHECKING:
+    from foliot.resources.base import Resource
 
 # How often a patch without a version is merged again because others change the same spec.
 ATTEMPTS: Final = 20
@@ -102,21 +104,29 @@ class Declaring:
         await self._check_declared(key)
         version, changes = _taken_apart(_respelled(key.kind, changes))
         asked = conditions.version({"metadata": {"resourceVersion": version}}) or "present"
-        made = partial(_patched, key, changes)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                document = made(await self._store.get(key))
                 if attempt == 1:
-                    return await self._write(document, asked, conditions.dry, self._named(changes, document), made)
+                    return await self._patch(key, changes, asked, conditions.dry)
                 # Those who lost to each other take turns: then only other processes are faster.
                 async with self._services.turns(key):
-                    document = made(await self._store.get(key))
-                    return await self._write(document, asked, conditions.dry, self._named(changes, document), made)
+                    return await self._patch(key, changes, asked, conditions.dry)
             except StaleMerge:
                 if attempt == ATTEMPTS:
                     raise
                 await asyncio.sleep(random.uniform(0, 0.005 * attempt))
         raise AssertionError("the loop returns or raises")
+
+    async def _patch(self, key: Key, changes: Mapping[str, Any], asked: str, dry: bool) -> Written:
+        """Raises `StaleMerge` when the resource has another spec by the time it is written."""
+        before = await self._store.get(key)
+        patched = _patched(key, changes, before)
+        claim = Claim(self._manager or PATCH, named_by(changes, leaves(before), leaves(patched.given())), "patch")
+
+        def merged(newest: Document) -> Document:
+            return _patched(key, changes, newest).model_dump(by_alias=True)
+
+        return await self._write(patched.model_dump(by_alias=True), asked, dry, claim, merged)
 
     async def _check_declared(self, key: Key) -> None:
         """Raises `Conflict` for work that no resource declares: there is nothing of it that could be changed."""
@@ -141,7 +151,7 @@ class Declaring:
         given = dict(status)
         if not given.get("observedGeneration"):
             given["observedGeneration"] = before["metadata"].get("generation", 1)
-        document = _checked({**before, "status": given})
+        document = _checked({**before, "status": given}).model_dump(by_alias=True)
         expect = "present" if conditions.match == "*" else exact(conditions.match)
         (written,) = await self._store.write([Put(document, expect=expect, only="status")], dry=conditions.dry)
         return Written(written.action, written.document)
@@ -174,9 +184,6 @@ class Declaring:
     def _claim(self, given: Document | None) -> Claim:
         return Claim(self._manager or PUT, None if given is None else frozenset(leaves(given)))
 
-    def _named(self, changes: Mapping[str, Any], document: Document) -> Claim:
-        return Claim(self._manager or PATCH, named_by(changes, leaves(document)), "patch")
-
     async def _write(
         self, document: Document, expect: str, dry: bool, claim: Claim, merge: Merge | None = None
     ) -> Written:
@@ -203,13 +210,13 @@ def merge(before: Any, changes: Any) -> Any:
     return merged
 
 
-def _patched(key: Key, changes: Mapping[str, Any], before: Document) -> Document:
+def _patched(key: Key, changes: Mapping[str, Any], before: Document) -> Resource[Any, Any]:
     """`before` with the patch, checked. Raises `ManifestError`, and `UsageError` when it became another resource."""
     declared = {name: value for name, value in before.items() if name != "status"}
-    document = _checked(cast("Document", merge(declared, changes)))
-    if key_of(document) != key:
+    resource = _checked(cast("Document", merge(declared, changes)))
+    if Key(resource.kind, resource.metadata.namespace, resource.metadata.name) != key:
         raise UsageError("a patch cannot change kind, name or namespace")
-    return document
+    return resource
 
 
 def _taken_apart(patch: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -232,8 +239,8 @@ def _respelled(kind: str, changes: Mapping[str, Any]) -> Mapping[str, Any]:
     return patch
 
 
-def _checked(raw: Document) -> Document:
-    document, problems = validate_document(raw)
-    if document is None:
+def _checked(raw: Document) -> Resource[Any, Any]:
+    resource, problems = validated(raw)
+    if resource is None:
         raise ManifestError([Finding(each, FILE) for each in problems])
-    return document
+    return resource
