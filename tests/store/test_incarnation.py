@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,14 @@ from hypothesis import strategies as st
 from foliot.errors import Conflict, Gone, NotFound
 from foliot.store.backup import back_up, restore
 from foliot.store.base import Database, Document, Filter, Key, Put
+from foliot.store.documents import key_text
 from foliot.store.incarnation import first_revision, renew_database, renew_file
 from foliot.store.life import store_life
 from foliot.store.postgres import PostgresDatabase
 from foliot.store.postgres_driver import connect
 from foliot.store.resources import SqlResourceStore
 from foliot.store.sqlite import SqliteDatabase
+from foliot.waits import Waits
 
 KEY = Key("Agent", "default", "a")
 
@@ -246,3 +251,63 @@ def test_no_store_is_made_by_renewing_none(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         renew_file(tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()
+
+
+ELSEWHERE = "UPDATE store_life SET place = replace(place, '.0', '.7')"
+# Every row has a version that its document repeats; the third ones say it again where it is not theirs to change.
+MANY = """
+INSERT INTO resource (key, kind, namespace, name, version, document)
+SELECT 'Agent' || chr(31) || 'default' || chr(31) || 'm' || i, 'Agent', 'default', 'm' || i, i,
+       '{"kind":"Agent","metadata":{"name":"m' || i || '","namespace":"default",'
+       || CASE WHEN i %% 3 = 0 THEN '"annotations":{"resourceVersion":"' || i || '"},' ELSE '' END
+       || '"resourceVersion":"' || i || '"},"spec":{"prompt":"\\"resourceVersion\\":\\"' || i || '\\"","z":1.0,"a":2}}'
+  FROM generate_series(1, %d) AS i
+"""
+
+
+@pytest.mark.parametrize("count", [300, *([200_000] if os.environ.get("FOLIOT_CHAOS") == "1" else [])])
+async def test_every_resource_of_a_database_that_was_taken_over_has_the_new_version_and_nothing_else_changed(
+    postgres_url: str, count: int
+) -> None:
+    await (await PostgresDatabase.open(postgres_url)).close()
+    await run(postgres_url, MANY % count, f"UPDATE counter SET value = {count} WHERE name = 'revision'", ELSEWHERE)
+
+    database = await PostgresDatabase.open(postgres_url)
+
+    store = store_on(database)
+    revision = await store.revision()
+    for number in (1, 2, 3, count - count % 3):
+        document = await store.get(Key("Agent", "default", f"m{number}"))
+        metadata = {"name": f"m{number}", "namespace": "default", "resourceVersion": str(revision)}
+        if number % 3 == 0:
+            metadata |= {"annotations": {"resourceVersion": str(number)}}
+        assert document["metadata"] == metadata
+        assert [*document["spec"].items()] == [("prompt", f'"resourceVersion":"{number}"'), ("z", 1.0), ("a", 2)]
+    (left,) = await database.read("resource_get_many", keys=json.dumps([key_text(Key("Agent", "default", "m1"))]))
+    assert left["version"] == revision
+    await database.close()
+
+
+async def test_to_begin_anew_may_take_longer_than_any_answer(postgres_url: str) -> None:
+    """Both ways: when a store is opened, and when the connection that listens is made anew."""
+    waits = Waits(lease=1.5)
+    database = await PostgresDatabase.open(postgres_url)
+    await said(store_on(database), "first")
+    await database.close()
+    await run(
+        postgres_url,
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.8); RETURN NEW; END'",
+        "CREATE TRIGGER slow BEFORE UPDATE ON resource FOR EACH ROW EXECUTE FUNCTION slow()",
+        ELSEWHERE,
+    )
+
+    database = await PostgresDatabase.open(postgres_url, waits)
+
+    first = await store_on(database).revision()
+    assert first > 10**9
+    await run(postgres_url, ELSEWHERE)
+    listening = asyncio.Event()
+    database.listen("anything", lambda _: listening.set())
+    await listening.wait()
+    assert await store_on(database).revision() > first
+    await database.close()

@@ -12,10 +12,11 @@ Written by:  store/backup.py, which restores a file; store/postgres.py, which fi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from foliot.errors import NotFound, Unavailable
 from foliot.store.documents import decode, encode
@@ -27,7 +28,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ROUND: Final = 1000
+# A version stands in the document too. Where its name and value are there once, they are those of the metadata, and
+# replaced as text: by PostgreSQL itself, for all in one statement, with the rest of the document left as it is. (As a
+# part of a text they would have backslashes.) Few documents say it twice, such as in an annotation.
+_STAMP: Final = """
+UPDATE resource
+   SET version = $1,
+       document = replace(document, '"resourceVersion":"' || version || '"', '"resourceVersion":"' || $1::bigint || '"')
+ WHERE length(document) - length(replace(document, '"resourceVersion":"' || version || '"', ''))
+       = length('"resourceVersion":"' || version || '"')
+"""
 _ATTEMPTS: Final = 5
 _ANOTHER: Final = """
 UPDATE store_life SET incarnation = md5(random()::text || clock_timestamp()::text || txid_current()::text)
@@ -39,6 +49,7 @@ _NUMBERS: Final = """
 SELECT database.oid::text || '/' || 'counter'::regclass::oid::text
   FROM pg_database AS database WHERE database.datname = current_database()
 """
+_LEFT: Final = "SELECT key, document FROM resource WHERE key > $1 AND version <> $2 ORDER BY key LIMIT 1000"
 
 
 def first_revision(newest: int, at: float) -> int:
@@ -109,17 +120,22 @@ async def _renewed(connection: Connection) -> int:
         return revision
 
 
-async def settle(connection: Connection) -> None:
+async def settle(connection: Connection, *, within: float, rewriting: float) -> None:
     """Compare where a PostgreSQL database is with where it was, and begin a new incarnation when that is elsewhere.
 
-    On a connection outside any transaction, of a database that is up to date.
+    On a connection outside any transaction, of a database that is up to date. The answer comes `within` so many
+    seconds; to begin anew every resource is written, for which there are those of `rewriting`.
     """
-    if await connection.fetchval("SELECT pg_is_in_recovery()"):
-        return  # a standby, on which nothing can be written
-    here = await _place(connection)
-    if await connection.fetchval("SELECT place FROM store_life") == here:
-        return
-    async with connection.transaction():
+    async with asyncio.timeout(within):
+        if await connection.fetchval("SELECT pg_is_in_recovery()"):
+            return  # a standby, on which nothing can be written
+        here = await _place(connection)
+        if await connection.fetchval("SELECT place FROM store_life") == here:
+            return
+    async with asyncio.timeout(rewriting), connection.transaction():
+        # The bounds of a session are those of a read or a write. Its own end takes these away again.
+        await connection.execute("SET LOCAL statement_timeout = 0")
+        await connection.execute("SET LOCAL lock_timeout = 0")
         # Others that open the store at this moment wait here, and then find it settled.
         was: str = await connection.fetchval("SELECT place FROM store_life FOR UPDATE")
         if was == here:
@@ -163,10 +179,9 @@ async def _begin(connection: Connection, newest: int) -> int:
     at: float = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
     revision = first_revision(newest, at)
     await connection.execute("UPDATE counter SET value = $1 WHERE name IN ('revision', 'compacted')", revision)
-    last: Any = ""
-    while found := await connection.fetch(
-        "SELECT key, document FROM resource WHERE key > $1 ORDER BY key LIMIT $2", last, _ROUND
-    ):
+    await connection.execute(_STAMP, revision)
+    last = ""
+    while found := await connection.fetch(_LEFT, last, revision):
         rows = [(each["key"], revision, _stamped(each["document"], revision)) for each in found]
         await connection.executemany("UPDATE resource SET version = $2, document = $3 WHERE key = $1", rows)
         last = found[-1]["key"]

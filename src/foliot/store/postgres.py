@@ -45,7 +45,7 @@ WRITERS = 4
 LARGEST_BATCH = 64
 ALONE = 2
 ATTEMPTS = 5
-# For what has to be brought up to date when a store is opened, the wait for others that do the same included.
+# For what is brought up to date when a store is opened or taken over, the wait for others that do the same included.
 MIGRATION_SECONDS: Final = 3600.0
 _MIGRATION_LOCK = 0x464F4C494F54  # "FOLIOT"
 
@@ -380,8 +380,7 @@ class PostgresDatabase:
         """A connection that listens. It is made anew after each loss, such as when a standby takes over."""
         connection = await self._connections.listener()
         try:
-            async with asyncio.timeout(self._waits.attempt):
-                await settle(connection)
+            await settle(connection, within=self._waits.attempt, rewriting=MIGRATION_SECONDS)
         except BaseException:
             connection.terminate()
             raise
@@ -412,21 +411,19 @@ async def _execute(connection: Connection, statement: Statement) -> Any:
 async def _migrate(url: str, where: str, waits: Waits) -> None:
     connection = await connect(url, within=waits.attempt)
     try:
-        async with asyncio.timeout(waits.answer):
-            if await connection.fetchval("SELECT to_regclass('schema_version')") is not None:
-                version = await connection.fetchval(schema.READ_VERSION)
-                if not schema.pending(version, "postgres", where):
-                    await settle(connection)
-                    return
         watch_over(connection, waits)
-        async with asyncio.timeout(MIGRATION_SECONDS):
-            # A migration may take long, but must not stand in line before everybody else for the lock of a table.
-            await connection.execute(f"SET lock_timeout = {int(waits.lease * 1000)}")
-            # Held by the session, because each migration is a transaction of its own; let go with the connection.
-            await connection.execute("SET statement_timeout = 0")
-            await _lock_migrations(connection)
-            await migrate(connection, where)
-            await settle(connection)
+        async with asyncio.timeout(waits.answer):
+            exists = await connection.fetchval("SELECT to_regclass('schema_version')") is not None
+            version = await connection.fetchval(schema.READ_VERSION) if exists else 0
+        if not exists or schema.pending(version, "postgres", where):
+            async with asyncio.timeout(MIGRATION_SECONDS):
+                # A migration may take long, but must not stand in line before everybody else for the lock of a table.
+                await connection.execute(f"SET lock_timeout = {int(waits.lease * 1000)}")
+                # Held by the session, because each migration is a transaction of its own; let go with the connection.
+                await connection.execute("SET statement_timeout = 0")
+                await _lock_migrations(connection)
+                await migrate(connection, where)
+        await settle(connection, within=waits.answer, rewriting=MIGRATION_SECONDS)
     finally:
         connection.terminate()
 
