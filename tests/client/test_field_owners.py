@@ -162,6 +162,31 @@ async def test_prune_deletes_what_its_own_manager_applied(both):
     assert gone == ["mine"]
 
 
+async def test_prune_keeps_what_others_own_fields_of_and_says_so(both):
+    role = "kind: AgentRole\nmetadata: {name: NAME, labels: {app: x}}\nspec: {permissions: [read]}\n"
+    shared, edit, other = (given(role.replace("NAME", name)) for name in ("shared", "edit", "other"))
+    await both.client.apply(shared, field_manager="team-a")
+    await both.client.apply([*shared, *edit, *other], field_manager="team-b")
+    await edited(both, "AgentRole", "edit", description="by hand")
+    before = await live(both, "AgentRole", "shared", show_owners=True)
+    prune: dict[str, Any] = {"field_manager": "team-b", "prune": (Requirement("app", "=", ("x",)),)}
+
+    for dry_run in (True, False):
+        applied = await both.client.apply(other, dry_run=dry_run, **prune)
+        assert [each.action for each in applied.outcomes] == ["unchanged"]
+        one, two = sorted(applied.warnings)
+        assert "AgentRole/edit" in one
+        assert "foliot-edit" in one
+        assert "AgentRole/shared in namespace 'default' is not pruned" in two
+        assert "besides team-b, fields of it belong to team-a" in two
+        assert "--force-conflicts" in two
+    assert await live(both, "AgentRole", "shared", show_owners=True) == before
+
+    forced = await both.client.apply(other, force_conflicts=True, **prune)
+    gone = [each.document["metadata"]["name"] for each in forced.outcomes if each.action == "deleted"]
+    assert (gone, forced.warnings) == (["edit", "shared"], [])
+
+
 EMPTIES = {
     "an annotation and a label": "kind: Agent\nmetadata: {name: x, annotations: {n: ''}, labels: {l: ''}}\n"
     "spec: {model_ref: brain, prompt: Be brief.}\n",

@@ -64,7 +64,7 @@ async def apply_documents(
             await judge([*map(Put, plan.documents), *deletes])
         if plan.refused is not None:
             raise plan.refused
-        warnings = await check_against_store(store, plan.documents)
+        warnings = [*plan.warnings, *await check_against_store(store, plan.documents)]
         doomed = [step.change.key for step in steps if isinstance(step.change, Delete)]
         if doomed and not allow_empty:
             _refuse_empty(plan.documents, Filter(namespace=prune_namespace, labels=prune or ()), len(doomed))

@@ -17,6 +17,7 @@ from foliot.catalog.references import handle_of
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, SecretError
 from foliot.resources.field_owners import (
     APPLY,
+    SYSTEM,
     UNKNOWN,
     Claim,
     Disputed,
@@ -52,18 +53,20 @@ class Step:
 class Plan:
     """One step for each document in the order given, then those of prune.
 
-    `documents` are what the given ones become over what is stored. `refused` is why the plan cannot be carried out:
-    it tells of what is stored, so it is for those alone who may see that.
+    `documents` are what the given ones become over what is stored. `refused` is why the plan cannot be carried out,
+    `warnings` are about what prune keeps: they tell of what is stored, so they are for those alone who may see that.
     """
 
     steps: list[Step]
     documents: list[Document]
     refused: FoliotError | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Applier:
-    """Who applies. `force`: takes over the fields that other managers own with other values."""
+    """Who applies. `force`: takes over the fields that other managers own with other values, and prunes what they
+    share."""
 
     manager: str = APPLY
     force: bool = False
@@ -87,13 +90,20 @@ async def make_plan(
     live = await store.owned(keys)
     planned = [await _planned(store, each, live.get(key), applier) for key, each in zip(keys, wanted, strict=True)]
     steps = [each.step for each in planned]
+    warnings: list[str] = []
     if prune is not None:
-        steps += await _prune(store, set(keys), Filter(namespace=prune_namespace, labels=prune), applier.manager)
+        pruned = Filter(namespace=prune_namespace, labels=prune)
+        for step in await _prune(store, set(keys), pruned, applier.manager):
+            others = sorted(step.owned.keys() - {applier.manager, UNKNOWN, SYSTEM})
+            if others and not applier.force:
+                warnings.append(_kept(step.document, applier.manager, others))
+            else:
+                steps.append(step)
     disputed = {str(key): each.disputed for key, each in zip(keys, planned, strict=True) if each.disputed}
     refused = next((each.refused for each in planned if each.refused is not None), None)
     if refused is None and disputed and not applier.force:
         refused = conflict_of(disputed)
-    return Plan(steps, [each.document for each in planned], refused)
+    return Plan(steps, [each.document for each in planned], refused, tuple(warnings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +271,10 @@ async def _prune(store: ResourceStore, kept: set[Key], filter: Filter, manager: 
         for key in keys
         if (each := owned.get(key)) is not None and each.owners.keys() & {manager, UNKNOWN}
     ]
+
+
+def _kept(document: Document, manager: str, others: Sequence[str]) -> str:
+    return (
+        f"{key_of(document)} is not pruned: besides {manager}, fields of it belong to {' and '.join(others)} "
+        "(--force-conflicts, in HTTP ?forceConflicts=true, prunes it all the same)"
+    )

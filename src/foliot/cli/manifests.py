@@ -139,7 +139,11 @@ _APPLYING: Final = (
     click.option(
         "--field-manager", default=APPLY, show_default=True, metavar="NAME", help="Who owns what the manifests set."
     ),
-    click.option("--force-conflicts", is_flag=True, help="Take over fields that other managers own with other values."),
+    click.option(
+        "--force-conflicts",
+        is_flag=True,
+        help="Take over fields that other managers own with other values; prune what they share.",
+    ),
 )
 
 

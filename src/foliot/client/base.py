@@ -78,7 +78,8 @@ class Client(Protocol):
         References are checked against the store and the documents together. With `prune`, resources in
         `prune_namespace` that match the selector, were made by apply, and are not among the documents are deleted, as
         `delete` does it: the work of a Task ends, and what open tasks use is a `Conflict` unless `force`. When none of
-        the documents matches the selector, nothing is deleted unless `allow_empty`.
+        the documents matches the selector, nothing is deleted unless `allow_empty`. What other managers own fields of
+        is kept with a warning, unless `force_conflicts`.
         Raises `ManifestError`, `Conflict`, `UsageError`.
         """
         ...
