@@ -19,6 +19,7 @@ from foliot.runtime import Runtime
 from foliot.settings import load_settings
 from foliot.store.base import Document, Filter, Key
 from foliot.store.placement import Offer
+from tests.postgres_tools import run_tool
 from tests.store.corpus import story
 
 FOLDER = Path(__file__).parent / "corpus"
@@ -27,19 +28,29 @@ LATER = 300.0
 
 
 class Found:
-    """One store of the corpus in a folder of its own, with the key that seals its secrets."""
+    """One store of the corpus in a folder of its own, with the key that seals its secrets.
 
-    def __init__(self, schema: int, folder: Path) -> None:
+    A file; or, with the `url` of an empty database of PostgreSQL, a dump that is put back there.
+    """
+
+    def __init__(self, schema: int, folder: Path, url: str | None = None) -> None:
         self.schema = schema
         self.folder = folder
         self.store = folder / "foliot.db"
         self.ledger = folder / "ledger"
-        self.url = str(self.store)
-        with tarfile.open(packed(schema)) as archive:
+        self.url = url or str(self.store)
+        # Since this one a database knows where it is, and begins a new incarnation where it was put back.
+        self.is_renewed = url is not None and schema >= 21
+        with tarfile.open(packed(schema) if url is None else packed_dump(schema)) as archive:
             archive.extractall(folder, filter="data")
-        connection = apsw.Connection(str(self.store))
-        self.made_at = float(connection.execute("SELECT max(at) FROM event").fetchall()[0][0])
-        connection.close()
+        newest = "SELECT max(at) FROM event"
+        if url is None:
+            connection = apsw.Connection(str(self.store))
+            self.made_at = float(connection.execute(newest).fetchall()[0][0])
+            connection.close()
+        else:
+            put_back(folder / "dump.sql", url)
+            self.made_at = float(run_tool("psql", "-At", "-c", newest, url))
         (folder / "home").mkdir()
         (folder / "home" / "secret.key").write_text(f"{story.KEY}\n")
         (folder / "home" / "secret.key").chmod(0o600)
@@ -72,9 +83,22 @@ def packed(schema: int) -> Path:
     return FOLDER / f"{schema:04}.tar.xz"
 
 
+def packed_dump(schema: int) -> Path:
+    return FOLDER / f"{schema:04}.postgres.tar.xz"
+
+
 def kept() -> list[int]:
     """The schemas of which there is a store."""
-    return sorted(int(file.name[:4]) for file in FOLDER.glob("[0-9]*.tar.xz"))
+    return sorted(int(file.name[:4]) for file in FOLDER.glob("[0-9][0-9][0-9][0-9].tar.xz"))
+
+
+def kept_dumps() -> list[int]:
+    """The schemas of which there is a dump of PostgreSQL."""
+    return sorted(int(file.name[:4]) for file in FOLDER.glob("[0-9]*.postgres.tar.xz"))
+
+
+def put_back(dump: Path, url: str) -> None:
+    run_tool("psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction", f"--file={dump}", url)
 
 
 async def declare_again(runtime: Runtime) -> None:

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from foliot.engine.records.completion import Completion
-from foliot.errors import InvalidInput, NotHere
+from foliot.errors import Gone, InvalidInput, NotHere
 from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
 from foliot.server.access.passwords import Passwords
@@ -23,34 +23,47 @@ from foliot.store.access.users import SqlUsers
 from foliot.store.audit import SqlAuditLog
 from foliot.store.backup import back_up, restore
 from foliot.store.base import Filter, Key
+from foliot.store.incarnation import renew_database
 from foliot.store.open import open_database
 from foliot.store.tasks import ENDED
+from foliot.testing.services.session import ServiceSession
 from foliot.work.base import Command
 from foliot.work.triggers.declared_webhook import read_webhook
 from foliot.work.triggers.schedules import Scheduler
 from foliot.work.triggers.webhooks import Webhooks
+from tests.postgres_tools import run_tool
 from tests.store.corpus import story
-from tests.store.corpus_kit import Found, declare_again, do_all_work, forget_desk, kept, listed
+from tests.store.corpus_kit import Found, declare_again, do_all_work, forget_desk, kept, kept_dumps, listed
 
 # These came together with a later one in a single commit: no Foliot ever made such a store.
 NEVER_ALONE = {1, 2, 5, 6, 7, 8}
 NEWEST = len(schema.migrations("sqlite"))
 # `make test` plays the work of those where most changed: the first, the first with audit, tasks, declarers, chains.
 PLAYED = kept() if os.environ.get("FOLIOT_CHAOS") else [3, 4, 9, 14, 17, NEWEST]
+PLAYED_DUMPS = kept_dumps() if os.environ.get("FOLIOT_CHAOS") else [9, NEWEST]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tools of the stores."""
+    monkeypatch.syspath_prepend(str(Path(story.__file__).parent))
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    forget_desk()
 
 
 @pytest.fixture(params=PLAYED)
-def found(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Found:
-    store = Found(request.param, tmp_path)
-    monkeypatch.syspath_prepend(str(Path(story.__file__).parent))
-    monkeypatch.setenv("DESK_LEDGER", str(store.ledger))
-    forget_desk()
-    return store
+def found(request: pytest.FixtureRequest, tmp_path: Path, desk: None) -> Found:
+    return Found(request.param, tmp_path)
+
+
+@pytest.fixture(params=PLAYED_DUMPS)
+def dumped(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str, desk: None) -> Found:
+    return Found(request.param, tmp_path, postgres_url)
 
 
 def test_every_schema_has_a_store() -> None:
-    missing = {*range(1, NEWEST + 1)} - NEVER_ALONE - {*kept()}
-    assert not missing, "a migration was added: add its store with `python tests/store/corpus/story.py`"
+    missing = {*range(1, NEWEST + 1)} - NEVER_ALONE - {*kept()} | {NEWEST} - {*kept_dumps()}
+    assert not missing, "a migration was added: add its stores with `python tests/store/corpus/story.py`"
 
 
 def shape(file: Path) -> set[tuple[str, ...]]:
@@ -79,6 +92,33 @@ def test_old_stores_get_the_shape_of_a_new_one(tmp_path: Path) -> None:
         assert shape(old.store) == wanted, f"schema {number}"
 
 
+def shape_of_database(url: str) -> set[str]:
+    """Tables, columns, defaults, constraints and indexes, each in one line."""
+    columns = """
+        SELECT r.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid)
+          FROM pg_class AS r JOIN pg_attribute AS a ON a.attrelid = r.oid
+          LEFT JOIN pg_attrdef AS d ON d.adrelid = r.oid AND d.adnum = a.attnum
+         WHERE r.relnamespace = 'public'::regnamespace AND r.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
+    """
+    constraints = """
+        SELECT conrelid::regclass, conname, pg_get_constraintdef(oid) FROM pg_constraint
+         WHERE connamespace = 'public'::regnamespace AND contype <> 'n'
+    """
+    indexes = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'"
+    return {
+        line
+        for each in (columns, constraints, indexes)
+        for line in run_tool("psql", "-At", "-c", each, url).split("\n")
+    }
+
+
+async def test_old_dumps_get_the_shape_of_a_new_database(dumped: Found, service_session: ServiceSession) -> None:
+    await (await open_database(dumped.url)).close()
+    with service_session.database() as fresh:
+        await (await open_database(fresh)).close()
+        assert shape_of_database(dumped.url) == shape_of_database(fresh)
+
+
 async def test_work_of_resources_without_a_declarer_waits_until_they_are_applied_again(found: Found) -> None:
     async with found.opened() as runtime:
         tool = await runtime.resources.get(Key("Tool", "default", "look"))
@@ -96,13 +136,21 @@ async def test_work_of_resources_without_a_declarer_waits_until_they_are_applied
 
 
 async def test_old_work_goes_on(found: Found) -> None:
+    await check_all(found)
+
+
+async def test_old_work_goes_on_in_postgres(dumped: Found) -> None:
+    await check_all(dumped)
+
+
+async def check_all(found: Found) -> None:
     paid = found.payments
     async with found.opened() as runtime:
         log = SqlAuditLog(runtime.tasking.database)
         noted = await log.verify()
         assert noted.broken is None
         assert bool(noted.records) == (found.schema >= 4)
-        await check_declared(runtime)
+        await check_declared(runtime, found)
         await check_runs(runtime, found)
         if found.schema >= 9:
             await check_tasks(runtime, found)
@@ -117,14 +165,18 @@ async def test_old_work_goes_on(found: Found) -> None:
     assert found.payments == paid + once, "the payments that were approved now, once each, and no other"
 
 
-async def check_declared(runtime: Runtime) -> None:
+async def check_declared(runtime: Runtime, found: Found) -> None:
     for document in await listed(runtime):
         _, problems = validate_document(document)
         assert not problems, document["kind"]
     values = await runtime.resources.reveal(Key("Secret", "default", "desk"))
     assert values["value"] == story.SECRETS["desk"].encode()
     changes = runtime.resources.watch(Filter(), after=0)
-    assert (await anext(changes)).revision == 1
+    if found.is_renewed:
+        with pytest.raises(Gone):
+            await anext(changes)
+    else:
+        assert (await anext(changes)).revision == 1
     await declare_again(runtime)
 
 
@@ -213,6 +265,18 @@ async def test_an_old_backup_is_restored_and_goes_on(found: Found, tmp_path: Pat
     manifest, _ = restore(file, found.store)
     assert manifest.schema == found.schema
     async with found.opened() as runtime:
+        await declare_again(runtime)
+        assert (await runtime.resume("run-parked")).output == "The order is there."
+
+
+async def test_an_old_dump_that_does_not_know_its_place_is_renewed_by_hand(dumped: Found) -> None:
+    if dumped.is_renewed:
+        pytest.skip("it is noticed")
+    first = await renew_database(dumped.url)
+    async with dumped.opened() as runtime:
+        assert await runtime.resources.revision() == first > 10**9
+        with pytest.raises(Gone):
+            await anext(aiter(runtime.resources.watch(Filter(), after=1)))
         await declare_again(runtime)
         assert (await runtime.resume("run-parked")).output == "The order is there."
 

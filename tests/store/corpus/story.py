@@ -1,11 +1,14 @@
-"""Makes a store with real work in it, by the commands of one Foliot, and packs it: `python story.py SOURCE FILE`.
+"""Makes stores with real work in them, by the commands of one Foliot, and packs them: `python story.py SOURCE FOLDER`.
 
-SOURCE is the folder `src` of the Foliot that makes it: of an old commit (`git archive COMMIT src | tar x -C FOLDER`),
-or of this one. `python tests/store/corpus/story.py` alone adds the store of the present schema to this folder. Nothing
-of Foliot is imported here, since the one whose commands are used is another one than this file's.
+SOURCE is the folder `src` of the Foliot that makes them: of an old commit (`git archive COMMIT src | tar x -C FOLDER`),
+or of this one. `python tests/store/corpus/story.py` alone adds those of the present schema to this folder. Of Foliot
+only the tests' PostgreSQL is imported here, since the one whose commands are used is another one than this file's.
 
-FILE is a `tar.xz`: `foliot.db`; `manifest.json`, when that Foliot can make backups; `ledger`, what the tools did to the
-world; `log`, each command with its exit code. What an old Foliot cannot do is left out of its store (see `_SINCE`).
+    NNNN.tar.xz            `foliot.db`; `manifest.json`, when that Foliot can make backups; `ledger`, what the tools did
+                           to the world; `log`, each command with its exit code
+    NNNN.postgres.tar.xz   `dump.sql`, statements that any PostgreSQL takes; `ledger`; `log`
+
+What an old Foliot cannot do is left out of its stores (see `_SINCE`).
 """
 
 from __future__ import annotations
@@ -54,9 +57,9 @@ spec: {model_ref: default/script, prompt: You are a guest.}
 
 
 class Story:
-    """One store in the making. `source` is the Foliot that makes it."""
+    """One store in the making. `source` is the Foliot that makes it; it is a file unless `url` names a database."""
 
-    def __init__(self, source: Path, folder: Path) -> None:
+    def __init__(self, source: Path, folder: Path, url: str | None = None) -> None:
         self.schema = len([*(source / "foliot/store/migrations").glob("[0-9]*.sql")])
         self.folder = folder
         self.store, self.ledger, self.hold = folder / "foliot.db", folder / "ledger", folder / "hold"
@@ -73,7 +76,7 @@ class Story:
             **kept,
             "PYTHONPATH": f"{source}{os.pathsep}{folder}",
             "FOLIOT_HOME": str(folder / "home"),
-            "FOLIOT_STORE": str(self.store),
+            "FOLIOT_STORE": url or str(self.store),
             "DESK_LEDGER": str(self.ledger),
             "DESK_HOLD": str(self.hold),
             "USER": "corpus",
@@ -177,46 +180,78 @@ def grants(story: Story) -> None:
 _SINCE = ((1, runs), (9, work), (10, tokens), (11, users), (13, grants))
 
 
-def pack(story: Story, file: Path) -> None:
+def taken(story: Story) -> dict[str, bytes]:
     """As a backup by that Foliot, when it can make one; else as the file itself, without a log beside it."""
-    members: dict[str, bytes] = {}
     if story.schema >= 9:
         story.say("backup", "backup.tar")
         with tarfile.open(story.folder / "backup.tar") as backup:
-            for member in backup.getmembers():
-                stream = backup.extractfile(member)
-                assert stream is not None
-                members[member.name] = stream.read()
-    else:
-        connection = apsw.Connection(str(story.store))
-        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
-        connection.close()
-        members["foliot.db"] = story.store.read_bytes()
-    members["ledger"] = story.ledger.read_bytes()
-    members["log"] = "\n".join(story.log).encode()
-    for name, content in members.items():
-        if str(story.folder).encode() in content:
+            return {member.name: _read(backup, member) for member in backup.getmembers()}
+    connection = apsw.Connection(str(story.store))
+    connection.execute("PRAGMA journal_mode = DELETE").fetchall()
+    connection.close()
+    return {"foliot.db": story.store.read_bytes()}
+
+
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    stream = archive.extractfile(member)
+    assert stream is not None
+    return stream.read()
+
+
+def dumped(program: Path, url: str) -> bytes:
+    """All of a database as statements, without those that only servers or tools of some versions know."""
+    words = ["--inserts", "--rows-per-insert=500", "--no-owner", "--no-privileges", "--no-comments"]
+    done = subprocess.run([program, *words, f"--dbname={url}"], text=True, capture_output=True, check=True)
+    news = ("SET transaction_timeout", "\\restrict", "\\unrestrict")
+    return "\n".join(line for line in done.stdout.split("\n") if not line.startswith(news)).encode()
+
+
+def pack(story: Story, content: dict[str, bytes], file: Path, *, hidden: str = "") -> None:
+    members = {**content, "ledger": story.ledger.read_bytes(), "log": "\n".join(story.log).encode()}
+    for name, content_of in members.items():
+        if any(each.encode() in content_of for each in (str(story.folder), hidden) if each):
             raise SystemExit(f"{name} tells where it was made")
     with tarfile.open(file, "w:xz", format=tarfile.USTAR_FORMAT, preset=9) as packed:
-        for name, content in members.items():
+        for name, content_of in members.items():
             member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o600
-            packed.addfile(member, io.BytesIO(content))
+            member.size, member.mode = len(content_of), 0o600
+            packed.addfile(member, io.BytesIO(content_of))
 
 
-def make(source: Path, file: Path | None = None) -> Path:
+def play(story: Story) -> None:
+    for since, part in _SINCE:
+        if story.schema >= since:
+            part(story)
+
+
+def make_file(source: Path, target: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="foliot-corpus-") as folder:
-        story = Story(source.resolve(), Path(folder))
-        for since, part in _SINCE:
-            if story.schema >= since:
-                part(story)
-        target = file or HERE / f"{story.schema:04}.tar.xz"
-        pack(story, target)
-    return target
+        story = Story(source, Path(folder))
+        play(story)
+        file = target / f"{story.schema:04}.tar.xz"
+        pack(story, taken(story), file)
+    return file
+
+
+def make_dump(source: Path, target: Path) -> Path:
+    """On a PostgreSQL of its own, with the tools of that."""
+    from foliot.testing.services.programs import find_postgres
+    from foliot.testing.services.session import ServiceSession
+
+    program = find_postgres(None, copy_to=Path("/nonexistent")).bin / "pg_dump"
+    session = ServiceSession.begin()
+    try:
+        with session.database() as url, tempfile.TemporaryDirectory(prefix="foliot-corpus-") as folder:
+            story = Story(source, Path(folder), url)
+            play(story)
+            file = target / f"{story.schema:04}.postgres.tar.xz"
+            pack(story, {"dump.sql": dumped(program, url)}, file, hidden=url.rpartition("/")[2])
+    finally:
+        session.end()
+    return file
 
 
 if __name__ == "__main__":
-    given = [Path(each) for each in sys.argv[1:]]
-    source = given[0] if given else HERE.parents[2] / "src"
-    made = make(source, given[1] if len(given) > 1 else None)
-    sys.stdout.write(f"{made.name}: {made.stat().st_size} bytes\n")
+    given = [Path(each).resolve() for each in sys.argv[1:]] or [HERE.parents[2] / "src", HERE]
+    for made in (make_file(*given), make_dump(*given)):
+        sys.stdout.write(f"{made.name}: {made.stat().st_size} bytes\n")
