@@ -94,3 +94,10 @@ def test_json_tells_the_change_with_the_object(capsys):
     printer.change(Change(2, "deleted", role("a", version=2)))
 
     assert [json.loads(line)["change"] for line in capsys.readouterr().out.splitlines()] == ["listed", "deleted"]
+
+
+def test_a_field_that_is_misspelt_is_not_waited_for(foliot, team):
+    said = foliot("wait", "agent/writer", "--for", "spec.promt=x", "--timeout", "1m")
+
+    assert said.code == 5
+    assert "spec.prompt" in said.err

@@ -15,8 +15,8 @@ from foliot.resources.field_owners import check_manager
 from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Put, Requirement, ResourceStore
 from foliot.store.selectors import matches
 
-ATTEMPTS: Final = 6
-"""How often a plan is made anew after a conflict. Six losses in a row is not bad luck but a quarrel: tell the user."""
+ATTEMPTS: Final = 20
+"""How often a plan is made anew after a conflict. So many losses in a row are a quarrel: tell the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ async def apply_documents(
             if attempt == ATTEMPTS:
                 raise
             # Two that lost to each other must not try again at the same moment.
-            await asyncio.sleep(random.uniform(0, 0.02 * attempt))
+            await asyncio.sleep(random.uniform(0, 0.005 * attempt))
     raise AssertionError("the loop returns or raises")
 
 

@@ -34,7 +34,7 @@ def stored_path(path: str, kinds: Sequence[str] = ()) -> str:
     where = kinds[0] if len(kinds) == 1 else "a resource"
     meant = next((near for model in models if (near := _meant(model, steps)) is not None), None)
     hint = f"did you mean {meant}?" if meant else f"`foliot explain {kinds[0] if kinds else 'agent'}` lists the fields"
-    raise InvalidInput(f"the field selector names {path!r}, which {where} does not have", hint=hint)
+    raise InvalidInput(f"there is no field {path!r} in {where}", hint=hint)
 
 
 def _stored(annotation: Any, steps: tuple[str, ...]) -> _Found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import click
@@ -45,8 +45,9 @@ def wait(what: tuple[str, ...], condition: str, timeout: str) -> None:
     targets = parse_targets(what, verb="wait")
     if not targets.named:
         raise UsageError("`foliot wait` needs names.", hint="Such as `foliot wait task/report --for phase=Ready`.")
-    test, seconds = parse_condition(condition), parse_seconds(timeout)
     named = [(kind.name, name) for kind, name in targets.named]
+    kinds = sorted({kind for kind, _ in named})
+    test, seconds = parse_condition(condition, kinds), parse_seconds(timeout)
     run(_wait_for_all(named, condition, test, seconds))
 
 
@@ -87,8 +88,8 @@ async def _wait_for(client: Client, kind: str, name: str, space: str, test: Test
             continue  # the position was compacted away: look again
 
 
-def parse_condition(text: str) -> Test:
-    """Raises `UsageError` for a condition that cannot be understood."""
+def parse_condition(text: str, kinds: Sequence[str] = ()) -> Test:
+    """Raises `UsageError` for a condition that cannot be understood, `InvalidInput` for a field none of `kinds` has."""
     word, equals, value = text.partition("=")
     match word.lower():
         case "delete" | "deleted" if not equals:
@@ -101,7 +102,10 @@ def parse_condition(text: str) -> Test:
             name, _, wanted = value.partition("=")
             return lambda document: _has_condition(document, name, wanted or "True")
         case _ if equals and re.fullmatch(r"(metadata|spec|status)(\.[\w-]+)+", word):
-            return lambda document: document is not None and _text(at(document, word)) == value
+            from foliot.resources.field_paths import stored_path  # the models of kinds: only a field needs them
+
+            path = stored_path(word, kinds)
+            return lambda document: document is not None and _text(at(document, path)) == value
         case _:
             raise UsageError(
                 f"Foliot does not know how to wait for {text!r}.",
