@@ -2,7 +2,7 @@
 
     POST     creates, or writes over what is there; `If-None-Match: *` only creates.
     PUT      replaces, at the version that is named.
-    PATCH    merges (RFC 7396) onto what is there; at the version, if one is named.
+    PATCH    merges (RFC 7396) onto what is there; at the version, if one is named. It owns what it named.
     DELETE   deletes; at the version, if one is named.
     apply    makes every document true or none; with prune, what apply made and nobody declares any more goes,
              unless none of the documents would stay.
@@ -17,7 +17,7 @@ numbers, and whoever compares the two knows which is which.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -60,6 +60,7 @@ class Stored:
     declared: Declared
     version: int
     generation: int
+    patched: frozenset[tuple[str, str]] = frozenset()  # what patches named since somebody else gave it another value
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,10 @@ class World:
         """`patch` may have `labels`, `annotations` and `spec`."""
         before = self._at(key, version).declared
         whole = {"labels": before.labels, "annotations": before.annotations, "spec": before.spec}
-        return self._write(Declared(key, **merged(whole, patch)))
+        named = {
+            (part, name) for part, fields in patch.items() for name, new in (fields or {}).items() if new is not None
+        }
+        return self._write(Declared(key, **merged(whole, patch)), named)
 
     def delete(self, key: Key, version: int | None) -> World:
         return self._without(self._at(key, version))
@@ -186,15 +190,21 @@ class World:
             raise Refused("conflict")
         return stored
 
-    def _write(self, declared: Declared) -> tuple[World, Action]:
+    def _write(self, declared: Declared, named: Set[tuple[str, str]] = frozenset()) -> tuple[World, Action]:
+        """A patch that only `named` fields which others had set changes who owns them, and so the resource."""
         declared = normal(declared)
         before = self.resources.get(declared.key)
-        if before is not None and before.declared == declared:
-            return self, "unchanged"
+        fields = _fields(declared)
+        patched = frozenset(named & fields.keys())
+        if before is not None:
+            earlier = _fields(before.declared)
+            patched |= {each for each in before.patched if each in fields and fields[each] == earlier[each]}
+            if before.declared == declared and patched == before.patched:
+                return self, "unchanged"
         generation = 1
         if before is not None:
             generation = before.generation + (before.declared.spec != declared.spec)
-        stored = Stored(declared, self.position + 1, generation)
+        stored = Stored(declared, self.position + 1, generation, patched)
         action: Action = "created" if before is None else "updated"
         return self._after(Change(stored.version, action, stored), {**self.resources, declared.key: stored}), action
 
@@ -204,6 +214,13 @@ class World:
 
     def _after(self, change: Change, resources: Mapping[Key, Stored]) -> World:
         return World(resources, (*self.changes, change), change.position, self.forgotten)
+
+
+def _fields(declared: Declared) -> dict[tuple[str, str], Json]:
+    """Every field that can have an owner: empty ones of the spec have none."""
+    marks = {"labels": declared.labels, "annotations": declared.annotations}
+    found = {(part, name): value for part, values in marks.items() for name, value in values.items()}
+    return found | {("spec", name): value for name, value in declared.spec.items() if value != ""}
 
 
 def merged(before: Json, patch: Json) -> Json:

@@ -260,6 +260,13 @@ def test_a_patch_names_fields_and_all_items_of_a_list():
     assert {field[1:] for field in named} == {("model_ref",), ("tools", "a"), ("tools", "b"), ("limits", "max_steps")}
 
 
+def test_an_empty_object_in_a_patch_names_an_entry_and_nothing_in_it():
+    nodes = leaves(graph({"a": {"next": "b"}, "b": {"next": "a"}}))
+
+    assert named_by({"metadata": {}, "spec": {}}, nodes, nodes) == frozenset()
+    assert named_by({"spec": {"graph": {"a": {}}}}, nodes, nodes) == {("spec", "graph", "a", "")}
+
+
 def test_a_pointer_names_one_field_whatever_is_in_its_name():
     document = agent({}, labels={"app.example/na~me": "x", "app.example": "y"})
     owners = {"ann": frozenset(leaves(document))}

@@ -91,6 +91,43 @@ async def test_every_field_that_a_patch_gave_another_value_is_its_own(http: http
     assert changed <= mine
 
 
+async def test_a_field_is_owned_by_a_patch_that_names_it_at_the_value_it_has(http: httpx.AsyncClient) -> None:
+    await applied(http, AGENT)
+    before = (await http.get("/v1/agents/one")).json()
+    named = {"spec": {"limits": {"max_steps": 7}}}
+
+    foretold = await patched(http, "/v1/agents/one", named, dryRun="true")
+    assert (await http.get("/v1/agents/one")).json() == before
+    after = await patched(http, "/v1/agents/one", named)
+    again = await patched(http, "/v1/agents/one", named)
+
+    assert foretold["spec"] == after["spec"] == before["spec"]
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"], "who owns it has changed"
+    assert again == after
+    assert (await owned(http, "/v1/agents/one"))["bot"] == ["/spec/limits/max_steps"]
+    await applied(http, "{kind: Agent, metadata: {name: one}, spec: {model_ref: brain}}")
+    assert (await http.get("/v1/agents/one")).json()["spec"]["limits"]["max_steps"] == 7
+
+
+async def test_a_secret_value_is_owned_by_a_patch_that_says_it_again(http: httpx.AsyncClient) -> None:
+    await applied(http, SECRET)
+
+    await patched(http, "/v1/secrets/one", {"spec": {"stringData": {"a": "hunter2"}}})
+
+    assert await owned(http, "/v1/secrets/one") == {"foliot": ["/spec/data/a"], "bot": ["/spec/data/a"]}
+
+
+async def test_a_patch_that_names_nothing_is_no_change(http: httpx.AsyncClient) -> None:
+    await applied(http, AGENT)
+    before = (await http.get("/v1/agents/one", params={"managedFields": "true"})).json()
+
+    for nothing in ({}, {"spec": {}}, {"metadata": {"labels": {"team": None}}}):
+        await patched(http, "/v1/agents/one", nothing)
+
+    assert (await http.get("/v1/agents/one", params={"managedFields": "true"})).json() == before
+
+
 async def test_what_a_patch_takes_away_falls_back_and_belongs_to_nobody(http: httpx.AsyncClient) -> None:
     await applied(http, AGENT)
 

@@ -356,10 +356,12 @@ def _ordered(above: Collection[str], below: Collection[str], live: Collection[st
 
 def _named(patch: Mapping[str, Any], field: Field) -> Iterator[Field]:
     for name, value in patch.items():
-        if isinstance(value, Mapping) and value:
+        if not isinstance(value, Mapping):
+            yield (*field, name)
+        elif value:
             yield from _named(cast("Mapping[str, Any]", value), (*field, name))
         else:
-            yield (*field, name)
+            yield (*field, name, _ITSELF)  # merged, an empty object changes nothing of what is in it
 
 
 def _disputed(before: Leaves, wanted: Leaves, others: Owners) -> Iterator[Disputed]:

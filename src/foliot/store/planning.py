@@ -175,7 +175,7 @@ class _Batch:
         # What was stored before declarers were kept gets one when it is applied again, changed or not.
         unknown = "declaredBy" not in stored.document["metadata"]
         unchanged = not new_spec and not unknown and same(_declared(document), _declared(stored.document))
-        if unchanged and change.claim.how != "apply":
+        if unchanged and change.claim.how == "update":
             return Written("unchanged", masked(stored.document))
         owners = _owners(stored, document, change)
         if unchanged and owners == stored.owners:
@@ -295,9 +295,11 @@ def _merged(key: Key, change: Put, stored: Stored) -> Document:
     return fresh
 
 
-def _owners(stored: Stored, document: Document, change: Put) -> str:
+def _owners(stored: Stored, document: Document, change: Put) -> str | None:
     before = leaves(stored.document)
-    return encode_owners(settle(decode_owners(stored.owners, before), before, leaves(document), change.claim))
+    owned = decode_owners(stored.owners, before)
+    settled = settle(owned, before, leaves(document), change.claim)
+    return stored.owners if settled == owned else encode_owners(settled)
 
 
 def _present(key: Key, stored: Stored | None) -> Stored:
