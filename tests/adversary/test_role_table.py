@@ -922,3 +922,64 @@ async def test_a_refusal_names_every_resource_and_every_role_that_it_takes(site:
         f"spec.roles of Agent/desk in namespace '{SPACE}' needs the role admin" in each for each in said.values()
     )
     assert not await site.exists("TaskSchedule", "nightly")
+
+
+# --- what somebody else put into what is applied ---------------------------------------------------------------------
+
+# The manifest of whoever has more rights, what somebody with fewer makes of it, and what must not stay of that.
+PLANTED: dict[str, tuple[str, str, str, dict[str, Any], list[dict[str, Any]], str]] = {
+    "an address for a key": (
+        *("root", "author", "ModelEndpoint"),
+        {"provider": "openai", "default_model": "m", "auth": {"secretRef": "key"}},
+        [{"auth": None, "base_url": "https://evil.example/v1"}],
+        "evil.example",
+    ),
+    "a host for a value": (
+        *("admin", "author", "Secret"),
+        {"stringData": {"token": "real"}},
+        [{"data": {"token": None}, "stringData": {"pad": "x"}, "hosts": ["evil.example"]}],
+        "evil.example",
+    ),
+    "a variable for a program": (
+        *("root", "admin", "McpServer"),
+        {"transport": "stdio", "command": "python3", "args": ["server.py"]},
+        [
+            {"transport": "http", "endpoint": "https://mcp.example/mcp", "command": None, "args": None},
+            {"env": [{"name": "PYTHONPATH", "value": "/evil"}]},
+        ],
+        "/evil",
+    ),
+    "words for work": (
+        *("admin", "author and operator", "TaskSchedule"),
+        {"task_ref": "t", "schedule": "@daily"},
+        [{"input": {"order": "injected"}}],
+        "injected",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+@pytest.mark.parametrize("manager", ["foliot", "mine"])
+async def test_nobody_declares_what_somebody_else_planted_unsaid(site: Site, what: str, manager: str) -> None:
+    victim, rival, kind, spec, patches, planted = PLANTED[what]
+    await site.stored("Secret", "key", {"stringData": {"value": "k"}})
+    await site.stored("Task", "t", {"agent": "greeter", "mode": "template"})
+    manifest = document(kind, "shared", spec)
+    applied = {"namespace": SPACE}
+    first = await site.call(victim, "POST", "/v1/apply", json=manifest, params=applied)
+    assert first.status_code == 200, first.text
+    for patch in patches:
+        done = await site.call(
+            rival,
+            "PATCH",
+            f"/v1/{KINDS[kind].plural}/shared",
+            json={"spec": patch},
+            params={"namespace": SPACE, "fieldManager": manager},
+        )
+        assert done.status_code == 200, done.text
+
+    again = await site.call(victim, "POST", "/v1/apply", json=manifest, params=applied)
+    assert again.status_code == 409 or planted not in json.dumps(again.json()["outcomes"][0]["resource"]["spec"])
+    forced = await site.call(victim, "POST", "/v1/apply", json=manifest, params={**applied, "forceConflicts": "true"})
+    assert forced.status_code == 200, forced.text
+    assert planted not in json.dumps(forced.json()["outcomes"][0]["resource"]["spec"])

@@ -17,20 +17,24 @@ from foliot.catalog.references import handle_of
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, SecretError
 from foliot.resources.field_owners import (
     APPLY,
+    MOST_SHOWN,
     SYSTEM,
     UNKNOWN,
     Claim,
     Disputed,
     Field,
+    FieldConflict,
     Owners,
     conflict_of,
     leaves,
     merge,
     settle,
+    shown,
 )
-from foliot.resources.problems import Finding, ManifestError, Problem
+from foliot.resources.powers import acts_for_declarer
+from foliot.resources.problems import Finding, ManifestError, Problem, render_path
 from foliot.resources.validate import validated
-from foliot.store.base import Delete, Document, Filter, Key, Owned, Put, Requirement, ResourceStore
+from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Owned, Put, Requirement, ResourceStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,11 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Applier:
     """Who applies. `force`: takes over the fields that other managers own with other values, and prunes what they
-    share."""
+    share. `declarer` is on whose behalf, where that is known."""
 
     manager: str = APPLY
     force: bool = False
+    declarer: DeclaredBy | None = None
 
 
 async def make_plan(
@@ -169,6 +174,11 @@ async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, a
     owners: Owners = owned.owners if owned is not None else {}
     refused = _stale(wanted.document, before)
     given, secret_changed = await _shown(store, stamped(wanted.document), before)
+    if before is not None and (planted := _planted(before, wanted, owners, applier)):
+        if applier.force:
+            owners = {name: fields - planted.keys() for name, fields in owners.items()}
+        else:
+            refused = refused or _not_said(before, planted)
     merged = merge(before, given, wanted.given, owners, applier.manager)
     shown = merged.document
     if owners.keys() - {applier.manager, UNKNOWN}:
@@ -191,6 +201,46 @@ async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, a
     else:
         step = Step("updated", shown, before, Put(document, version_of(before), claim=claim), after, owners)
     return _Planned(step, document, merged.disputed, refused)
+
+
+def _planted(before: Document, wanted: _Wanted, owners: Owners, applier: Applier) -> dict[Field, str]:
+    """Fields of the spec that somebody else declared and that the manifest does not say, with their managers.
+
+    They would stay, and from then on go by the rights of the applier: the host that another chose for the secret that
+    the applier declares. A manager is a name that anybody may give, so it is the declarer who counts. What the operator
+    declared is nobody's escalation.
+    """
+    declarer = DeclaredBy.of(before)
+    if not acts_for_declarer(before["kind"]) or declarer.operator or declarer == applier.declarer:
+        return {}
+    return {
+        field: name
+        for name, fields in owners.items()
+        if name not in (applier.manager, UNKNOWN)
+        for field in fields
+        if field[0] == "spec" and field not in wanted.given
+    }
+
+
+def _not_said(before: Document, planted: Mapping[Field, str]) -> FieldConflict:
+    key, values, found = key_of(before), leaves(before), sorted(planted.items())[:MOST_SHOWN]
+    named = ", ".join(f"{render_path(field)} by {name}" for field, name in found)
+    return FieldConflict(
+        f"{key}: somebody else declared fields that the manifest does not say ({named}), and with it they would count "
+        "as declared by you",
+        hint="say them in the manifest to agree to them, or drop them with `foliot apply --force-conflicts` "
+        "(in HTTP ?forceConflicts=true)",
+        conflicts=[
+            {
+                "resource": str(key),
+                "field": render_path(field),
+                "managers": [name],
+                "live": shown(values.get(field)),
+                "wanted": "",
+            }
+            for field, name in found
+        ],
+    )
 
 
 def _stale(document: Document, before: Document | None) -> Conflict | None:

@@ -138,8 +138,9 @@ class LocalClient:
         field_manager: str = APPLY,
         force_conflicts: bool = False,
         judge: Callable[[Sequence[Put | Delete]], Awaitable[object]] | None = None,
+        declarer: DeclaredBy | None = None,
     ) -> Applied:
-        """See `Client`. `judge` is as in `apply_documents`."""
+        """See `Client`. `judge` is as in `apply_documents`; `declarer` is whom the store takes for the writer."""
         from foliot.catalog.apply import apply_documents
         from foliot.catalog.plan import Applier
 
@@ -161,7 +162,7 @@ class LocalClient:
             prune=prune,
             prune_namespace=prune_namespace,
             allow_empty=allow_empty,
-            applier=Applier(field_manager, force_conflicts),
+            applier=Applier(field_manager, force_conflicts, declarer or self._by),
             judge=judge,
             check=check,
             by=self._by,

@@ -86,7 +86,7 @@ class Disputed:
 
     def __str__(self) -> str:
         owned = " and ".join(self.managers)
-        return f"{render_path(self.field)} is {_shown(self.live)} by {owned}, and {_shown(self.wanted)} here"
+        return f"{render_path(self.field)} is {shown(self.live)} by {owned}, and {shown(self.wanted)} here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +228,8 @@ def conflict_of(disputed: Mapping[str, Iterable[Disputed]]) -> FieldConflict:
                 "resource": which,
                 "field": render_path(each.field),
                 "managers": list(each.managers),
-                "live": _shown(each.live),
-                "wanted": _shown(each.wanted),
+                "live": shown(each.live),
+                "wanted": shown(each.wanted),
             }
             for which, each in every[:MOST_SHOWN]
         ],
@@ -241,7 +241,7 @@ def _field(text: str) -> Field:
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:])
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     text = value if isinstance(value, str) and value.startswith(MASK) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "…"
 

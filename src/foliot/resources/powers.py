@@ -468,6 +468,19 @@ def secret_targets(document: Document, addresses: Iterable[tuple[str, str]] | No
     return tuple(dict.fromkeys(host_of(url) for _, url in found))
 
 
+_IN_HIS_NAME: Final[frozenset[Power]] = frozenset(
+    {"reaches", "code", "program", "sends", "keeps", "binds", "works", "consents", "shares"}
+)
+
+
+def acts_for_declarer(kind: str) -> bool:
+    """Whether what a resource of this kind brings about goes by the rights of whoever declared it.
+
+    Then nobody declares what another has put into it without having said so.
+    """
+    return any(each.power in _IN_HIS_NAME for each in KIND_POWERS[kind].fields)
+
+
 def declared_by_operator(document: Document) -> bool:
     """Whether the operator of the installation declared what the resource says now (`metadata.declaredBy`).
 

@@ -288,6 +288,10 @@ class RecordedStore:
         self._caller = caller
         self._request = request
 
+    @property
+    def declarer(self) -> DeclaredBy:
+        return DeclaredBy(self._caller.name, operator=self._caller.may("admin", EVERYWHERE))
+
     async def write(
         self,
         changes: Sequence[Put | Delete],
@@ -321,7 +325,7 @@ class RecordedStore:
             # Whoever runs this again begins anew: only the records of the run that was stored are told.
             kept[:] = yield from _appended([self._entry(*pair) for pair in done], told=self._audit.fed)
 
-        declarer = by or DeclaredBy(self._caller.name, operator=self._caller.may("admin", EVERYWHERE))
+        declarer = by or self.declarer
         allowed = [self._with_rights(each) for each in changes]
         written = await self._store.write(allowed, also=recorded, by=declarer, dry=dry)
         if kept and not dry:

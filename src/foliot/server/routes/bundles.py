@@ -85,6 +85,7 @@ async def apply(
         field_manager=fieldManager or APPLY,
         force_conflicts=is_true(forceConflicts, "forceConflicts"),
         judge=store.judge,
+        declarer=store.declarer,
     )
     taken: list[dict[str, Any]] = []
     if run and not dry:
