@@ -213,7 +213,9 @@ async def manifest(place: Place, who: str, claims: Claims) -> httpx.Response:
 
 
 async def declared(place: Place, who: str, claims: Claims) -> httpx.Response:
-    return await place.ask(who, "POST", "/v1/work/declared", json=_task(place, claims))
+    task = _task(place, claims)
+    applied = await place.ask(who, "POST", "/v1/apply", json=task)
+    return await place.ask(who, "POST", "/v1/work/declared", json=task) if applied.status_code < 300 else applied
 
 
 async def bundle(place: Place, who: str, claims: Claims) -> httpx.Response:

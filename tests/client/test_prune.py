@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from foliot.errors import Conflict, NotFound, UsageError
+from foliot.client.declared_work import DeclaredWork
+from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.resources.reader import parse_text
 from foliot.store.base import Filter, Requirement
@@ -24,6 +26,10 @@ WORLD = """\
 {kind: AgentRole, metadata: {name: reader, labels: {app: desk}}, spec: {permissions: [read]}}
 """
 TASK = "{kind: Task, metadata: {name: NAME, labels: {app: desk}}, spec: {WHO, input: {q: x}}}"
+
+
+class Died(Exception):
+    """In the place of a process that is killed."""
 
 
 def read(text: str) -> list[dict[str, Any]]:
@@ -65,6 +71,55 @@ async def test_pruning_a_task_ends_its_work_as_deleting_it_does(both):
     one, other = await both.work.task("default", "pruned"), await both.work.task("default", "deleted")
     assert (one.phase, one.archived_at is not None) == (other.phase, other.archived_at is not None)
     assert (one.phase, one.archived_at is not None) == ("cancelled", True)
+
+
+async def test_work_of_a_task_is_ended_by_others_when_who_pruned_it_died_before(both, monkeypatch):
+    doomed, revived = task("doomed"), task("revived")
+    await accepted(both, *doomed, *revived)
+
+    async def die(*_: object, **__: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeclaredWork, "end", die)
+        with pytest.raises((Died, FoliotError)):
+            await both.client.apply(world(), prune=DESK)
+    found = await both.client.list(Filter("Task"))
+    assert [*found.items] == []  # so no second prune comes upon it
+    assert (await both.work.task("default", "doomed")).phase == "queued"
+    await both.client.apply([*world(), *revived])  # wanted after all
+
+    tasks = both.runtime.tasking.tasks
+    await tasks.timers(time.time())
+    assert (await both.work.task("default", "doomed")).phase == "queued"  # who deleted it may be about to do so
+    await tasks.timers(time.time() + 60)
+
+    ended, kept = await both.work.task("default", "doomed"), await both.work.task("default", "revived")
+    assert (ended.phase, ended.archived_at is not None) == ("cancelled", True)
+    assert kept.phase == "queued"
+    assert await tasks.timers(time.time() + 120) is None
+    assert await both.runtime.tasking.database.read("task_endings", before="9", after="", count=9) == []
+
+
+async def test_nothing_is_left_to_others_when_a_task_is_deleted_with_its_work(both):
+    await accepted(both, *task("one"), *task("two"))
+
+    await both.client.delete("Task", "one", namespace="default")
+    await both.client.apply(world(), prune=DESK)
+
+    assert await both.runtime.tasking.database.read("task_endings", before="9", after="", count=9) == []
+
+
+async def test_no_work_is_accepted_for_a_task_that_was_deleted_meanwhile(both):
+    both_halves = task("job")
+    await both.client.apply([*world(), *both_halves])
+    await both.client.delete("Task", "job", namespace="default")
+
+    (taken,) = await both.client.accept(both_halves, identity=Identity("ann"))
+
+    assert isinstance(taken.error, Conflict)
+    with pytest.raises(NotFound):
+        await both.work.task("default", "job")
 
 
 async def test_a_template_has_no_work_to_end(both):

@@ -11,6 +11,7 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
+from foliot.errors import NotFound
 from foliot.runtime import Runtime
 from foliot.settings import Settings
 from foliot.store.audit import AuditFilter, SqlAuditLog
@@ -128,6 +129,8 @@ async def test_each_act_leaves_one_record_with_its_request(
     act: str, desk: str, http: httpx.AsyncClient, runtime: Runtime
 ) -> None:
     path, body, expected = ACTS[act]
+    if act == "declared":
+        assert (await http.post("/v1/apply", json=TASK)).status_code == 200
     answer = await http.post(path.format(approval=desk), json=body, headers={"X-Request-ID": "the-one"})
 
     assert answer.status_code < 300, answer.text
@@ -157,14 +160,16 @@ async def test_what_cannot_be_recorded_is_not_done(
 
 
 async def test_of_a_task_that_cannot_be_recorded_the_others_hear(
-    desk: str, http: httpx.AsyncClient, settings: Settings
+    desk: str, http: httpx.AsyncClient, runtime: Runtime, settings: Settings
 ) -> None:
+    assert (await http.post("/v1/apply", json=TASK)).status_code == 200
     lose_head(settings)
 
     (taken,) = (await http.post("/v1/work/declared", json=TASK)).json()
 
     assert "cannot be recorded" in str(taken)
-    assert (await http.get("/v1/tasks/t")).status_code == 404
+    with pytest.raises(NotFound):
+        await runtime.tasking.tasks.get("default", "t")
 
 
 @pytest.mark.parametrize("verb", ["cancel", "archive"])

@@ -161,15 +161,11 @@ class DeclaredWork:
         """
         try:
             info = await self._list.get(namespace, name)
+            if info.archived_at is None:
+                async with self._tasks() as tasks:
+                    info = await tasks.end(namespace, name, by=by, also=also)
         except NotFound:
             return None
-        if info.archived_at is None:
-            async with self._tasks() as tasks:
-                if info.phase not in ENDED:
-                    info = await tasks.cancel(namespace, name, by=by, reason="its Task was deleted", also=also)
-                    also = None
-                if info.phase in ENDED:  # otherwise a worker is ending it, and it stays in the lists until then
-                    info = await tasks.archive(namespace, name, by=by, also=also)
         return outline(info)
 
 

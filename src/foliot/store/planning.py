@@ -94,6 +94,8 @@ def _store(batch: _Batch, keys: dict[str, Key]) -> Tx[None]:
     inserts: list[dict[str, Any]] = []
     updates: list[dict[str, Any]] = []
     deletes: list[dict[str, str]] = []
+    endings: list[dict[str, str]] = []
+    revived: list[dict[str, str]] = []
     dropped: list[dict[str, str]] = []
     added: list[dict[str, str]] = []
     for text, key in keys.items():
@@ -102,11 +104,15 @@ def _store(batch: _Batch, keys: dict[str, Key]) -> Tx[None]:
             continue
         if new is None:
             deletes.append({"key": text})
+            if key.kind == TASK:
+                endings.append({"namespace": key.namespace, "name": key.name, "at": batch.now})
         else:
             row: dict[str, Any] = {"key": text, "version": new.version, "document": encode(new.document)}
             row["owners"] = new.owners
             if old is None:
                 inserts.append({**row, "kind": key.kind, "namespace": key.namespace, "name": key.name})
+                if key.kind == TASK:
+                    revived.append({"namespace": key.namespace, "name": key.name})
             else:
                 updates.append(row)
         was = set(labels_of(old.document).items()) if old else set[tuple[str, str]]()
@@ -115,6 +121,8 @@ def _store(batch: _Batch, keys: dict[str, Key]) -> Tx[None]:
         added += ({"label": label, "value": content, "key": text} for label, content in now - was)
     yield from many("label_remove", dropped)
     yield from many("resource_delete", deletes)
+    yield from many("task_ending_add", endings)
+    yield from many("task_ending_revoke", revived)
     yield from many("resource_insert", inserts)
     yield from many("resource_update", updates)
     yield from many("label_add", added)

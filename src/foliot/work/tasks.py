@@ -30,7 +30,7 @@ from foliot.resources.references import Origin
 from foliot.store import queue
 from foliot.store import tasks as rows
 from foliot.store.base import Database, Document, Key
-from foliot.store.documents import decode, key_text
+from foliot.store.documents import decode, key_text, stamp
 from foliot.store.journal import SqlJournal, keep_alive
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, many, one, run
@@ -58,6 +58,8 @@ _commands = msgspec.json.Decoder(Command)
 # How many tasks one look at the timers deals with.
 TIMERS_AT_ONCE = 100
 CHILDREN_AT_ONCE = 200
+# Whoever deletes a Task ends its work at once. After this time others do.
+ENDING_SECONDS = 10.0
 
 
 class TaskService(TaskList):
@@ -177,7 +179,9 @@ class TaskService(TaskList):
             # Whoever changes a resource holds this lock, and finds the task once we let go of it.
             yield from one("revision_lock")
             stored = yield from one("resource_get", key=key_text(Key("Task", command.namespace, name)))
-            if stored is not None and not _declares(decode(stored["document"]), asked):
+            if stored is None:
+                raise Conflict(f"there is no Task {name!r}, or no longer", hint="apply it, then have it done")
+            if not _declares(decode(stored["document"]), asked):
                 raise Conflict(f"the Task {name!r} was changed meanwhile", hint="read it again, and apply it again")
             if also is not None:
                 yield from also(name, uid)
@@ -225,6 +229,10 @@ class TaskService(TaskList):
     ) -> TaskInfo:
         """See `Tasks`. Child tasks are cancelled with it."""
         await self._tell(namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled", also)
+        await self._cancel_below(namespace, name, by)
+        return await self.get(namespace, name)
+
+    async def _cancel_below(self, namespace: str, name: str, by: str) -> None:
         asked, above = {name}, [name]
         for parent in above:  # which grows; a name may be another task's by now, so a chain can lead back to its start
             async for child in self._live_children(namespace, parent):
@@ -237,7 +245,6 @@ class TaskService(TaskList):
                     await self._tell(namespace, child, told, "cancelled", None)
                 except (Conflict, NotFound):
                     continue  # it has ended, or was deleted, since it was listed
-        return await self.get(namespace, name)
 
     async def _live_children(self, namespace: str, parent: str) -> AsyncIterator[str]:
         """The names of all tasks under this one that have not ended."""
@@ -318,6 +325,29 @@ class TaskService(TaskList):
         await self._db.write(mark, name, uid)
         return await self.get(namespace, name)
 
+    async def end(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
+        """Cancel the work of a Task that was deleted, if it is live, and archive it. Raises `NotFound`.
+
+        What `also` writes is stored with the first of what is done. Until all is done the store keeps a note of it
+        (`task_ending_add`), by which `timers` does it again.
+        """
+        info = await self.get(namespace, name)
+        if info.archived_at is None:
+            if info.phase not in ENDED:
+                try:
+                    info = await self.cancel(namespace, name, by=by, reason="its Task was deleted", also=also)
+                    also = None
+                except Conflict:
+                    info = await self.get(namespace, name)
+                    if info.phase not in ENDED:
+                        raise
+            elif info.phase == "cancelled":
+                await self._cancel_below(namespace, name, by)  # whoever cancelled it may not have come so far
+            if info.phase in ENDED:  # otherwise a worker is ending it, and it stays in the lists until then
+                info = await self.archive(namespace, name, by=by, also=also)
+        await self._db.write(_ended_with_its_task, info.uid)
+        return info
+
     async def delete(self, namespace: str, name: str, *, also: Also | None = None) -> None:
         """See `Tasks`."""
         info = await self.get(namespace, name)
@@ -374,6 +404,7 @@ class TaskService(TaskList):
         """Deal with tasks whose time has come, and runs that nobody woke; when to look again, if there are more."""
         if unheard := await queue.wake_unheard(self._db, now):
             log.warning("%d runs waited although they had been told something, and go on now", unheard)
+        await self._end_deleted(now)
         at, key, dealt_with = 0.0, 0, 0
         while rows := await self._db.read("task_timers", now=now, at=at, key=key, count=TIMERS_AT_ONCE):
             for row in rows:
@@ -383,6 +414,24 @@ class TaskService(TaskList):
                 return now
         following = await self._db.read("task_next_timer", now=now)
         return following[0]["at"] if following else None
+
+    async def _end_deleted(self, now: float) -> None:
+        """End the work of Tasks that were deleted by somebody who did not live to end it."""
+        place: dict[str, Any] = {"before": stamp(now - ENDING_SECONDS), "count": TIMERS_AT_ONCE}
+        after = ""
+        while rows := await self._db.read("task_endings", after=after, **place):
+            for row in rows:
+                after = row["uid"]
+                try:
+                    if row["name"] is not None:
+                        await self.end(row["namespace"], row["name"])
+                        log.warning("the Task of %s/%s was deleted: its work ends now", row["namespace"], row["name"])
+                    else:
+                        await self._db.write(_ended_with_its_task, row["uid"])
+                except Unavailable:
+                    raise
+                except Exception as error:  # such as a plan of a newer version: others may be able to
+                    log.debug("work whose Task was deleted is left to others: %s", error)
 
     async def _deal_with(self, key: int, now: float) -> bool:
         """Whether the timer of this task was dealt with. One that cannot be is left for others, and holds up nobody."""
@@ -475,3 +524,8 @@ def _accepted(key: int, task: NewTask, target_kind: TargetKind, revision: int) -
         ended_at=None,
         archived_at=None,
     )
+
+
+def _ended_with_its_task(uid: str) -> Tx[None]:
+    yield from one("revision_lock")
+    yield from run("task_ending_done", uid=uid)

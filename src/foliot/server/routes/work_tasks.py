@@ -113,7 +113,7 @@ async def list_all(
 async def accept_declared(
     request: Request, services: ServicesDep, caller: CallerDep, dryRun: DryRun = None
 ) -> Response:
-    """Have the Tasks of mode `run` in the body done, once each, however often this is asked.
+    """Have the Tasks of mode `run` in the body, which were applied, done: once each, however often this is asked.
 
     With `dryRun`: those that ask for something else than the work which was accepted under their names.
     """

@@ -71,6 +71,26 @@ SELECT key, timer_at FROM task
 -- name: task_next_timer
 SELECT MIN(timer_at) AS at FROM task WHERE timer_at > :now;
 
+-- name: task_ending_add
+-- locks: -
+INSERT INTO task_ending (uid, at)
+SELECT uid, :at FROM task WHERE namespace = :namespace AND name = :name AND archived_at IS NULL
+    ON CONFLICT (uid) DO NOTHING;
+
+-- name: task_ending_revoke
+-- locks: -
+DELETE FROM task_ending WHERE uid IN (SELECT uid FROM task WHERE namespace = :namespace AND name = :name);
+
+-- name: task_endings
+-- Those of which nobody has said for a while that they are done with; no name when the task is forgotten.
+SELECT e.uid AS uid, t.namespace AS namespace, t.name AS name
+  FROM task_ending AS e LEFT JOIN task AS t ON t.uid = e.uid
+ WHERE e.at < :before AND e.uid > :after ORDER BY e.uid LIMIT :count;
+
+-- name: task_ending_done
+-- locks: -
+DELETE FROM task_ending WHERE uid = :uid;
+
 -- name: task_event_add
 -- locks: -
 INSERT INTO task_event (task, seq, at, type, data) VALUES (:task, :seq, :at, :type, :data);
