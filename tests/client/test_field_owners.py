@@ -42,7 +42,7 @@ async def owners(both, kind: str = "Agent", name: str = "clerk") -> dict[str, li
 async def test_what_others_set_survives_and_what_i_leave_out_goes(both):
     await both.client.apply(given(AGENT + "  tools: [look, send]\n  limits: {timeout: 9s}\n"))
     labels = {"team": "desk", "cost": "low"}
-    await edited(both, labels=labels, limits={"timeout": "9s", "max_steps": 3}, tools=["look", "send", "count"])
+    await edited(both, labels=labels, limits={"timeout": "9s", "max_steps": 3}, description="by hand")
 
     foretold = await both.client.apply(given(AGENT + "  tools: [look]\n"), dry_run=True)
     done = await both.client.apply(given(AGENT + "  tools: [look]\n"))
@@ -50,12 +50,13 @@ async def test_what_others_set_survives_and_what_i_leave_out_goes(both):
     after = await live(both)
     assert after["metadata"]["labels"] == labels
     assert after["spec"]["limits"] == {"max_steps": 3}
-    assert after["spec"]["tools"] == ["look", "count"]
+    assert after["spec"]["tools"] == ["look"]
+    assert after["spec"]["description"] == "by hand"
     assert foretold.outcomes[0].document["spec"] == after["spec"] == done.outcomes[0].document["spec"]
     assert foretold.outcomes[0].owners == done.outcomes[0].owners
     assert await owners(both) == {
-        "foliot": ["/metadata/labels/team", "/spec/model_ref", "/spec/prompt", "/spec/tools/look"],
-        "foliot-edit": ["/metadata/labels/cost", "/spec/limits/max_steps", "/spec/tools/count"],
+        "foliot": ["/metadata/labels/team", "/spec/model_ref", "/spec/prompt", "/spec/tools"],
+        "foliot-edit": ["/metadata/labels/cost", "/spec/description", "/spec/limits/max_steps"],
     }
     assert (await both.client.apply(given(AGENT + "  tools: [look]\n"))).outcomes[0].action == "unchanged"
 
@@ -88,6 +89,44 @@ async def test_a_conflict_names_field_manager_and_both_values_until_it_is_forced
     assert foretold.outcomes[0].owners == done.outcomes[0].owners
     assert (await live(both))["spec"]["prompt"] == "Be brief."
     assert "foliot-edit" not in await owners(both)
+
+
+FILTER = """\
+kind: McpServer
+metadata: {name: x}
+spec: {transport: http, endpoint: "https://mcp.example", tool_filter: {include: LIST}}
+"""
+TOOL = """\
+kind: Tool
+metadata: {name: x}
+spec: {type: http, endpoint: "https://a.example", capabilities: LIST}
+"""
+CLERK = "kind: Agent\nmetadata: {name: x}\nspec: {model_ref: m, tools: LIST}\n"
+GRANTS = {
+    "tools of a server": ("McpServer", FILTER, "spec.tool_filter.include"),
+    "tools of an agent": ("Agent", CLERK, "spec.tools"),
+    "capabilities of a tool": ("Tool", TOOL, "spec.capabilities"),
+}
+
+
+@pytest.mark.parametrize("what", GRANTS)
+async def test_who_widens_a_list_that_grants_is_heard_of_and_can_be_undone(both, what):
+    kind, text, field = GRANTS[what]
+    mine, wider, none = (given(text.replace("LIST", each)) for each in ("[peek]", "[peek, wipe]", "[]"))
+    await both.client.apply(mine)
+    with pytest.raises(FieldConflict):
+        await both.client.apply(wider, field_manager="team-b")
+    await both.client.apply(wider, field_manager="team-b", force_conflicts=True)
+
+    for documents in (mine, none):
+        with pytest.raises(FieldConflict, match=f'{field} is \\["peek", "wipe"\\] by team-b'):
+            await both.client.apply(documents)
+    await both.client.apply(none, force_conflicts=True)
+
+    after = await live(both, kind, "x")
+    assert "peek" not in str(after["spec"])
+    assert field not in str(await owners(both, kind, "x"))
+    assert (await both.client.apply(none)).outcomes[0].action == "unchanged"
 
 
 async def test_managers_share_a_field_that_they_agree_on_and_keep_it_for_each_other(both):

@@ -26,6 +26,7 @@ from foliot.resources.field_owners import (
     FieldConflict,
     Owners,
     conflict_of,
+    emptied,
     leaves,
     merge,
     settle,
@@ -113,10 +114,11 @@ async def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A manifest in normal form, and the fields that it sets itself."""
+    """A manifest in normal form, the fields that it sets itself, and the lists that it has empty."""
 
     document: Document
     given: frozenset[Field]
+    empty: frozenset[Field]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,9 @@ def _read(document: Document) -> _Wanted:
     resource, problems = validated(document)
     if resource is None:
         raise _invalid(document, problems)
-    return _Wanted(resource.model_dump(by_alias=True), frozenset(leaves(resource.given())))
+    given = resource.given()
+    fields = frozenset(leaves(given))
+    return _Wanted(resource.model_dump(by_alias=True), fields, emptied(given) - fields)
 
 
 def _invalid(document: Document, problems: Sequence[Problem], hint: str | None = None) -> ManifestError:
@@ -179,7 +183,7 @@ async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, a
             owners = {name: fields - planted.keys() for name, fields in owners.items()}
         else:
             refused = refused or _not_said(before, planted)
-    merged = merge(before, given, wanted.given, owners, applier.manager)
+    merged = merge(before, given, wanted.given, owners, applier.manager, wanted.empty)
     shown = merged.document
     if owners.keys() - {applier.manager, UNKNOWN}:
         try:

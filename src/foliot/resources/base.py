@@ -303,7 +303,20 @@ class Resource(Model, Generic[SpecT, StatusT]):
         given = self.model_dump(by_alias=True, exclude_unset=True, exclude={"status"})
         named = {"name": self.metadata.name, "namespace": self.metadata.namespace}
         head = {"apiVersion": self.api_version, "kind": self.kind}
-        return {**head, "metadata": {**named, **given.get("metadata", {})}, "spec": given.get("spec", {})}
+        spec = _with_empty_lists(self.spec, given.get("spec", {}))
+        return {**head, "metadata": {**named, **given.get("metadata", {})}, "spec": spec}
+
+
+def _with_empty_lists(model: Model, given: dict[str, Any]) -> dict[str, Any]:
+    """A dump with the lists that were written down empty: who writes `tools: []` says that there are none."""
+    for name in model.model_fields_set:
+        value = getattr(model, name)
+        key = emitted_key(type(model), name)
+        if isinstance(value, list) and not value:
+            given[key] = []
+        elif isinstance(value, Model) and (inner := _with_empty_lists(value, given.get(key, {}))):
+            given[key] = inner
+    return given
 
 
 class ReadyResource(Resource[SpecT, StatusT]):

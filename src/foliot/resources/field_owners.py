@@ -6,7 +6,7 @@ they set it to the same value.
 
     apply     sets what the manifest says, and nothing else. Fields that only this manager owned and that are no longer
               in the manifest go (they fall back to their default). A field that another manager owns with another
-              value is a conflict; forced, it is taken from them.
+              value is a conflict; forced, it is taken from them. A list that the manifest has empty is one too.
     update    (PUT, POST, `foliot edit`, Foliot itself) replaces all of it. The manager owns what it changed or added;
               everybody loses what was changed or taken away.
     patch     as update, and the manager owns every field that it named, changed or not.
@@ -116,8 +116,22 @@ def leaves(document: Mapping[str, Any]) -> dict[Field, Any]:
     return dict(_leaves(rules_of(document["kind"]), _declared(document), ()))
 
 
-def merge(live: Document | None, document: Document, given: Collection[Field], owners: Owners, manager: str) -> Merged:
+def emptied(document: Mapping[str, Any]) -> frozenset[Field]:
+    """The lists that a document has, and that are empty. They have no owner, but nobody else may fill them."""
+    return frozenset(_emptied(rules_of(document["kind"]), _declared(document), ()))
+
+
+def merge(
+    live: Document | None,
+    document: Document,
+    given: Collection[Field],
+    owners: Owners,
+    manager: str,
+    empty: Collection[Field] = (),
+) -> Merged:
     """`document`, of which the manifest says the fields `given`, applied over `live` by `manager`.
+
+    `empty` are the lists that it wants to be without items.
 
     Of a Secret the documents are masked, with `*** (changed)` where the manifest has another value. Where there is a
     dispute, the merged document has what the manifest says.
@@ -128,8 +142,10 @@ def merge(live: Document | None, document: Document, given: Collection[Field], o
         return Merged({**document, **_with_own({}, document, mine)})
     before = leaves(live)
     others = {name: fields for name, fields in owners.items() if name not in (manager, UNKNOWN)}
-    kept = _pick(rule, _declared(live), _Reach(field for fields in others.values() for field in fields), ())
-    disputed = tuple(_disputed(before, dict(_leaves(rule, mine, ())), others))
+    gone = _Reach(empty)
+    theirs = (field for fields in others.values() for field in fields if not gone.touches(field))
+    kept = _pick(rule, _declared(live), _Reach(theirs), ())
+    disputed = (*_disputed(before, dict(_leaves(rule, mine, ())), others), *_filled(live, empty, others))
     whole = _overlaid(rule, kept, mine, _declared(live))
     return Merged({**document, **_with_own(live, document, whole)}, disputed)
 
@@ -315,6 +331,14 @@ def _leaves(rule: Rule, value: Any, field: Field, *, entry: bool = False) -> Ite
         yield from _leaves(_inner(rule, name), inner, (*field, name), entry=isinstance(rule, ByKey))
 
 
+def _emptied(rule: Rule, value: Any, field: Field) -> Iterator[Field]:
+    if isinstance(value, list) and not value:
+        yield field
+    elif not isinstance(rule, ByItem):
+        for name, inner in (_parts(rule, value) or {}).items():
+            yield from _emptied(_inner(rule, name), inner, (*field, name))
+
+
 def _pick(rule: Rule, value: Any, fields: _Reach, field: Field) -> Any:
     """What of the value these fields are."""
     parts = _parts(rule, value)
@@ -373,6 +397,15 @@ def _disputed(before: Leaves, wanted: Leaves, others: Owners) -> Iterator[Disput
         owned = [name for name, fields in reach.items() if fields.touches(field)]
         if owned:
             yield Disputed(field, tuple(sorted(owned)), None if live is _ABSENT else live, value)
+
+
+def _filled(live: Document, empty: Iterable[Field], others: Owners) -> Iterator[Disputed]:
+    """Lists that are wanted without items, and have some of other managers."""
+    for field in sorted(empty):
+        reach = _Reach([field])
+        owned = sorted(name for name, fields in others.items() if any(map(reach.touches, fields)))
+        if owned:
+            yield Disputed(field, tuple(owned), functools.reduce(lambda part, name: part[name], field, live), [])
 
 
 class _Reach:

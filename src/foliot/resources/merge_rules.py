@@ -9,8 +9,9 @@ Read off the models, so that a new field needs no entry here:
     JSON of any form                  one value, with one owner
 
 A list is in `BY_ITEM` when its items have names and their order means nothing. Lists that grant or forbid something
-(permissions, roles, hosts, approvers, allowed tools) stay one value all the same: whoever declares such a rule must
-hear that somebody else has widened it, and with shared items nobody would.
+(permissions, roles, hosts, approvers, the tools of an agent or of a filter, the capabilities that open a tool) stay
+one value all the same: whoever declares such a rule must hear that somebody else has widened it, and with shared items
+nobody would.
 """
 
 from __future__ import annotations
@@ -64,21 +65,13 @@ def _any_case(item: Any) -> str | None:
     return item.lower() if isinstance(item, str) else None
 
 
-def _tool(item: Any) -> str | None:
-    """`search` of `search@^1.2`: two versions of one tool are two values of one item."""
-    return item.partition("@")[0] if isinstance(item, str) else None
-
-
 def _name(item: Any) -> str | None:
     return cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
 
 
 BY_ITEM: Final[Mapping[tuple[str, str], ItemKey]] = {
-    ("Agent", "tools"): _tool,
     ("McpServer", "env"): _name,
-    ("McpServer", "tool_filter.include"): _text,
     ("Tool", "after"): _text,
-    ("Tool", "capabilities"): _any_case,
     ("Tool", "requires"): _text,
     ("Tool", "requires_prior"): _text,
     ("Tool", "resource_keys"): _text,
