@@ -259,3 +259,40 @@ async def test_two_who_agree_at_the_same_time_do_not_undo_each_other(desk: Desk)
     with pytest.raises(Conflict, match="has just agreed"):
         await desk.runtime.tasking.database.write(keep_agreed, seen, late, ())
     assert (await kept(desk)).levels.risk_level == "high"
+
+
+async def test_what_people_raised_comes_back_with_the_tool(desk: Desk) -> None:
+    desk.announce("looks at the desk", readOnlyHint=True)
+    await desk.sync()
+    file, server = await plain(desk), await desk.store.get(SERVER)
+    strict: dict[str, Any] = {"risk_level": "critical", "effect": "once", "operation_classes": ["read", "write"]}
+    strict |= {"runtime": {**file["spec"]["runtime"], "isolation_mode": "sandboxed"}}
+
+    async def left_out() -> None:
+        desk.offer.write_text("[]")
+        assert (await desk.sync()).deleted == [TOOL.name]
+        desk.announce("looks at the desk", readOnlyHint=True)
+
+    async def server_deleted() -> None:
+        await desk.store.write([Delete(SERVER), Delete(TOOL)])  # the second as a worker does it
+        await desk.store.write([Put(declared("McpServer", "desk", server["spec"]))])
+
+    async def tool_deleted() -> None:
+        await desk.store.write([Delete(TOOL)])
+
+    async def made_another() -> None:
+        runtime = {"isolation_mode": "sandboxed"}
+        other = {"type": "http", "endpoint": "https://example.com/", **strict, "runtime": runtime}
+        await desk.store.write([Put(declared("Tool", TOOL.name, other))])
+        await desk.store.write([Delete(TOOL)])
+
+    for way in (left_out, server_deleted, tool_deleted, made_another):
+        levels: dict[str, Any] = {"risk_level": "low", "effect": "read", "operation_classes": ("read",)}
+        levels["isolation_mode"] = "none"
+        await accept_tool(desk.store, await desk.store.get(SERVER), desk.connections, "wipe", levels=levels)
+        assert Levels.of((await desk.store.get(TOOL))["spec"]) == Levels(**levels)
+        await desk.store.write([Put(await plain(desk, **strict))])
+        await way()
+        assert (await desk.sync()).created == [TOOL.name], way
+        now = Levels.of((await desk.store.get(TOOL))["spec"])
+        assert now == (await kept(desk)).levels == Levels("critical", "once", "sandboxed", ("read", "write")), way

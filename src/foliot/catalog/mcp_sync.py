@@ -129,8 +129,8 @@ async def _store(
     connections: McpConnections,
     accept: Mapping[str, Consent],
 ) -> Synced:
-    agreed = await store.agreed(server.namespace)
     tools = await tools_in(store, server.namespace)
+    agreed = await store.agreed(server.namespace)  # after the Tools: one that is gone has left there how strict it was
     current = await store.get(_key(document))
     if server_spec(current).digest != server.digest:
         raise InvalidInput(f"{server} was changed while its tools were listed", hint="sync it again")

@@ -1,7 +1,8 @@
 """What was agreed to about tools of MCP servers, in its table: read, and written together with the Tools.
 
-Only Foliot's own parts write it: a sync, an acceptance, and a change of a generated Tool by somebody who may lower what
-was agreed to. All of them hold the lock of the revision, so that what is written was decided on what is there.
+Only Foliot's own parts write it: a sync, an acceptance, a change of a generated Tool by somebody who may lower what was
+agreed to, and the end of a generated Tool, which leaves behind what people raised in it. All of them hold the lock of
+the revision, so that what is written was decided on what is there.
 """
 
 from __future__ import annotations
@@ -51,6 +52,23 @@ def check_tool(before: Document | None, after: Document, *, may_lower: bool) -> 
     if found:
         now = check_declared(before, after, [_agreed(row) for row in found], may_lower=may_lower)
         yield from many("mcp_pin_put", [_row(now)] if now is not None else [])
+
+
+def keep_levels(before: Document, after: Document | None) -> Tx[None]:
+    """As a part of the transaction that deletes a Tool, or makes it one of something else: keep how strict it was.
+
+    What people raised in the Tool that was generated for a tool holds for the next one too, whoever took it away: a
+    server that left its tool out of one listing, a deletion, or the end of its McpServer.
+    """
+    place = tool_of_server(before)
+    if place is None or (after is not None and tool_of_server(after) == place):
+        return
+    metadata, levels = before["metadata"], Levels.of(before["spec"])
+    found = yield from rows("mcp_pin_of", **_about(before))
+    for each in map(_agreed, found):
+        own = (each.namespace, each.name) == (metadata.get("namespace") or "default", metadata["name"])
+        if own and each.place == place and each.levels.below(levels):
+            yield from many("mcp_pin_put", [_row(each.with_levels(each.levels.stricter(levels)))])
 
 
 def _about(document: Mapping[str, Any]) -> dict[str, str]:

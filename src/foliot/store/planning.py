@@ -17,7 +17,7 @@ from foliot.resources.reserved import check_answered, check_asked, keep_reserved
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, StaleMerge, Written
 from foliot.store.documents import SYSTEM_METADATA, check_labels, decode, encode, key_text, labels_of, same, same_spec
 from foliot.store.mcp_pins import KIND as TOOL
-from foliot.store.mcp_pins import check_tool
+from foliot.store.mcp_pins import check_tool, keep_levels
 from foliot.store.secrets import KIND as SECRET
 from foliot.store.secrets import Sealer, masked, seal_spec
 from foliot.store.transaction import Tx, many, one, rows, run, value
@@ -60,6 +60,9 @@ def apply_changes(
             assert isinstance(each.change, Put)  # nothing else is
             stored = None if before_it is None else before_it.document
             yield from check_tool(stored, done.document, may_lower=each.change.lowers)
+        if each.key.kind == TOOL and before_it is not None and done.action != "unchanged":
+            there = batch.after.get(each.text)
+            yield from keep_levels(before_it.document, None if there is None else there.document)
         written.append(done)
     if batch.feed:
         keys = {each.text: each.key for each in changes}

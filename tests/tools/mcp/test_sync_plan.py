@@ -307,6 +307,15 @@ class TestLostPins:
         assert room.spec()["runtime"]["isolation_mode"] == "none"
         assert room.row() == replace(room.row(), name="sample--a", held="")
 
+    def test_one_that_was_only_remembered_leaves_behind_what_people_raised(self):
+        room = Room()
+        room.sync(tool("a", read_only_hint=True))
+        room.spec()["risk_level"] = "critical"
+        room.agreed[room.row().place] = replace(room.row(), name="", levels=Levels.read(""))
+        room.sync()
+        room.sync(tool("a", read_only_hint=True))
+        assert (room.spec()["risk_level"], room.spec()["effect"]) == ("critical", "read")
+
 
 def test_changes_are_told_in_words():
     assert in_words(["description"]) == "its description"

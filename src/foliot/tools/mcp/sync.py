@@ -111,8 +111,11 @@ def plan_sync(
     for name, document in sorted(mine.items()):
         if name not in wanted:
             plan.delete.append(str(document["metadata"]["name"]))
-            if name not in rows and _fit(name):
-                plan.agreed.append(_unknown(server, name, document))
+            row, left = rows.get(name), _unknown(server, name, document)
+            if row is None and _fit(name):
+                plan.agreed.append(left)
+            elif row is not None and not row.name:  # of others the store keeps it, whoever deletes them
+                plan.agreed.append(replace(row, name=left.name, levels=left.levels))
     for name in sorted(announced.keys() - set(wanted)):
         plan.discovered.append({"name": name, "digest": announced[name].pin.digest, "state": "filtered"})
     gone = sorted((rows.keys() | mine.keys()) - announced.keys())[:MOST_GONE]
