@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from foliot.store.postgres import PostgresDatabase
 from foliot.store.postgres_batches import Batch, LeftOut, OutOfOrder, Part, Refused, keys_of
 from foliot.store.queries import load, locks_of
 from foliot.store.resources import SqlResourceStore
-from foliot.store.transaction import LOCK_ORDER, Statement, Tx, many, one, rows, run
+from foliot.store.transaction import LOCK_ORDER, Alone, Statement, Tx, alone_with, many, one, rows, run
 
 
 def locking(*keys: int) -> Tx[None]:
@@ -212,6 +212,46 @@ async def test_refusals_leave_the_writes_beside_them_whole(databases: list[Postg
     assert (verified.records, verified.broken) == (30, None)
     revisions = [row["revision"] for row in await database.read("change_list", after=0, upto=100)]
     assert revisions == list(range(1, 31))
+
+
+async def test_a_dry_run_undoes_nothing_of_others(databases: list[PostgresDatabase], monkeypatch: Any) -> None:
+    database = databases[0]
+    store = SqlResourceStore(database, pytest.fail)
+    transact, undone = database._transact, list[int]()  # pyright: ignore[reportPrivateUsage]
+
+    async def watched(batch: list[Any]) -> list[Any]:
+        try:
+            return await transact(batch)
+        except Exception:
+            undone.append(len(batch))
+            raise
+
+    monkeypatch.setattr(database, "_transact", watched)
+
+    def document(name: str) -> dict[str, Any]:
+        return {"kind": "Agent", "metadata": {"name": name, "namespace": "default"}, "spec": {}}
+
+    def taken_back(_name: str, _uid: str) -> Tx[None]:
+        yield from record()
+        raise RuntimeError("taken back")
+
+    def act(also: Callable[[str, str], Tx[None]]) -> Tx[None]:
+        yield from also("a", "b")
+
+    dry = Alone(taken_back)
+    results = await asyncio.gather(
+        *(store.write([Put(document(f"a{number}"))], also=record) for number in range(10)),
+        store.write([Put(document("dry"))], also=record, dry=True),
+        database.write(alone_with(dry, act), dry),
+        *(store.write([Put(document(f"b{number}"))], also=record) for number in range(10)),
+        return_exceptions=True,
+    )
+
+    assert undone == [1, 1]
+    assert [type(each) for each in results] == [*[list] * 11, RuntimeError, *[list] * 10]
+    assert (await SqlAuditLog(database).verify()).records == 20
+    revisions = [row["revision"] for row in await database.read("change_list", after=0, upto=100)]
+    assert revisions == list(range(1, 21))
 
 
 async def test_what_was_reserved_while_its_caller_was_stopped_is_given_back(databases: list[PostgresDatabase]) -> None:

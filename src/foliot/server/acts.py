@@ -41,7 +41,7 @@ from foliot.store.base import (
     Written,
 )
 from foliot.store.documents import decode
-from foliot.store.transaction import Row, Tx, one, rows
+from foliot.store.transaction import Alone, Row, Tx, one, rows
 from foliot.tools.secrets import SecretRef
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,11 @@ class ActRecord:
     def record_task(self, name: str, uid: str) -> Tx[None]:
         """As `record`, of a task whose name is known only now."""
         yield from self._store(self._entry(name, **self._more, uid=uid))
+
+    @property
+    def part(self) -> Callable[[str, str], Tx[None]]:
+        """`record_task`; of a dry run, alone."""
+        return Alone(self.record_task) if self._dry else self.record_task
 
     def record_beside(self, name: str, uid: str) -> Tx[None]:
         """As `record`, for an act that is not about the task that it makes."""

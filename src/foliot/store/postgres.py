@@ -32,7 +32,7 @@ from foliot.store.postgres_pool import Connections, watch_over
 from foliot.store.postgres_sets import run_together
 from foliot.store.postgres_signal import ChangeSignal
 from foliot.store.queries import load_for_postgres
-from foliot.store.transaction import Guarded, Params, Planned, Row, Statement, Tx
+from foliot.store.transaction import Alone, Guarded, Params, Planned, Row, Statement, Tx
 from foliot.waits import Waits
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,8 @@ class PostgresDatabase:
         self._check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._pending.append(_Job(future, body, args, kwargs, loop.time() + self._waits.answer))
+        passed_by = ALONE if type(body) is Alone else 0
+        self._pending.append(_Job(future, body, args, kwargs, loop.time() + self._waits.answer, passed_by))
         if self._sweep is None:
             self._sweep = loop.call_later(self._waits.answer / 8, self._expire)
         if len(self._writers) < WRITERS:

@@ -40,7 +40,7 @@ from foliot.store.mcp_pins import read_agreed
 from foliot.store.planning import Keyed, apply_changes, keyed
 from foliot.store.selectors import matches
 from foliot.store.store_key import StoreKey, key_of_store, retired_keys
-from foliot.store.transaction import Row, Tx, one, run
+from foliot.store.transaction import Alone, Row, Tx, one, run
 from foliot.store.watch import follow
 
 # Rows read in one query. A list that filters in memory takes as many rounds as it needs to fill its page, and lets
@@ -134,7 +134,7 @@ class SqlResourceStore:
         if dry:
             also = partial(_take_back, also)
             try:
-                return await self._database.write(_apply_with, prepared, now, uids, ring, declarer, also)
+                return await self._database.write(Alone(_apply_with), prepared, now, uids, ring, declarer, also)
             except _TakenBack as undone:
                 return [_foreseen(each) for each in undone.written]
         if also is None:

@@ -24,8 +24,9 @@ queries/*.sql), so PostgreSQL can put bodies into one transaction without breaki
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Row: TypeAlias = Mapping[str, Any]
 Params: TypeAlias = Mapping[str, Any]
@@ -108,6 +109,26 @@ class Guarded:
 
     def __call__(self, *args: Any) -> Tx[Any]:
         return self.body(*args)
+
+
+class Alone:
+    """A body that shares no transaction with those of other callers: it always raises, after it has changed something.
+
+    That is a dry run. As a part of another body, such as an `also`, it says so of that one (`alone_with`).
+    """
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: Callable[..., Tx[Any]]) -> None:
+        self.body = body
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tx[Any]:
+        return self.body(*args, **kwargs)
+
+
+def alone_with(part: object, body: Callable[P, Tx[T]]) -> Callable[P, Tx[T]]:
+    """The body, alone if this part of it is."""
+    return Alone(body) if isinstance(part, Alone) else body
 
 
 class GuardFailed(Exception):

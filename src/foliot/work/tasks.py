@@ -33,7 +33,7 @@ from foliot.store.base import Database, Document, Key
 from foliot.store.documents import decode, key_text, stamp
 from foliot.store.journal import SqlJournal, keep_alive
 from foliot.store.tasks import ENDED, NewTask
-from foliot.store.transaction import Row, Tx, many, one, run
+from foliot.store.transaction import Row, Tx, alone_with, many, one, run
 from foliot.work.advancing import InDoubt, TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
 from foliot.work.base import PRIORITIES, Accepted, Also, Command, Definitions, TargetKind, TaskInfo, TaskRecord
 from foliot.work.bundle import Bundles
@@ -149,7 +149,7 @@ class TaskService(TaskList):
                 yield from also(name, uid)
             return key, tickets
 
-        made = await self._db.write(body)
+        made = await self._db.write(alone_with(also, body))
         if made is None:  # it was accepted before, or the key or the name is another task's
             if (known := await self._known(command, content, stored_key)) is not None:
                 return known
@@ -381,7 +381,7 @@ class TaskService(TaskList):
             return tickets
 
         try:
-            tickets = await self._db.write(body)
+            tickets = await self._db.write(alone_with(also, body))
         except IllegalEvent as wrong:
             phase = (await self.get(namespace, name)).phase
             raise Conflict(f"task {name} cannot be {done} (state: {phase})") from wrong

@@ -133,7 +133,7 @@ async def accept(
         command = msgspec.structs.replace(command, idempotency_key=key)
     act = _act(services, caller, request, "task_accepted", where, dry=is_dry(dryRun))
     try:
-        accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task, keyed_by=caller.principal)
+        accepted = await services.runtime.tasking.tasks.accept(command, also=act.part, keyed_by=caller.principal)
     except TakenBack:
         return resource(document, 201)
     act.tell()
@@ -226,7 +226,7 @@ async def _cancelled(
 ) -> Response:
     act = _act(services, caller, request, "task_cancelled", namespace, dry=dry)
     tasks = services.runtime.tasking.tasks
-    info = await tasks.cancel(namespace, name, by=caller.name, reason=reason, also=act.record_task)
+    info = await tasks.cancel(namespace, name, by=caller.name, reason=reason, also=act.part)
     act.tell()
     return resource(outline(info))
 
