@@ -12,6 +12,7 @@ from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.resources.reader import parse_text
 from foliot.store.base import Filter, Requirement
+from foliot.store.resources import SqlResourceStore
 
 DESK = (Requirement("app", "=", ("desk",)),)
 WORLD = """\
@@ -147,6 +148,25 @@ async def test_what_open_tasks_use_is_pruned_only_by_force(both):
     applied = await both.client.apply([*world("clerk", "look"), *tasks], prune=DESK, force=True)
     gone = [each.document["metadata"]["name"] for each in applied.outcomes if each.action == "deleted"]
     assert gone == ["clerk", "look"]
+
+
+async def test_agents_are_listed_once_however_many_tools_go(both, monkeypatch):
+    tools = "---\n".join(
+        f'{{kind: Tool, metadata: {{name: t{n}, labels: {{app: desk}}}}, spec: {{type: http, endpoint: "https://a.example"}}}}\n'
+        for n in range(5)
+    )
+    await both.client.apply([*world(), *read(tools)])
+    listed: list[str] = []
+    plain = SqlResourceStore.list
+
+    async def counted(self: Any, filter: Filter, **how: Any) -> Any:
+        listed.append(str(filter.kind))
+        return await plain(self, filter, **how)
+
+    monkeypatch.setattr(SqlResourceStore, "list", counted)
+    await both.client.apply(world(), prune=DESK)
+
+    assert listed.count("Agent") == 1
 
 
 async def test_work_that_ends_by_the_same_prune_uses_nothing(both):

@@ -224,6 +224,26 @@ def test_a_list_that_is_written_down_empty_stays_empty(made):
     assert apply((document, owners), "ann", empty)[1] == {}, "and nobody owns it"
 
 
+@given(st.permutations("abcdef"), st.permutations("abcdef"), st.sets(st.sampled_from("abcdef")))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_items_of_others_stand_behind_the_same_one_as_before(live, mine, others):
+    """The plain way to say it, which takes the square of their number."""
+    mine = [name for name in mine if name not in others]
+    expected, place = [*mine], 0
+    for name in live:
+        if name in mine:
+            place = expected.index(name) + 1
+        else:
+            expected.insert(place, name)
+            place += 1
+    document = tool([*live])
+    owners = {"bob": frozenset(("spec", "after", name) for name in others)}
+
+    merged = merge(document, tool(mine), frozenset(leaves(tool(mine))), owners, "ann")
+
+    assert merged.document["spec"].get("after", []) == expected
+
+
 def graph(nodes: dict[str, Any]) -> Document:
     return {"kind": "AgentSystem", "metadata": {"name": "a", "namespace": "default"}, "spec": {"graph": nodes}}
 

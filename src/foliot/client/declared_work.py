@@ -15,7 +15,7 @@ from msgspec import Struct
 from foliot.client.base import Ends
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import Identity
-from foliot.store.base import Database, Document
+from foliot.store.base import Database, Document, Key
 from foliot.store.tasks import ENDED
 from foliot.work.base import Also, TaskInfo
 from foliot.work.commands import command_of, is_declared_by
@@ -116,33 +116,38 @@ class DeclaredWork:
         return taken
 
     async def check_unused(
-        self,
-        kind: str,
-        namespace: str,
-        name: str,
-        agents: Iterable[Document],
-        *,
-        ending: Container[tuple[str, str]] = (),
+        self, keys: Iterable[Key], agents: Iterable[Document], *, ending: Container[tuple[str, str]] = ()
     ) -> None:
-        """Raises `InUse` when tasks that have not ended use an agent or a system, or what one of `agents` names.
+        """Raises `InUse` when tasks that have not ended use one of these agents or systems, or what an agent names.
 
-        Those `ending` (namespace and name) are left out.
+        `agents` are all of the namespaces of tools and endpoints. Tasks that are `ending` (namespace and name) are
+        left out.
         """
-        users = [(kind, name)]
-        if kind in ("Tool", "ModelEndpoint"):
-            users = [("Agent", each["metadata"]["name"]) for each in agents if _names(each, kind, namespace, name)]
-        open_tasks: dict[str, None] = {}
-        for user, called in users:
-            target = "system" if user == "AgentSystem" else "agent"
-            rows = await self._database.read("task_open_for", namespace=namespace, kind=target, name=called)
-            open_tasks.update(dict.fromkeys(row["name"] for row in rows if (namespace, row["name"]) not in ending))
-        if open_tasks:
-            names = [*open_tasks]
-            listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-            raise InUse(
-                f"{kind} {name} is used by tasks that have not ended: {listed}",
-                hint="wait for them or cancel them; --force (in HTTP ?force=true) deletes it all the same",
-            )
+        users: dict[Key, list[str]] = {}
+        for agent in agents:
+            for named in _named(agent):
+                users.setdefault(named, []).append(agent["metadata"]["name"])
+        asked: dict[Key, list[str]] = {}
+        for key in keys:
+            by_agents = key.kind in ("Tool", "ModelEndpoint")
+            open_tasks: dict[str, None] = {}
+            for user in [Key("Agent", key.namespace, name) for name in users.get(key, ())] if by_agents else [key]:
+                if user not in asked:
+                    asked[user] = await self._open_for(user)
+                open_tasks.update({name: None for name in asked[user] if (key.namespace, name) not in ending})
+            if open_tasks:
+                names = [*open_tasks]
+                listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+                raise InUse(
+                    f"{key.kind} {key.name} is used by tasks that have not ended: {listed}",
+                    hint="wait for them or cancel them; --force (in HTTP ?force=true) deletes it all the same",
+                )
+
+    async def _open_for(self, user: Key) -> list[str]:
+        """Tasks of an agent or a system that have not ended."""
+        target = "system" if user.kind == "AgentSystem" else "agent"
+        rows = await self._database.read("task_open_for", namespace=user.namespace, kind=target, name=user.name)
+        return [row["name"] for row in rows]
 
     async def ends(self, namespace: str, name: str) -> Ends:
         """What `end` would do to the work of this name."""
@@ -184,10 +189,10 @@ def is_work(document: Document) -> bool:
     return document["kind"] == "Task" and document.get("spec", {}).get("mode", "run") != "template"
 
 
-def _names(agent: Document, kind: str, namespace: str, name: str) -> bool:
-    """Whether an agent of this namespace names this tool or endpoint as its own."""
-    spec = agent.get("spec", {})
-    if kind == "Tool":
-        return any(str(each).partition("@")[0] == name for each in spec.get("tools") or ())
+def _named(agent: Document) -> set[Key]:
+    """The tools and endpoints of its own namespace that an agent names."""
+    space, spec = agent["metadata"]["namespace"], agent.get("spec", {})
     refs = [spec.get("model_ref", ""), *(spec.get("fallbacks") or ())]
-    return any(ref in (name, f"{namespace}/{name}") for ref in refs)
+    return {Key("Tool", space, str(each).partition("@")[0]) for each in spec.get("tools") or ()} | {
+        Key("ModelEndpoint", space, str(ref).removeprefix(f"{space}/")) for ref in refs
+    }

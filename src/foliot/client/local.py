@@ -188,11 +188,12 @@ class LocalClient:
         if self._work is None:
             return
         ending = {(key.namespace, key.name) for key in doomed if key.kind == "Task"}
-        for key in doomed:
-            if key.kind in USED_BY_WORK:
-                named = key.kind in NAMED_BY_AGENTS
-                agents = await list_all(self._store, Filter("Agent", key.namespace)) if named else []
-                await self._work().check_unused(key.kind, key.namespace, key.name, agents, ending=ending)
+        used = [key for key in doomed if key.kind in USED_BY_WORK]
+        agents: list[Document] = []
+        for space in {key.namespace: None for key in used if key.kind in NAMED_BY_AGENTS}:
+            agents += await list_all(self._store, Filter("Agent", space))
+        if used:
+            await self._work().check_unused(used, agents, ending=ending)
 
     async def _end(self, tasks: Iterable[Key]) -> None:
         """End the work of Tasks that were deleted. One that cannot be ended does not keep the others."""

@@ -367,15 +367,14 @@ def _overlaid(rule: Rule, base: Any, top: Any, live: Any) -> Any:
 
 
 def _ordered(above: Collection[str], below: Collection[str], live: Collection[str]) -> list[str]:
-    names = list(above)
-    place = 0
+    behind: dict[str | None, list[str]] = {None: []}
+    last = None
     for name in live:
         if name in above:
-            place = names.index(name) + 1
+            last = name
         elif name in below:
-            names.insert(place, name)
-            place += 1
-    return names
+            behind.setdefault(last, []).append(name)
+    return [*behind[None], *(each for name in above for each in (name, *behind.get(name, ())))]
 
 
 def _named(patch: Mapping[str, Any], field: Field) -> Iterator[Field]:
