@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -234,3 +235,29 @@ async def test_a_task_that_is_changed_while_it_is_accepted_says_what_its_work_wa
         assert ("error" in taken) == (status == 200), (taken, status)
         changed.append(status)
     assert {*changed} <= {200, 409}
+
+
+async def test_a_patch_keeps_text_as_it_was_written(servers: list[httpx.AsyncClient]) -> None:
+    """As POST and files do: 1.10 is no number where text is expected, whatever its spelling."""
+    http = servers[0]
+    words = ("1.10", "1e3", "10.00", "0.0", "12345678901234567890123", "true", '"2.10"', "42")
+    named = ", ".join(f'"k{number}": {word}' for number, word in enumerate(words))
+    texts = {f"k{number}": word.strip('"') for number, word in enumerate(words)}
+    for path, body in (
+        ("/v1/secrets", '{"metadata": {"name": "s"}, "spec": {"stringData": {"kept": 1.10}}}'),
+        ("/v1/agents", '{"metadata": {"name": "s"}, "spec": {"modelRef": "m", "limits": {"maxSteps": 3}}}'),
+    ):
+        assert (await http.post(path, content=body)).is_success
+        metadata = f'{{"labels": {{{named}, "gone": 1.50}}, "annotations": {{{named}}}}}'
+        spec = f'{{"stringData": {{{named}}}}}' if "secrets" in path else '{"limits": {"maxSteps": 5}}'
+        assert (await http.patch(f"{path}/s", content=f'{{"metadata": {metadata}, "spec": {spec}}}')).is_success
+        answer = await http.patch(f"{path}/s", content='{"metadata": {"labels": {"gone": null}}}')
+
+        assert answer.is_success, answer.text
+        assert (answer.json()["metadata"]["labels"], answer.json()["metadata"]["annotations"]) == (texts, texts)
+    assert answer.json()["spec"]["limits"]["max_steps"] == 5
+    wanted = {name: base64.b64encode(text.encode()).decode() for name, text in {**texts, "kept": "1.10"}.items()}
+    same = await http.patch("/v1/secrets/s", json={"spec": {"data": wanted}})
+    before = (await http.get("/v1/secrets/s")).json()["metadata"]
+    assert same.json()["metadata"]["resourceVersion"] == before["resourceVersion"]
+    assert before["generation"] == 2  # the values are those, so nothing has changed

@@ -186,6 +186,25 @@ async def mapping(request: Request) -> dict[str, Any]:
     return value
 
 
+async def patch_of(request: Request, kind: Kind) -> dict[str, Any]:
+    """As `mapping`, a part of a resource of this kind: where text is expected, 2.10 means these four characters."""
+    value = await mapping(request)
+    body = await request.body()
+    if len(body) < LARGE:
+        return _as_written(body, kind, value)
+    return await on_thread(_as_written, body, kind, value)
+
+
+def _as_written(body: bytes, kind: Kind, value: dict[str, Any]) -> dict[str, Any]:
+    from foliot.resources.loose_texts import with_source_texts
+    from foliot.resources.syntax.json_nodes import parse_json
+
+    parsed = parse_json(body.decode())
+    if parsed.flaws:  # a limit of manifests: what cannot be kept as it was written is not taken
+        raise InvalidInput(f"the body cannot be used: {parsed.flaws[0].message}", hint=parsed.flaws[0].hint)
+    return with_source_texts(kind.model(), value, parsed.documents[0].places.root) if parsed.documents else value
+
+
 def check_place(metadata: dict[str, Any], namespace: str, name: str) -> None:
     """Raise `UsageError` when a body says that it is about something else than its path and query."""
     for field, own in (("namespace", namespace), ("name", name)):

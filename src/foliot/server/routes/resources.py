@@ -13,7 +13,7 @@ from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.errors import NotFound
 from foliot.resources.reserved import STEERING
 from foliot.server.access.guard import HIDDEN, ROLE, new_router
-from foliot.server.bodies import as_object, check_place, manifest, mapping
+from foliot.server.bodies import as_object, check_place, manifest, mapping, patch_of
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.declaring import Declaring, Written
 from foliot.server.edge.envelope import REQUEST_ID
@@ -163,7 +163,7 @@ async def patch_resource(
     known = kind_at(kind)
     if known.name in NOT_EDITED:
         raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
-    changes = await mapping(request)
+    changes = await patch_of(request, known)
     declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager)
     key = Key(known.name, space(namespace), name)
     return _answer(await declaring.patch(key, changes, conditions(if_match, None, dryRun)))
