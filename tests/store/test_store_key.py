@@ -86,6 +86,49 @@ async def test_a_home_with_a_key_of_its_own_is_refused_too(homes: tuple[Home, Ho
     assert await one.value() == b"0042"
 
 
+@pytest.mark.parametrize("marked", [True, False])
+async def test_the_key_of_the_store_seals_wherever_it_stands(homes: tuple[Home, Home], marked: bool) -> None:
+    one, two = homes
+    await one.store.write([secret()])
+    if not marked:  # a store of before the mark
+        await forget(one.database, SEALED_WITH)
+        one.restart()
+    load_keyring(two.settings)
+    with two.file.open("ab") as file:  # what `cat one/secret.key >> two/secret.key` does
+        file.write(one.file.read_bytes())
+    await two.store.write([secret("0043")])
+    assert (await one.value(), await two.value()) == (b"0043", b"0043")
+    await one.store.write([secret("0044")])
+    rotation = await two.store.rotate_key()
+    assert await two.value() == b"0044"
+    with pytest.raises(SecretError, match=f"sealed with key {rotation.key_id}"):
+        await one.store.write([secret("0045")])
+
+
+async def test_a_write_that_a_rotation_overtakes_is_sealed_with_the_new_key(homes: tuple[Home, Home]) -> None:
+    one, _ = homes
+    await one.store.write([secret()])
+    looked, go_on = asyncio.Event(), asyncio.Event()
+    sealing = one.store.keys.sealing
+
+    async def slow() -> Any:
+        ring = await sealing()
+        looked.set()
+        await go_on.wait()
+        return ring
+
+    one.store.keys.sealing = slow  # type: ignore[method-assign]
+    writing = asyncio.create_task(one.store.write([secret("1")]))
+    await looked.wait()
+    rotator = Home(one.settings.home, one.database)
+    rotation = await rotator.store.rotate_key()
+    go_on.set()
+    await writing
+    (row,) = await one.database.read("resource_get", key="Secret\x1fdefault\x1fpin")
+    assert f":{rotation.key_id}:" in json.loads(row["document"])["spec"]["data"]["value"]
+    assert await rotator.value() == b"1"
+
+
 async def test_of_two_first_starts_one_is_the_first(homes: tuple[Home, Home]) -> None:
     for home in homes:
         load_keyring(home.settings)  # both have passed the look for a mark, and have made a key

@@ -69,7 +69,7 @@ class Keyring:
 
     @property
     def active_id(self) -> str:
-        """The id of the key that `seal` used last or, after `rotate`, will use next."""
+        """The id of the key that `seal` uses when none is named: the first."""
         return next(iter(self._keys))
 
     @property
@@ -77,14 +77,16 @@ class Keyring:
         """Every key that can open values, the active one first."""
         return tuple(self._keys)
 
-    def seal(self, value: bytes, *, context: str) -> str:
-        """Encrypt `value` for `context` with the key that is active now, in any process.
+    def seal(self, value: bytes, *, context: str, kid: str = "") -> str:
+        """Encrypt `value` for `context` with the key `kid`, or with the one that is active now, in any process.
 
         Raises `SecretError` when the key file is gone or can no longer be trusted: what would be sealed now could
-        not be opened after a restart.
+        not be opened after a restart. Also when it has no such key.
         """
         self._follow_file()
-        kid, key = next(iter(self._keys.items()))
+        kid = kid or self.active_id
+        if (key := self._keys.get(kid)) is None:
+            self._refuse_unknown(kid, context)
         nonce = os.urandom(NONCE_BYTES)
         body = nonce + self._cipher(kid, key).encrypt(nonce, value, _associated(kid, context))
         return f"{PREFIX}{kid}:{base64.b64encode(body).decode()}"

@@ -20,6 +20,7 @@ from foliot.store.mcp_pins import KIND as TOOL
 from foliot.store.mcp_pins import check_tool, keep_levels
 from foliot.store.secrets import KIND as SECRET
 from foliot.store.secrets import Sealer, masked, seal_spec
+from foliot.store.store_key import sealing_key
 from foliot.store.transaction import Tx, many, one, rows, run, value
 
 TASK = "Task"
@@ -51,7 +52,8 @@ def apply_changes(
     wanted = json.dumps(list({each.text for each in changes}))
     found = yield from rows("resource_get_many", keys=wanted)
     before = {row["key"]: Stored(row["version"], decode(row["document"]), row["owners"]) for row in found}
-    batch = _Batch(revision, now, ring, by, before, dict(before))
+    kid = "" if ring is None else (yield from sealing_key(ring))
+    batch = _Batch(revision, now, ring, kid, by, before, dict(before))
     written: list[Written] = []
     for each, uid in zip(changes, uids, strict=True):
         before_it = batch.after.get(each.text)
@@ -139,6 +141,7 @@ class _Batch:
     revision: int
     now: str
     ring: Sealer | None
+    kid: str
     by: DeclaredBy
     before: dict[str, Stored]
     after: dict[str, Stored]
@@ -198,7 +201,7 @@ class _Batch:
         spec = _object(key, given, "spec")
         if key.kind == SECRET:
             assert self.ring is not None  # the store loads the keyring when a Secret is among the changes
-            spec = seal_spec(key, spec, stored.document["spec"] if stored else None, self.ring)
+            spec = seal_spec(key, spec, stored.document["spec"] if stored else None, self.ring, self.kid)
         metadata = {name: content for name, content in given["metadata"].items() if name not in SYSTEM_METADATA}
         extra = {name: content for name, content in given.items() if name not in _ENVELOPE}
         head = {"apiVersion": given["apiVersion"]} if "apiVersion" in given else {}

@@ -39,7 +39,7 @@ from foliot.store.documents import check_labels, decode, decode_all, key_of, key
 from foliot.store.mcp_pins import read_agreed
 from foliot.store.planning import Keyed, apply_changes, keyed
 from foliot.store.selectors import matches
-from foliot.store.store_key import StoreKey, key_of_store, retired_keys
+from foliot.store.store_key import ROTATING, StoreKey, retired_keys
 from foliot.store.transaction import Alone, Row, Tx, one, run
 from foliot.store.watch import follow
 
@@ -48,7 +48,6 @@ from foliot.store.watch import follow
 ROUND = 1000
 SECRETS_PER_ROUND = 100
 FORGOTTEN_PER_ROUND = 10_000
-_ROTATING = "secrets.rotating"
 
 
 class SqlResourceStore:
@@ -211,12 +210,7 @@ class SqlResourceStore:
         call goes on with the key that the unfinished one had made. Older keys are kept, because backups are sealed with
         them; with `forget` those that sealed values of this store are given up, last of all.
         """
-        ring = await self.keys.sealing()
-        before = await key_of_store(self._database)
-        unfinished = await self._database.read("setting_get", name=_ROTATING)
-        if not unfinished or unfinished[0]["value"] != ring.active_id:
-            ring = _with_new_key(ring)
-            await self._database.write(run, "setting_put", name=_ROTATING, value=ring.active_id)
+        ring, before = await self.keys.rotating(_with_new_key)
         sealed, values, old = 0, 0, frozenset[str]()
         last: str | None = ""
         while last is not None:
@@ -229,7 +223,7 @@ class SqlResourceStore:
         retired = _retire(ring, frozenset(once)) if forget else ()
         if retired:
             await self.keys.forgotten(retired)
-        await self._database.write(run, "setting_delete", name=_ROTATING)
+        await self._database.write(run, "setting_delete", name=ROTATING)
         kept = tuple(each for each in once if each in ring.key_ids)
         return Rotation(ring.active_id, sealed, values, retired, kept)
 

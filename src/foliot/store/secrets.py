@@ -29,7 +29,7 @@ class Sealer(Protocol):
     def active_id(self) -> str: ...
     @property
     def key_ids(self) -> tuple[str, ...]: ...
-    def seal(self, value: bytes, *, context: str) -> str: ...
+    def seal(self, value: bytes, *, context: str, kid: str = "") -> str: ...
     def open(self, sealed: str, *, context: str) -> bytes: ...
     def key_id_of(self, sealed: str) -> str: ...
     def rotate(self) -> Sealer: ...
@@ -51,8 +51,8 @@ def context(key: Key, name: str) -> str:
     return f"{key.namespace}/{key.name}/{name}"
 
 
-def seal_spec(key: Key, spec: dict[str, Any], stored: dict[str, Any] | None, ring: Sealer) -> dict[str, Any]:
-    """The spec of a Secret with its values sealed. What did not change keeps its stored, sealed text.
+def seal_spec(key: Key, spec: dict[str, Any], stored: dict[str, Any] | None, ring: Sealer, kid: str) -> dict[str, Any]:
+    """The spec of a Secret with its values sealed by the key `kid`. What did not change keeps its stored, sealed text.
 
     `***` stands for the stored value. Raises `InvalidInput` when there is none, or a value is not base64.
     """
@@ -68,7 +68,9 @@ def seal_spec(key: Key, spec: dict[str, Any], stored: dict[str, Any] | None, rin
             data[name] = before[name]
         else:
             kept = before.get(name)
-            data[name] = kept if kept and _opens_to(given, kept, key, name, ring) else _seal(given, key, name, ring)
+            if not kept or not _opens_to(given, kept, key, name, ring):
+                kept = ring.seal(given, context=context(key, name), kid=kid)
+            data[name] = kept
     rest = {field: content for field, content in spec.items() if field not in ("data", "stringData")}
     return {**rest, "data": data}
 
@@ -98,10 +100,6 @@ def _values(data: object, key: Key) -> dict[str, str]:
     if not isinstance(data, dict) or not all(isinstance(v, str) for v in cast("dict[str, object]", data).values()):
         raise InvalidInput(f"{key}: the data of a Secret must be names with texts")
     return cast("dict[str, str]", data)
-
-
-def _seal(given: bytes, key: Key, name: str, ring: Sealer) -> str:
-    return ring.seal(given, context=context(key, name))
 
 
 def _opens_to(given: bytes, sealed: str, key: Key, name: str, ring: Sealer) -> bool:
@@ -137,7 +135,8 @@ def reseal_page(ring: Sealer, after: str, count: int) -> Tx[tuple[str | None, in
         data = _values(document["spec"].get("data"), key)
         stale = {name: sealed for name, sealed in data.items() if ring.key_id_of(sealed) != ring.active_id}
         for name, sealed in stale.items():
-            data[name] = _seal(ring.open(sealed, context=context(key, name)), key, name, ring)
+            place = context(key, name)
+            data[name] = ring.seal(ring.open(sealed, context=place), context=place)
         if stale:
             updates.append({"key": row["key"], "document": encode(document)})
             values += len(stale)

@@ -5,6 +5,9 @@ nobody anything about the key. It is written before the first secret value is, a
 homes which start at the same time on one database one is the first, and the other is refused. A key that is missing is
 never replaced by a new one for a store that has values sealed with it.
 
+Values are sealed with the key of that text, wherever it is among the keys of a home: which key comes first in a key
+file says only which one a store begins with. A rotation changes the text before it seals anything anew.
+
 Read and written by: store/resources.py. Shown by: cli/doctor/surroundings.py.
 """
 
@@ -17,10 +20,12 @@ from foliot.errors import SecretError
 from foliot.store.base import Database, Filter
 from foliot.store.documents import decode, key_range
 from foliot.store.secrets import KIND, Sealer
-from foliot.store.transaction import Tx, run
+from foliot.store.transaction import Tx, one, run
 
 SEALED_WITH: Final = "secrets.sealed-with"
 RETIRED: Final = "secrets.retired"
+ROTATING: Final = "secrets.rotating"
+"""The new key of a rotation that is under way, and the key before it."""
 _CONTEXT: Final = "store/sealed-with"
 _TEXT: Final = b"foliot"
 _ROUND: Final = 100
@@ -48,6 +53,16 @@ async def retired_keys(database: Database) -> tuple[str, ...]:
     return tuple((await _setting(database, RETIRED)).split())
 
 
+def sealing_key(ring: Sealer) -> Tx[str]:
+    """As a part of the transaction that seals values, under the lock of the revision: the id of the key to seal with.
+
+    Raises `SecretError` when it is not among those of `ring`, because a rotation began somewhere else meanwhile.
+    """
+    row = yield from one("setting_get", name=SEALED_WITH)
+    assert row is not None  # `StoreKey.sealing` saw it
+    return _checked(str(row["value"]), ring)
+
+
 class StoreKey:
     """The keys of one store. `make` loads them, and makes one where there is none; `load` never does."""
 
@@ -73,17 +88,30 @@ class StoreKey:
             kid = _id_in(mark) if mark else await key_of_store(self._database)
             ring = self._ring or (await self._loaded(kid) if kid else self._make())
             if mark:
-                try:
-                    ring.open(mark, context=_CONTEXT)
-                except SecretError:
-                    raise _another(kid, ring) from None
+                _checked(mark, ring)
                 self._ring, self._known = ring, mark
                 return ring
             if kid and kid not in ring.key_ids:
                 raise _another(kid, ring)
             # The first one stands: whoever was later finds the mark of the other, and looks whether it has that key.
-            mine = ring.seal(_TEXT, context=_CONTEXT)
+            mine = ring.seal(_TEXT, context=_CONTEXT, kid=kid)
             await self._database.write(run, "setting_new", name=SEALED_WITH, value=mine)
+
+    async def rotating(self, renewed: Callable[[Sealer], Sealer]) -> tuple[Sealer, str]:
+        """Have values sealed with the active key of `renewed` from now on: the keys, and the id of the one before.
+
+        A rotation that did not end is gone on with.
+        """
+        ring, before = await self.sealing(), await key_of_store(self._database)
+        new, _, noted = (await _setting(self._database, ROTATING)).partition(" ")
+        if new != ring.active_id:
+            ring = renewed(ring)
+        elif noted:
+            before = noted
+        mark = ring.seal(_TEXT, context=_CONTEXT)
+        await self._database.write(_begin, mark, f"{ring.active_id} {before}")
+        self._ring, self._known = ring, mark
+        return ring, before
 
     async def rotated(self, ring: Sealer, old: Sequence[str]) -> None:
         """Note that the values are sealed with the active key of `ring` from now on, and with none of the `old`."""
@@ -121,6 +149,15 @@ class StoreKey:
             raise SecretError(message, hint=what_to_do(kid), key_id=kid) from None
 
 
+def _checked(mark: str, ring: Sealer) -> str:
+    """The id of the key that sealed `mark`. Raises `SecretError` when `ring` does not have it."""
+    try:
+        ring.open(mark, context=_CONTEXT)
+    except SecretError:
+        raise _another(_id_in(mark), ring) from None
+    return _id_in(mark)
+
+
 def _another(kid: str, ring: Sealer) -> SecretError:
     return SecretError(
         f"the secrets of this store are sealed with key {kid}, and the keys here are others "
@@ -134,10 +171,15 @@ def what_to_do(kid: str) -> str:
     """What helps whoever has not the key of a store."""
     return (
         f"copy the line of key {kid} from the key file in the FOLIOT_HOME that used this store first, or from a backup "
-        "of it, to the first line of the key file here (mode 0600), or name that file with FOLIOT_SECRET_KEY_FILE. If "
+        "of it, to a line of the key file here (mode 0600), or name that file with FOLIOT_SECRET_KEY_FILE. If "
         f"it is lost for good, `foliot secrets replace-lost-key {kid}` goes on with another, and each secret has to be "
         "stored again"
     )
+
+
+def _begin(mark: str, rotating: str) -> Tx[None]:
+    yield from run("setting_put", name=ROTATING, value=rotating)
+    yield from run("setting_put", name=SEALED_WITH, value=mark)
 
 
 def _note(mark: str, retired: str) -> Tx[None]:
