@@ -325,6 +325,10 @@ def test_rotating_the_key_keeps_every_secret(foliot):
 
     assert said.code == 0
     assert "1 value of 1 secret sealed with it" in said.out
+    active = said.out.split()[1]
+    told = foliot("secrets", "rotate-key", "--forget-retired").out
+    assert "gone for good" in told
+    assert f"Kept to open backups of before: {active}." in told
     assert "unchanged" in foliot("create", "secret", "s", "--from-literal", "a=b", "--replace").out
 
 

@@ -99,17 +99,20 @@ class SecretConformance:
         await put(store, secret("one", k="1"))
         assert await store.reveal(key("one", kind="Secret")) == {"k": b"1"}
 
-    async def test_rotation_seals_everything_anew_and_gives_up_the_old_key(
+    async def test_rotation_seals_everything_anew_and_the_next_may_give_up_the_old_key(
         self, store: ResourceStore, database: Database, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("foliot.store.resources.SECRETS_PER_ROUND", 3)
         await put(store, agent(), *(secret(f"s{n}", a=f"a{n}", b=f"b{n}") for n in range(8)))
         revision, old = await store.revision(), keyring.active_id
         rotation = await store.rotate_key(forget=True)
-        assert (rotation.secrets, rotation.values, rotation.retired) == (8, 16, (old,))
+        assert (rotation.secrets, rotation.values, rotation.retired, rotation.kept) == (8, 16, (), (old,))
         assert rotation.key_id == keyring.active_id != old
         assert old not in await self.stored_text(database)
-        assert keyring.key_ids == (rotation.key_id,)
+        assert keyring.key_ids == (rotation.key_id, old)
+        again = await store.rotate_key(forget=True)
+        assert (again.retired, again.kept) == ((old,), (rotation.key_id,))
+        assert keyring.key_ids == (again.key_id, rotation.key_id)
         assert await store.revision() == revision
         for n in range(8):
             assert await store.reveal(key(f"s{n}", kind="Secret")) == {"a": f"a{n}".encode(), "b": f"b{n}".encode()}
@@ -141,9 +144,9 @@ class SecretConformance:
             assert await store.reveal(key(f"s{n}", kind="Secret")) == {"a": f"a{n}".encode()}
         rotation = await store.rotate_key(forget=True)
         assert rotation.key_id == half
-        assert rotation.retired == (old,)
+        assert (rotation.retired, rotation.kept) == ((), (old,)), "the key of before the rotation that died"
         assert rotation.values == 2
-        assert keyring.key_ids == (half,)
+        assert keyring.key_ids == (half, old)
         for n in range(6):
             assert await store.reveal(key(f"s{n}", kind="Secret")) == {"a": f"a{n}".encode()}
 

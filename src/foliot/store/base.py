@@ -329,7 +329,7 @@ class ResourceStore(Protocol):
     async def rotate_key(self, *, forget: bool = False) -> Rotation:
         """Make a new key the active one and seal every stored secret value with it, in place.
 
-        Older keys are kept for backups; `forget` gives up those that sealed values of this store.
+        Older keys are kept for backups; `forget` gives up those that earlier rotations retired.
         """
         ...
 

@@ -208,9 +208,11 @@ class SqlResourceStore:
 
         Small transactions, so that others can write meanwhile. When it is killed, every value still opens, and the next
         call goes on with the key that the unfinished one had made. Older keys are kept, because backups are sealed with
-        them; with `forget` those that sealed values of this store are given up, last of all.
+        them; with `forget` those are given up, last of all, that had been retired before: the key that was active until
+        now opens the newest backups, and stays.
         """
         ring, before = await self.keys.rotating(_with_new_key)
+        earlier = frozenset(await retired_keys(self._database)) - {before, ring.active_id}
         sealed, values, old = 0, 0, frozenset[str]()
         last: str | None = ""
         while last is not None:
@@ -220,7 +222,7 @@ class SqlResourceStore:
             sealed, values, old = sealed + more, values + its_values, old | its_keys
         await self.keys.rotated(ring, sorted({*old, before} - {ring.active_id}))
         once = await retired_keys(self._database)
-        retired = _retire(ring, frozenset(once)) if forget else ()
+        retired = _retire(ring, earlier) if forget else ()
         if retired:
             await self.keys.forgotten(retired)
         await self._database.write(run, "setting_delete", name=ROTATING)

@@ -156,12 +156,17 @@ def secrets() -> None:
 
 
 @secrets.command("rotate-key")
-@click.option("--forget-retired", is_flag=True, help="Give up older keys for good: backups of before do not open then.")
+@click.option(
+    "--forget-retired",
+    is_flag=True,
+    help="Give up for good the keys that earlier rotations retired: backups sealed with them do not open then.",
+)
 def rotate_key(forget_retired: bool) -> None:
     """Make a new key, and seal every stored secret value with it.
 
     Nothing has to be stopped meanwhile. When it was interrupted, run it again: it goes on where it was. The older keys
-    stay in the key file, because backups are sealed with them, until --forget-retired.
+    stay in the key file, because backups are sealed with them, until --forget-retired. The key that was active until
+    now stays even then: the newest backups are sealed with it.
     """
     rotation = run(_rotate(forget_retired))
     out(
@@ -170,10 +175,10 @@ def rotate_key(forget_retired: bool) -> None:
     )
     if rotation.retired:
         out(f"Retired, and gone for good: {', '.join(rotation.retired)}")
-    elif rotation.kept:
+    if rotation.kept:
         out(
             f"Kept to open backups of before: {', '.join(rotation.kept)}. Other homes on this store need a copy of the"
-            " key file now; `foliot secrets rotate-key --forget-retired` gives older keys up."
+            " key file now; the next `foliot secrets rotate-key --forget-retired` gives them up."
         )
 
 
