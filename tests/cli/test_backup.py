@@ -30,6 +30,28 @@ def test_the_key_is_not_in_it_and_it_says_so(foliot, tmp_path, home) -> None:
     assert str(home / "secret.key") in said.err
 
 
+def test_a_restore_says_whether_the_key_is_here(foliot, tmp_path, home) -> None:
+    assert foliot("create", "secret", "mine", "--from-literal", "a=b").code == 0
+    assert foliot("backup", tmp_path / "b.tar").code == 0
+    file = home / "secret.key"
+    there = foliot("restore", tmp_path / "b.tar", "--check")
+    assert (there.code, f"which is in {file}" in there.err) == (0, True), there.err
+    (kid,) = json.loads(foliot("restore", tmp_path / "b.tar", "--check", "-o", "json").out)["keys"]
+
+    for _ in range(2):  # the second forgets the key of the backup's
+        assert foliot("secrets", "rotate-key", "--forget-retired").code == 0
+    for words in (["--check"], ["--force"]):
+        said = foliot("restore", tmp_path / "b.tar", *words)
+        assert said.code == 6, said.err
+        assert f"need key {kid}, which this home does not have: {file} has keys " in said.err
+    file.unlink()
+    told = foliot("restore", tmp_path / "b.tar", "--check", "-o", "json")
+    assert (told.code, json.loads(told.out)["missingKeys"]) == (6, [kid])
+    said = foliot("restore", tmp_path / "b.tar", "--check")
+    assert (said.code, f"there is no key file at {file}" in said.err) == (6, True), said.err
+    assert not file.exists()
+
+
 def test_programs_get_json(foliot, team, tmp_path) -> None:
     told = json.loads(foliot("backup", tmp_path / "b.tar", "-o", "json").out)
     assert told["file"] == str(tmp_path / "b.tar")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import msgspec
 from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.terminal import confirm, out
-from foliot.errors import UsageError
+from foliot.errors import SecretError, UsageError
 from foliot.settings import mask_password
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def backup(file: Path, output: str) -> int:
     out(f"{file}: {_told(manifest)}")
     if manifest.keys:
         out(
-            f"Its secrets are sealed with {_keys(manifest)}, which is not in it: "
+            f"Its secrets are sealed with {_named(manifest.keys)}, which is not in it: "
             f"keep a copy of {_key_place(settings)} as well, in another place.",
             err=True,
         )
@@ -58,6 +59,9 @@ def restore(file: Path | None, force: bool, check: bool, renew: bool, yes: bool,
 
     Stop every process that uses the store before. What happened after the backup is gone from the store but not from
     the world: a run that is gone on with may do again what it had done since then.
+
+    A key that its secrets need and that is not here is named, with and without --check, and the exit code is 6. The
+    store is put back all the same: the key can follow.
 
     --renew is for a store, of either kind, that was put back without this command in a way that it cannot notice: a
     copied file, a disk snapshot, rows put back into tables of PostgreSQL. Versions of resources and watches begin anew,
@@ -101,18 +105,40 @@ def _restore(file: Path, force: bool, check: bool, output: str) -> int:
         manifest = verify(file.absolute())
     else:
         manifest, aside = put_back(file.absolute(), store, replace=force)
+    missing, why = _missing(manifest, settings)
+    code = SecretError.exit_code if missing else 0
     if output == "json":
         told = {"store": None if check else str(store), "aside": str(aside) if aside else None}
-        out(as_json({**told, **_plain(manifest)}))
-        return 0
+        out(as_json({**told, **_plain(manifest), "missingKeys": missing}))
+        return code
     out(f"{file}: {_told(manifest)}" if check else f"{store}: restored, {_told(manifest)}")
     if aside is not None:
         out(f"The store that was there is now {aside}.", err=True)
-    if manifest.keys:
-        out(f"Its secrets open with {_keys(manifest)}, which belongs into {_key_place(settings)}.", err=True)
+    if missing:
+        out(
+            f"warning: its secrets need {_named(missing)}, which this home does not have: {why}. Until a copy is "
+            "there, nothing that was sealed with it opens.",
+            err=True,
+        )
+    elif manifest.keys:
+        out(f"Its secrets open with {_named(manifest.keys)}, which is in {_key_place(settings)}.", err=True)
     if not check:
         out("`foliot doctor` looks it over; `foliot resume` and workers go on with what was under way.", err=True)
-    return 0
+    return code
+
+
+def _missing(manifest: Manifest, settings: Settings) -> tuple[list[str], str]:
+    """The ids of the keys that a backup needs and that are not here, and why not."""
+    from foliot.store.keyring import load_keyring
+
+    if not manifest.keys:
+        return [], ""
+    try:
+        here = load_keyring(settings, create=False).key_ids
+    except SecretError as error:
+        return [*manifest.keys], error.message
+    missing = [each for each in manifest.keys if each not in here]
+    return missing, f"{_key_place(settings)} has {_named(here)}"
 
 
 def _embedded(settings: Settings, instead: str) -> Path:
@@ -138,8 +164,8 @@ def _told(manifest: Manifest) -> str:
     )
 
 
-def _keys(manifest: Manifest) -> str:
-    return f"key {manifest.keys[0]}" if len(manifest.keys) == 1 else f"keys {', '.join(manifest.keys)}"
+def _named(keys: Sequence[str]) -> str:
+    return f"key {keys[0]}" if len(keys) == 1 else f"keys {', '.join(keys)}"
 
 
 def _key_place(settings: Settings) -> str:
