@@ -101,10 +101,10 @@ async def test_a_value_is_never_sent_under_the_hosts_of_another_version(
     read = SqliteDatabase.read
     looks = 0
 
-    async def reading(self: SqliteDatabase, name: str, **given: Any) -> Any:
+    async def reading(self: SqliteDatabase, query: str, /, **given: Any) -> Any:
         nonlocal looks
-        found = await read(self, name, **given)
-        if name == "resource_get" and "Secret" in given["key"]:
+        found = await read(self, query, **given)
+        if query == "resource_get" and "Secret" in given["key"]:
             looks += 1
             mine = {"stringData": {"value": "placeholder"}, "hosts": ["127.0.0.1"]}
             theirs = {"stringData": {"value": "sesame-of-the-team"}, "hosts": ["api.example"]}
