@@ -485,3 +485,10 @@ def test_deleting_what_is_not_there_is_an_error_unless_ignored_and_does_not_keep
 @pytest.mark.parametrize("words", [("agents",), ("agent", "a", "--all"), ("-f", "x", "agents"), ("all", "a"), ()])
 def test_delete_refuses_what_is_not_clear(foliot, words):
     assert foliot("delete", *words).code == 2
+
+
+def test_a_changed_value_of_a_secret_is_no_change_of_owners(foliot, tmp_path):
+    manifest = tmp_path / "secret.yaml"
+    for value, said in (("one", "secret/s created"), ("two", "secret/s updated"), ("two", "secret/s unchanged")):
+        manifest.write_text(f"kind: Secret\nmetadata: {{name: s}}\nspec: {{stringData: {{a: {value}}}}}\n")
+        assert foliot("apply", "-f", manifest).out.splitlines()[0] == said
