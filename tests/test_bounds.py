@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,9 +72,9 @@ def test_a_number_out_of_bounds_is_refused_in_python(give: Callable[[], object],
     assert refusal in refused.value.message
 
 
-async def test_the_same_run_id_with_another_input_is_a_conflict() -> None:
+async def test_the_same_run_id_with_another_input_is_a_conflict(tmp_path: Path) -> None:
     clerk = Agent("clerk", model=ScriptedModel([{"say": "one"}, {"say": "two"}]))
-    async with Runtime() as runtime:
+    async with Runtime(tmp_path / "foliot.db") as runtime:
         first = await runtime.run(clerk, "go", run_id="r1")
         again = await runtime.run(clerk, "go", run_id="r1")
         assert (first.output, again.output) == ("one", "one")

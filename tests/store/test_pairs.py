@@ -36,6 +36,7 @@ NOT_PLAYED = {
     "run(setting_put)": "one statement, only by the one who rotates the key",
     "run(setting_delete)": "as above",
     "run(setting_new)": "one statement: of several who note the key of a new store the first one wins",
+    "store.store_key._begin": "two notes, only by the one who rotates the key",
     "store.store_key._note": "two notes, only by the one who rotates or replaces the key",
     "work.housekeeping._take_turn": "one turn in a period, under the lock of its own row",
     "work.housekeeping._note_size": "a note for people, by the one whose turn it is; a lost one is written next time",
@@ -97,6 +98,8 @@ def written_in(file: Path) -> Iterator[str]:
 
 def body_name(module: str, call: ast.Call, above: tuple[str, ...]) -> str:
     given = call.args[0]
+    if isinstance(given, ast.Call) and ast.unparse(given.func) in ("Alone", "alone_with"):
+        given = given.args[-1]  # a dry run of the same body
     if isinstance(given, ast.Attribute):
         owner = getattr(importlib.import_module(module), ast.unparse(given.value).split(".")[0])
         return name_of(getattr(owner, given.attr))

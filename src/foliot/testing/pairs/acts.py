@@ -243,6 +243,11 @@ async def _cancel_parked(t: Tools) -> Any:
     return (await t.tasks.cancel("default", "parked", by="ann")).phase
 
 
+@act("task.end")
+async def _end_work(t: Tools) -> Any:
+    return (await t.tasks.end("default", "fresh")).phase
+
+
 @act("task.requeue")
 async def _requeue(t: Tools) -> Any:
     return (await t.tasks.requeue("default", "lettered", by="ann", also=_recorded_task)).attempt
