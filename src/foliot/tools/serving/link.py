@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from foliot.errors import Unavailable
+from foliot.stopping import stop_tasks
 from foliot.waits import Waits
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class NatsLink:
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None and not client.is_closed:
-            # A connection that is silent never takes what waits to be sent.
-            with suppress(TimeoutError, OSError):
-                async with asyncio.timeout(_WAITS.goodbye):
-                    await client.close()
+            # A silent connection never takes what waits to be sent; one that breaks meanwhile cancels its closing.
+            closing = asyncio.create_task(client.close())
+            await asyncio.wait({closing}, timeout=_WAITS.goodbye)
+            await stop_tasks(closing)
 
     async def _connect(self) -> Client:
         try:
