@@ -188,7 +188,7 @@ def _status(document: Document, said: Mapping[str, Any]) -> Put:
 
 
 async def _set_status(store: ResourceStore, document: Document, said: Mapping[str, Any]) -> None:
-    """What is known of the tools stays: a server that does not answer today has not lost its tools."""
+    """Keep the known tools: a server that does not answer today has not lost them."""
     current = await store.get(_key(document))
     before: dict[str, Any] = current.get("status") or {}
     known = {name: before[name] for name in ("discoveredTools", "generatedTools") if name in before}

@@ -70,8 +70,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Applier:
-    """Who applies. `force`: takes over the fields that other managers own with other values, and prunes what they
-    share. `declarer` is on whose behalf, where that is known."""
+    """The applier of manifests, under the name of a manager and on behalf of `declarer`, where that is known.
+
+    `force`: takes over the fields that other managers own with other values, and prunes what they share.
+    """
 
     manager: str = APPLY
     force: bool = False
@@ -86,7 +88,7 @@ async def make_plan(
     prune: tuple[Requirement, ...] | None = None,
     prune_namespace: str = "default",
 ) -> Plan:
-    """What `documents`, as their authors gave them, would change.
+    """Find out what `documents`, as their authors gave them, would change.
 
     Raises `ManifestError` for those that are wrong by themselves, `InvalidInput` when two declare the same resource.
     """
@@ -314,7 +316,7 @@ def _decoded(value: str) -> bytes | None:
 
 
 async def _prune(store: ResourceStore, kept: set[Key], filter: Filter, manager: str) -> list[Step]:
-    """Those that apply made, under this manager or before there were any, and that are not to be kept."""
+    """List what apply made, under this manager or before there were any, without what is kept."""
     if not filter.labels:
         raise InvalidInput("Prune needs a label selector.", hint="Say which resources are yours, e.g. `-l app=report`.")
     found = [document for document in await list_all(store, filter) if managed(document)]

@@ -86,7 +86,7 @@ def _handle(document: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Applying:
-    """What `apply` and `diff` are told besides files: what prune may delete (None without it), and who applies."""
+    """The options of `apply` and `diff` besides files: what prune may delete (None without it), and who applies."""
 
     prune: tuple[Requirement, ...] | None = None
     allow_empty: bool = False

@@ -22,7 +22,7 @@ Ends: TypeAlias = Literal["", "cancelled", "archived"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What apply did (or with `dry_run` would do) to one resource. `before` is None for a new one.
+    """The outcome of apply, or with `dry_run` of its rehearsal, for one resource. `before` is None for a new one.
 
     `ends` is what became of the work of a Task that prune deleted: live work is cancelled, and then archived as that
     which has ended. A worker that is at it may take a moment. `owners` are who owns its fields afterwards, `owned` who

@@ -150,7 +150,7 @@ class DeclaredWork:
         return [row["name"] for row in rows]
 
     async def ends(self, namespace: str, name: str) -> Ends:
-        """What `end` would do to the work of this name."""
+        """Tell what `end` would do to the work of this name."""
         try:
             info = await self._list.get(namespace, name)
         except NotFound:

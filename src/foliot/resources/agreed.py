@@ -1,4 +1,4 @@
-"""What was agreed to about one tool of an MCP server: its definition, and the least that a Tool may say of its risk.
+"""The agreement about one tool of an MCP server: its definition, and the least that a Tool may say of its risk.
 
 The store keeps it in a table of its own, because what people apply can be anything: a file that was written before the
 server changed its mind, or one without labels and annotations. Every Tool that names the same tool of the same server
@@ -28,7 +28,7 @@ LONGEST_NAME: Final = 253
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What rules go by in a Tool of an MCP server."""
+    """The fields of a Tool of an MCP server by which rules decide."""
 
     risk_level: str = "low"
     effect: str = "read"
@@ -37,7 +37,7 @@ class Levels:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Levels:
-        """Those of a normalised Tool."""
+        """Read the levels of a normalised Tool."""
         runtime: Mapping[str, Any] = spec.get("runtime") or {}
         return cls(
             _known(spec.get("risk_level"), RISKS),
@@ -67,7 +67,7 @@ class Levels:
         return Levels(**chosen, operation_classes=self.operation_classes + more)
 
     def text(self) -> str:
-        """As it is stored."""
+        """Give the form that is stored."""
         return json.dumps({"operation_classes": self.operation_classes, **{f: getattr(self, f) for f in _ORDERS}})
 
     @classmethod

@@ -299,7 +299,7 @@ class Resource(Model, Generic[SpecT, StatusT]):
         self.kind = type(self).__name__
 
     def given(self) -> dict[str, Any]:
-        """What its author wrote, in normal form: no default is filled in. Normalised, it is the resource again."""
+        """Return the resource as its author wrote it: normal form, no defaults. Normalised, it is whole again."""
         given = self.model_dump(by_alias=True, exclude_unset=True, exclude={"status"})
         named = {"name": self.metadata.name, "namespace": self.metadata.namespace}
         head = {"apiVersion": self.api_version, "kind": self.kind}

@@ -1,4 +1,4 @@
-"""Who owns which field of a resource, and what becomes of it when somebody applies a manifest: pure functions.
+"""The owners of the fields of a resource, and what becomes of a field when somebody applies a manifest: pure functions.
 
 A *field* is the smallest part that has owners of its own (see merge_rules.py), named by the way to it from the root of
 the document. A *manager* is a program or a person under a name of their choice. Several managers own one field when
@@ -168,7 +168,7 @@ def settle(owners: Owners, before: Leaves, after: Leaves, claim: Claim) -> dict[
 
 
 def named_by(patch: Mapping[str, Any], before: Leaves, given: Leaves) -> frozenset[Field]:
-    """Those of the fields `given` that a JSON merge patch names, in the spelling that is stored, or has changed.
+    """Return the fields of `given` that a JSON merge patch names, in the spelling that is stored, or has changed.
 
     A list names all its items. What is changed without its name was named in another place, as `stringData` of a
     Secret is; a default that was filled in anew is not given.
@@ -218,7 +218,7 @@ def decode_owners(text: str | None, fields: Collection[Field]) -> dict[str, froz
 
 
 def managed_fields(owners: Owners) -> list[dict[str, Any]]:
-    """As `metadata.managedFields`."""
+    """Give the owners in the form of `metadata.managedFields`."""
     return [{"manager": name, "fields": sorted(map(pointer, owners[name]))} for name in sorted(owners)]
 
 
@@ -340,7 +340,7 @@ def _emptied(rule: Rule, value: Any, field: Field) -> Iterator[Field]:
 
 
 def _pick(rule: Rule, value: Any, fields: _Reach, field: Field) -> Any:
-    """What of the value these fields are."""
+    """Return the part of the value that these fields are."""
     parts = _parts(rule, value)
     if parts is None:
         return value if fields.touches(field) else _ABSENT

@@ -27,7 +27,7 @@ from foliot.resources.syntax.places import Entry
 
 @dataclass(slots=True)
 class _Shape:
-    """Where loose text stands below one place: here, in fields by name, in every value of a mapping, in every item."""
+    """A map of the loose text below one place: here, in fields by name, in every value of a mapping, in every item."""
 
     text: bool = False
     fields: dict[str, _Shape] = field(default_factory=dict[str, "_Shape"])

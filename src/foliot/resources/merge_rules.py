@@ -1,4 +1,4 @@
-"""How finely a kind is owned: which parts of a spec several managers may share, and which are one value.
+"""The granularity of ownership in a kind: which parts of a spec several managers may share, and which are one value.
 
 Read off the models, so that a new field needs no entry here:
 

@@ -47,7 +47,7 @@ class Loaded:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What the manifest itself says, in normal form and without defaults: what apply takes."""
+        """Return the manifest in normal form and without defaults, as apply takes it."""
         return self.resource.given()
 
     @property
@@ -79,7 +79,7 @@ class Bundle:
 
     @property
     def given(self) -> list[dict[str, Any]]:
-        """What the manifests themselves say, see `Loaded.given`."""
+        """Return each manifest without defaults, see `Loaded.given`."""
         return [loaded.given for loaded in self.items]
 
     def raise_for_errors(self) -> None:

@@ -34,7 +34,7 @@ def validate_document(raw: Mapping[str, Any]) -> tuple[Document | None, list[Pro
 
 
 def validated(raw: Mapping[str, Any]) -> tuple[Resource[Any, Any] | None, list[Problem]]:
-    """As `validate_document`, with the model itself, which also knows what of it was `given`."""
+    """Validate as `validate_document` does, and return the model, which also knows what of it was `given`."""
     if not isinstance(raw, dict):
         said = found(raw)
         return None, [

@@ -187,7 +187,7 @@ async def mapping(request: Request) -> dict[str, Any]:
 
 
 async def patch_of(request: Request, kind: Kind) -> dict[str, Any]:
-    """As `mapping`, a part of a resource of this kind: where text is expected, 2.10 means these four characters."""
+    """Read a part of a resource of this kind: where text is expected, 2.10 means these four characters."""
     value = await mapping(request)
     body = await request.body()
     if len(body) < LARGE:

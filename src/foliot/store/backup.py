@@ -232,7 +232,7 @@ def _newest_revision(store: Path) -> int:
 
 
 def _put_in_use(fresh: Path, *, beyond: int) -> None:
-    """As the store wants its file, with a log for writing; and as another one than what it was later."""
+    """Prepare the file for a store: with a log for writing, and as another incarnation than the one it was later."""
     with told_in_words(fresh):
         connection = connect(fresh, patience=READ_PATIENCE)
         try:

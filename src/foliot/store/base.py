@@ -252,7 +252,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What `rotate_key` did. `retired` are keys that are gone for good, `kept` older ones that open backups."""
+    """The result of `rotate_key`. `retired` are keys that are gone for good, `kept` older ones that open backups."""
 
     key_id: str
     secrets: int
@@ -323,7 +323,7 @@ class ResourceStore(Protocol):
         ...
 
     async def agreed(self, namespace: str, server: str = "", tool: str = "") -> list[Agreed]:
-        """What was agreed to about one tool of an MCP server, or, without a server, about all tools of all servers."""
+        """Read the agreement about one tool of an MCP server, or, without a server, about all tools of all servers."""
         ...
 
     async def rotate_key(self, *, forget: bool = False) -> Rotation:

@@ -89,7 +89,7 @@ def renew_file(path: Path) -> int:
 
 
 async def renew_database(url: str) -> int:
-    """As `renew_file`, of a PostgreSQL database. Raises `InvalidInput`, `Unavailable`; never shows a password."""
+    """Renew a PostgreSQL database as `renew_file` does a file. Raises `InvalidInput`, `Unavailable`."""
     from foliot.store import postgres_driver
     from foliot.store.postgres import PostgresDatabase
     from foliot.store.postgres_errors import explain, place

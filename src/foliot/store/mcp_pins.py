@@ -1,4 +1,4 @@
-"""What was agreed to about tools of MCP servers, in its table: read, and written together with the Tools.
+"""The table of agreements about tools of MCP servers: read, and written together with the Tools.
 
 Only Foliot's own parts write it: a sync, an acceptance, a change of a generated Tool by somebody who may lower what was
 agreed to, and the end of a generated Tool, which leaves behind what people raised in it. All of them hold the lock of
@@ -19,7 +19,7 @@ KIND: Final = "Tool"
 
 
 async def read_agreed(database: Database, namespace: str, server: str = "", tool: str = "") -> list[Agreed]:
-    """What is kept of one tool of a server, or, without a server, of all servers of a namespace."""
+    """Read the records of one tool of a server, or, without a server, of all servers of a namespace."""
     if server:
         found = await database.read("mcp_pin_get", namespace=namespace, server=server, tool=tool)
     else:
@@ -28,7 +28,7 @@ async def read_agreed(database: Database, namespace: str, server: str = "", tool
 
 
 def keep_agreed(seen: Sequence[Agreed], now: Sequence[Agreed], written: Sequence[Written]) -> Tx[None]:
-    """As a part of the transaction that writes the Tools: store `now`, which was decided on what was `seen`.
+    """Store `now`, which was decided on what was `seen`, in the transaction that writes the Tools.
 
     Raises `Conflict` when somebody has agreed to something else meanwhile.
     """
@@ -47,7 +47,7 @@ def keep_agreed(seen: Sequence[Agreed], now: Sequence[Agreed], written: Sequence
 
 
 def check_tool(before: Document | None, after: Document, *, may_lower: bool) -> Tx[None]:
-    """As a part of the transaction that stores a Tool over `before`: see `resources/agreed.py`. Raises `Denied`."""
+    """Check a Tool in the transaction that stores it over `before`: see `resources/agreed.py`. Raises `Denied`."""
     found = yield from rows("mcp_pin_of", **_about(after))
     if found:
         now = check_declared(before, after, [_agreed(row) for row in found], may_lower=may_lower)
@@ -55,7 +55,7 @@ def check_tool(before: Document | None, after: Document, *, may_lower: bool) -> 
 
 
 def keep_levels(before: Document, after: Document | None) -> Tx[None]:
-    """As a part of the transaction that deletes a Tool, or makes it one of something else: keep how strict it was.
+    """Keep how strict a Tool was, in the transaction that deletes it or makes it one of something else.
 
     What people raised in the Tool that was generated for a tool holds for the next one too, whoever took it away: a
     server that left its tool out of one listing, a deletion, or the end of its McpServer.

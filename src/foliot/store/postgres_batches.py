@@ -133,7 +133,7 @@ class Batch:
         self._waiting: list[tuple[int, bool, list[Key], int, Part]] = []
 
     async def run(self, bodies: Sequence[Tx[Any]]) -> list[Any]:
-        """What each body returned, `Refused` or `LeftOut`. Raises `OutOfOrder`, and what else a body raises."""
+        """Return for each body its result, `Refused` or `LeftOut`. Raises `OutOfOrder`, and what else a body raises."""
         parts = [Part(body) for body in bodies]
         for number, part in enumerate(parts):
             part.go_on(None)

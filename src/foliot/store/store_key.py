@@ -54,7 +54,7 @@ async def retired_keys(database: Database) -> tuple[str, ...]:
 
 
 def sealing_key(ring: Sealer) -> Tx[str]:
-    """As a part of the transaction that seals values, under the lock of the revision: the id of the key to seal with.
+    """Return the id of the key to seal with, in the transaction that seals values, under the lock of the revision.
 
     Raises `SecretError` when it is not among those of `ring`, because a rotation began somewhere else meanwhile.
     """
@@ -168,7 +168,7 @@ def _another(kid: str, ring: Sealer) -> SecretError:
 
 
 def what_to_do(kid: str) -> str:
-    """What helps whoever has not the key of a store."""
+    """Advice for a process that does not have the key of a store."""
     return (
         f"copy the line of key {kid} from the key file in the FOLIOT_HOME that used this store first, or from a backup "
         "of it, to a line of the key file here (mode 0600), or name that file with FOLIOT_SECRET_KEY_FILE. If "

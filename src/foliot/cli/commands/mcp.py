@@ -262,7 +262,7 @@ async def _accept(
 
 
 async def _show(store: ResourceStore, document: Document, found: Announced) -> None:
-    """What is announced now and, where it differs, what was agreed to."""
+    """Show the announced definition and, where it differs, the one that was agreed to."""
     metadata = document["metadata"]
     shown: dict[str, Any] = {"name": found.name, **_definition(found)}
     for row in await store.agreed(metadata.get("namespace", "default"), metadata["name"], found.name):

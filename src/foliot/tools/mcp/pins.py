@@ -65,7 +65,7 @@ class Pin:
     parts: Mapping[str, str]
 
     def text(self) -> str:
-        """As it is stored."""
+        """Give the form that is stored."""
         return json.dumps({"digest": self.digest, **self.parts}, separators=(",", ":"))
 
     def changed(self, other: Pin) -> list[str]:

@@ -59,7 +59,7 @@ class SyncPlan:
     quarantined: dict[str, str] = field(default_factory=dict[str, str])
     """By the Tool's name: why, in words."""
     agreed: list[Agreed] = field(default_factory=list[Agreed])
-    """What is agreed to from now on, of this server."""
+    """Return the agreement from now on about the tools of this server."""
 
 
 def is_generated_for(server: ServerSpec, tool: Mapping[str, Any]) -> bool:
@@ -227,7 +227,7 @@ def _levels_said(tool: Announced) -> Levels:
 
 
 def _unknown(server: ServerSpec, tool: str, existing: Document) -> Agreed:
-    """What is kept of a generated Tool that nobody has agreed to: nothing but its name, and what it says."""
+    """Make the record of a generated Tool that nobody has agreed to: its name, and its levels."""
     name = str(existing["metadata"]["name"])
     levels = Levels.of(existing["spec"])
     return Agreed(server.namespace, server.name, tool, name, "", "", levels, held=NOBODY_AGREED)
