@@ -194,9 +194,11 @@ def test_what_is_asked_of_the_server_itself(http: httpx.Client) -> None:
         done(http, "GET", path)
     for path in ("/v1/namespaces", "/v1/capabilities", "/v1/workers", "/v1/resources"):
         done(http, "GET", path)
-    applied = done(http, "POST", "/v1/apply", content=MANIFESTS, params={"dryRun": "true"})
+    # Another test may have put other values there, and own them.
+    forced = {"forceConflicts": "true"}
+    applied = done(http, "POST", "/v1/apply", content=MANIFESTS, params={"dryRun": "true", **forced})
     assert len(applied["outcomes"]) == MANIFESTS.count("\nkind: ")
-    done(http, "POST", "/v1/apply", content=MANIFESTS)
+    done(http, "POST", "/v1/apply", content=MANIFESTS, params=forced)
 
 
 def test_agents_are_talked_to_as_models(http: httpx.Client) -> None:
