@@ -6,12 +6,14 @@ it must be put on the wire, but it never shows in a `repr`, and neither do extra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from foliot.errors import InvalidInput
+from foliot.models.profiles import ModelProfile, profile_document, profile_of
 from foliot.waits import Waits
 
 if TYPE_CHECKING:
@@ -126,6 +128,26 @@ class GatewayConfig:
         except ValueError:
             raise self._bad(option, "a whole number") from None
         return value if value > 0 else default
+
+    def mapping(self, option: str) -> Mapping[str, Any]:
+        """An option that is a mapping; empty when it is not given."""
+        value = self.options.get(option)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise self._bad(option, "a mapping")
+        return cast("Mapping[str, Any]", value)
+
+    def profiles(self, family: str) -> Callable[[str], ModelProfile]:
+        """The profiles of models at this endpoint, with what its option `profile` adds.
+
+        `family` is the provider whose file counts where this one has none, as for an alias. Raises `InvalidInput`.
+        """
+        provider = self.provider.strip().lower()
+        whose = provider if profile_document(provider) else family
+        added = self.mapping("profile")
+        profile_of(whose, self.model, added)  # a mistake in it is told now
+        return cache(lambda model: profile_of(whose, model, added))
 
     def _bad(self, option: str, wanted: str) -> InvalidInput:
         return InvalidInput(

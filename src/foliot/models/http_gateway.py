@@ -40,8 +40,11 @@ class HttpGateway:
     """Implements `Gateway` for a `Wire`."""
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
-    """The endpoint's options that it reads: any other is a mistake."""
+    """The endpoint's options that it reads, with those that all read: any other is a mistake."""
     lines: type[SseLines] | type[JsonLines] = SseLines
+
+    def __init_subclass__(cls) -> None:
+        cls.OPTIONS = cls.OPTIONS | {"profile"}
 
     def __init__(self, config: GatewayConfig, wire: Wire, *, base_url: str, auth: dict[str, str]) -> None:
         self.config = config

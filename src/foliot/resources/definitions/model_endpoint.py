@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from foliot.resources.base import Model, Resource, Status, given, implies, present, problem, says
 from foliot.resources.definitions.shapes import RateLimit, SecretAuth
-from foliot.resources.fields import Positive, RefList, StringMap, Timeout, Url
+from foliot.resources.fields import LooseText, Positive, RefList, Timeout, Url
 from foliot.resources.problems import Problem
 
 BASE_URLS: Final[Mapping[str, str]] = MappingProxyType(
@@ -24,6 +24,8 @@ BASE_URLS: Final[Mapping[str, str]] = MappingProxyType(
 )
 _NEED_A_URL: Final = ("azure-openai", "openai-compatible", "vllm")
 _OFFLINE: Final = ("scripted", "mock")
+MAPPINGS: Final = ("profile", "extra")
+"""The options that are no words: what a model refuses, and what is added to every request."""
 
 
 def _provider(value: Any) -> Any:
@@ -34,8 +36,8 @@ def _provider(value: Any) -> Any:
     return name.lower() + colon + model
 
 
-def _options(values: dict[str, str]) -> dict[str, str]:
-    return {key.strip().lower(): value.strip() for key, value in values.items()}
+def _options(values: dict[str, Any]) -> dict[str, Any]:
+    return {key.strip().lower(): value.strip() if isinstance(value, str) else value for key, value in values.items()}
 
 
 class ModelRateLimit(RateLimit):
@@ -81,8 +83,9 @@ class ModelEndpointSpec(Model):
     )
     base_url: Url = Field(default="", description="Where it is; known for the large providers.")
     default_model: str = Field(default="", description="The model that is asked unless an agent names another.")
-    options: Annotated[StringMap, AfterValidator(_options)] = Field(
-        default_factory=dict[str, str], description="The provider's own switches, such as api_version."
+    options: Annotated[dict[str, LooseText | dict[str, Any]], AfterValidator(_options)] = Field(
+        default_factory=dict[str, Any],
+        description="The provider's own switches, such as api_version; profile and extra are mappings.",
     )
     auth: SecretAuth = Field(default_factory=SecretAuth, description="The key to show.")
     fallbacks: RefList = Field(
@@ -102,6 +105,10 @@ class ModelEndpointSpec(Model):
             self.default_model = self.provider
 
     def problems(self) -> Iterator[Problem]:
+        for name, value in self.options.items():
+            if isinstance(value, dict) != (name in MAPPINGS):
+                wanted = "a mapping" if name in MAPPINGS else "text, a number or a boolean"
+                yield problem("options", message=f"{{field}}.{name} must be {wanted}")
         if self.provider in _NEED_A_URL and not self.base_url:
             yield problem("base_url", message=f"{{field}} is required when spec.provider is {self.provider}")
         if self.script is not None and self.provider not in _OFFLINE:
