@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foliot.models.config import GatewayConfig
-from foliot.models.http_gateway import HttpGateway
+from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.wire.anthropic import AnthropicWire, MessagesOptions
 
 DEFAULT_URL = "https://api.anthropic.com/v1"
@@ -18,7 +18,11 @@ class AnthropicGateway(HttpGateway):
     the config's headers. Raises `InvalidInput` for an option that cannot be used.
     """
 
-    OPTIONS = frozenset({"anthropic_version", "max_tokens", "cache", "thinking", "structured_output", "sampling"})
+    OPTIONS = (
+        frozenset({"anthropic_version", "max_tokens", "cache", "thinking", "structured_output", "sampling"})
+        | COMMON_OPTIONS
+    )
+    FAMILY = "anthropic"
 
     def __init__(self, config: GatewayConfig) -> None:
         auth = {"anthropic-version": config.text("anthropic_version", DEFAULT_VERSION)}

@@ -147,7 +147,12 @@ class GatewayConfig:
         whose = provider if profile_document(provider) else family
         added = self.mapping("profile")
         profile_of(whose, self.model, added)  # a mistake in it is told now
-        return cache(lambda model: profile_of(whose, model, added))
+
+        @cache
+        def profile(model: str) -> ModelProfile:
+            return profile_of(whose, model, added)
+
+        return profile
 
     def _bad(self, option: str, wanted: str) -> InvalidInput:
         return InvalidInput(

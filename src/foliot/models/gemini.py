@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foliot.models.config import GatewayConfig
-from foliot.models.http_gateway import HttpGateway
+from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.wire.gemini import GeminiWire
 
 DEFAULT_URL = "https://generativelanguage.googleapis.com/v1beta"
@@ -16,7 +16,8 @@ class GeminiGateway(HttpGateway):
     URL, where logs would keep it. Raises `InvalidInput` for an option that cannot be used.
     """
 
-    OPTIONS = frozenset({"auth"})
+    OPTIONS = frozenset({"auth"}) | COMMON_OPTIONS
+    FAMILY = "gemini"
 
     def __init__(self, config: GatewayConfig) -> None:
         auth: dict[str, str] = {}

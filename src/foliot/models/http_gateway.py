@@ -5,7 +5,7 @@ The classes beside this file choose a format, an address and an authorisation he
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -31,6 +31,7 @@ from foliot.models.wire.lines import JsonLines, SseLines
 from foliot.models.wire.text_calls import with_text_calls
 from foliot.models.wire.tool_names import ToolNames
 
+COMMON_OPTIONS: Final = frozenset({"profile"})
 _ENCODER = msgspec.json.Encoder()
 # Everything that reading an answer may raise; JSON nested a thousand deep ends in a RecursionError.
 _UNREADABLE = (ProviderFault, WireError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -39,16 +40,16 @@ _UNREADABLE = (ProviderFault, WireError, msgspec.DecodeError, UnicodeDecodeError
 class HttpGateway:
     """Implements `Gateway` for a `Wire`."""
 
-    OPTIONS: ClassVar[frozenset[str]] = frozenset()
-    """The endpoint's options that it reads, with those that all read: any other is a mistake."""
+    OPTIONS: ClassVar[frozenset[str]] = COMMON_OPTIONS
+    """The endpoint's options that it reads: any other is a mistake."""
+    FAMILY: ClassVar[str] = ""
+    """The provider whose models these are where the endpoint's own says nothing of them."""
     lines: type[SseLines] | type[JsonLines] = SseLines
-
-    def __init_subclass__(cls) -> None:
-        cls.OPTIONS = cls.OPTIONS | {"profile"}
 
     def __init__(self, config: GatewayConfig, wire: Wire, *, base_url: str, auth: dict[str, str]) -> None:
         self.config = config
         self._wire = wire
+        self.profile = config.profiles(self.FAMILY)
         self._endpoint = HttpEndpoint(config, base_url, auth)
         # Only where models without proper calls are served: elsewhere the option is a mistake.
         taken = "tool_calls" in self.OPTIONS

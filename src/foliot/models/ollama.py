@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foliot.models.config import GatewayConfig
-from foliot.models.http_gateway import HttpGateway
+from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.wire.lines import JsonLines
 from foliot.models.wire.ollama import OllamaOptions, OllamaWire
 
@@ -16,7 +16,8 @@ class OllamaGateway(HttpGateway):
     Options: `keep_alive`, `think` (auto, on, off), `num_ctx`. Raises `InvalidInput` for an option that cannot be used.
     """
 
-    OPTIONS = frozenset({"keep_alive", "think", "num_ctx", "tool_calls"})
+    OPTIONS = frozenset({"keep_alive", "think", "num_ctx", "tool_calls"}) | COMMON_OPTIONS
+    FAMILY = "ollama"
     lines = JsonLines
 
     def __init__(self, config: GatewayConfig) -> None:

@@ -7,12 +7,12 @@ from urllib.parse import quote
 
 from foliot.errors import InvalidInput
 from foliot.models.config import GatewayConfig
-from foliot.models.http_gateway import HttpGateway
+from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
 
 DEFAULT_URL = "https://api.openai.com/v1"
 AZURE_VERSION = "2024-10-21"
-_ACCENTS = frozenset(
+_ACCENTS = COMMON_OPTIONS | frozenset(
     {"max_tokens_field", "include_usage", "tool_choice", "system_role", "reasoning_replay", "tool_parts", "tool_calls"}
 )
 
@@ -58,6 +58,7 @@ class AzureOpenAIGateway(HttpGateway):
     """
 
     OPTIONS = _ACCENTS | {"deployment", "api_version"}
+    FAMILY = "azure-openai"
 
     def __init__(self, config: GatewayConfig) -> None:
         if not config.base_url:

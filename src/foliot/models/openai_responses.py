@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foliot.models.config import GatewayConfig
-from foliot.models.http_gateway import HttpGateway
+from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.openai_chat import DEFAULT_URL
 from foliot.models.wire.openai_responses import OpenAIResponsesWire, ResponsesOptions
 
@@ -15,7 +15,8 @@ class OpenAIResponsesGateway(HttpGateway):
     `organization`, `project`. Raises `InvalidInput` for an option that cannot be used.
     """
 
-    OPTIONS = frozenset({"encrypted_reasoning", "reasoning_summary", "organization", "project"})
+    OPTIONS = frozenset({"encrypted_reasoning", "reasoning_summary", "organization", "project"}) | COMMON_OPTIONS
+    FAMILY = "openai-responses"
 
     def __init__(self, config: GatewayConfig) -> None:
         auth = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
