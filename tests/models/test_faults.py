@@ -18,6 +18,7 @@ from foliot.models.base import (
     ModelOverloaded,
     ModelRateLimited,
     ModelRequestError,
+    ModelRequestTooLarge,
     ModelTimeout,
 )
 from foliot.models.config import GatewayConfig, Timeouts
@@ -111,7 +112,7 @@ async def test_trouble_that_may_pass_is_a_retryable_error_of_its_kind(
         (401, ModelAuthError),
         (403, ModelAuthError),
         (404, ModelRequestError),
-        (413, ModelRequestError),
+        (413, ModelRequestTooLarge),
         (422, ModelRequestError),
         (301, ModelRequestError),
     ],
@@ -174,6 +175,16 @@ async def test_a_provider_that_stops_in_the_middle_is_a_timeout(stream: bool) ->
 async def test_a_drip_of_single_bytes_cannot_hold_a_call_beyond_its_total_time(stream: bool) -> None:
     error = await failure("chat", Fault("drip"), stream=stream, timeouts=Timeouts(connect=5, idle=5, total=0.3))
     assert type(error) is ModelTimeout
+
+
+async def test_a_stream_that_goes_on_is_not_cut_by_the_total_time() -> None:
+    async with WireServer([Play(ANSWER, pieces=30, pause=0.04)]) as server:
+        gateway = make("chat", server, timeouts=Timeouts(connect=5, idle=5, total=0.6))
+        started = asyncio.get_running_loop().time()
+        answer = await gateway.respond(ASK, on_delta=lambda _: None)
+        assert answer.message.text == ANSWER.message.text
+        assert asyncio.get_running_loop().time() - started > 0.6  # or this test shows nothing
+        await gateway.close()
 
 
 async def test_a_provider_that_is_not_there_is_overloaded() -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # what providers say is quoted as it was said
 from __future__ import annotations
 
 from email.utils import formatdate
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 
 from foliot.models.base import (
     ModelAuthError,
+    ModelContentFiltered,
     ModelContextOverflow,
     ModelError,
     ModelOverloaded,
+    ModelQuotaExceeded,
     ModelRateLimited,
     ModelRequestError,
+    ModelRequestTooLarge,
     ModelTimeout,
 )
 from foliot.models.provider_errors import Said, duration, read_body, read_payload, refusal, retry_after, shorten
@@ -91,9 +95,74 @@ def test_other_refusals_are_not_taken_for_a_conversation_that_is_too_long(messag
 def test_an_account_without_money_is_not_asked_again() -> None:
     said = read_payload({"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}})
     error = refusal(said, provider="p", status=429)
-    assert type(error) is ModelRateLimited
+    assert type(error) is ModelQuotaExceeded
     assert not error.retryable
     assert "billing" in (error.hint or "")
+
+
+_MODERATED = "Content violates usage guidelines. Model: grok-4-0709, Failed check: SAFETY_CHECK_TYPE_BIO"
+_NO_CREDITS = "Your team 16f2 has either used all available credits or reached its monthly spending limit."
+_GEMINI = "You exceeded your current quota, please check your plan and billing details."
+
+
+# What providers were seen to answer, as far as it matters.
+@pytest.mark.parametrize(
+    ("meant", "status", "payload"),
+    [
+        # --- longer than the model can read
+        (ModelContextOverflow, 400, {"error": "This model's maximum prompt length is 131072 but the request contains 136973 tokens.", "code": "Client specified an invalid argument"}),  # x-ai
+        (ModelContextOverflow, 400, {"error": {"message": "This model's maximum context length is 16384 tokens. However, you requested 122946 tokens (112946 in the messages, 10000 in the completion).", "type": "BadRequestError", "code": 400}}),  # vLLM
+        (ModelContextOverflow, 400, {"error": {"message": "The prompt (total length 25938) is too long to fit into the model (context length 4096).", "type": "BadRequestError"}}),  # vLLM
+        (ModelContextOverflow, 400, {"object": "error", "message": "The decoder prompt (length 9000) is longer than the maximum model length of 4096.", "type": "BadRequestError"}),  # vLLM
+        (ModelContextOverflow, 400, {"error": {"message": "Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)", "type": "invalid_request_error"}}),  # Moonshot
+        (ModelContextOverflow, 400, {"error": {"message": "model max length exceeded, max length:8192", "type": "invalid_request_error"}}),  # Moonshot
+        (ModelContextOverflow, 400, {"error": "The number of tokens to keep from the initial prompt is greater than the context length (n_keep: 13055>= n_ctx: 4096). Try to load the model with a larger context length, or provide a shorter input."}),  # LM Studio
+        (ModelContextOverflow, None, {"error": {"message": "The number of tokens to keep from the initial prompt is greater than the context length."}}),  # LM Studio, streaming
+        (ModelContextOverflow, 400, {"error": "Trying to keep the first 111490 tokens when context the overflows. However, the model is loaded with context length of only 32768 tokens, which is not enough."}),  # LM Studio
+        (ModelContextOverflow, 400, {"error": "Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)"}),  # LM Studio
+        (ModelContextOverflow, 400, {"error": {"message": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 80125 `inputs` tokens and 4096 `max_new_tokens`", "type": "invalid_request_error", "param": "max_tokens"}}),  # Together
+        (ModelContextOverflow, 422, {"error": {"message": "Input validation error: `inputs` must have less than 1024 tokens. Given: 1244"}}),  # Together
+        (ModelContextOverflow, 400, {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 1036683 tokens > 1000000 maximum"}}),  # Anthropic
+        (ModelContextOverflow, 400, {"error": {"message": "Please reduce the length of the messages or completion. Current length is 8963 while limit is 8192", "type": "invalid_request_error"}}),  # Cerebras
+        # --- no money, no quota: waiting does not help
+        (ModelQuotaExceeded, 429, {"error": {"message": _GEMINI, "type": "insufficient_quota", "code": "insufficient_quota"}}),  # OpenAI
+        (ModelQuotaExceeded, 400, {"type": "error", "error": {"type": "invalid_request_error", "message": "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or purchase credits."}}),
+        (ModelQuotaExceeded, 429, {"code": "Some resource has been exhausted", "error": _NO_CREDITS}),  # x-ai
+        (ModelQuotaExceeded, 403, {"code": "The caller does not have permission", "error": _NO_CREDITS}),  # x-ai
+        (ModelQuotaExceeded, 403, {"error": "Your newly created team doesn't have any credits or licenses yet."}),  # x-ai
+        (ModelQuotaExceeded, 403, {"error": {"message": "Your account <xx> is not active, organization <xx> exceeded current quota, please check your plan and billing details", "type": "exceeded_current_quota_error"}}),  # Moonshot
+        (ModelQuotaExceeded, 402, {"error": {"message": "This request requires more credits, or fewer max_tokens.", "code": 402}}),  # OpenRouter
+        (ModelQuotaExceeded, None, {"error": {"message": "This request requires more credits, or fewer max_tokens.", "code": 402}}),  # inside a stream
+        (ModelQuotaExceeded, 402, {"error": {"message": "Insufficient Balance", "type": "unknown_error"}}),  # DeepSeek
+        (ModelQuotaExceeded, 429, {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": f"{_GEMINI} \n* Quota exceeded for metric: generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: 0, model: gemini-2.5-pro\nPlease retry in 20.04466179s."}}),
+        # --- the same words of a minute are no such thing
+        (ModelRateLimited, 429, {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": f"{_GEMINI}\n* Quota exceeded for metric: generativelanguage.googleapis.com/generate_content_free_tier_input_token_count, limit: 125000\nPlease retry in 15.002899939s."}}),
+        (ModelRateLimited, 429, {"type": "error", "error": {"type": "rate_limit_error", "message": "This request would exceed your account's rate limit. Please try again later."}}),
+        # --- forbidden by the provider's rules
+        (ModelContentFiltered, 403, {"code": "The caller does not have permission to execute the specified operation", "error": _MODERATED}),  # x-ai
+        (ModelContentFiltered, 400, {"error": {"message": "Content Exists Risk", "type": "invalid_request_error", "code": "invalid_request_error"}}),  # DeepSeek
+        (ModelContentFiltered, 400, {"error": {"code": 400, "message": "The request was rejected because it was considered high risk", "type": "content_filter"}}),  # Moonshot
+        (ModelContentFiltered, 400, {"type": "error", "error": {"type": "invalid_request_error", "message": "Output blocked by content filtering policy"}}),  # Anthropic
+        (ModelContentFiltered, None, {"type": "error", "error": {"type": "invalid_request_error", "message": "Output blocked by content filtering policy"}}),
+        (ModelContentFiltered, 400, {"error": {"message": "Invalid prompt: your prompt was flagged as potentially violating our usage policy.", "type": "invalid_request_error", "code": "invalid_prompt"}}),  # OpenAI
+        (ModelContentFiltered, 400, {"error": {"message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.", "code": "content_filter", "status": 400}}),
+        # --- too large for the way there, or for the provider's own limit on one request
+        (ModelRequestTooLarge, 413, {"error": {"type": "request_too_large", "message": "Request exceeds the maximum size"}}),  # Anthropic
+        (ModelRequestTooLarge, 413, {"error": {"message": "Request too large for model `moonshotai/kimi-k2-instruct` in organization `org_01` service tier `on_demand` on tokens per minute (TPM): Limit 10000, Requested 15088, please reduce your message size and try again.", "type": "tokens", "code": "rate_limit_exceeded"}}),  # Groq
+        (ModelRequestTooLarge, 400, {"error": {"code": 400, "message": "Request payload size exceeds the limit: 20971520 bytes.", "status": "INVALID_ARGUMENT"}}),  # Gemini
+        # --- and what is none of these
+        (ModelAuthError, 403, {"error": {"message": "Your account may not use this model", "type": "permission_error"}}),
+        (ModelOverloaded, 500, {"error": {"message": "Internal server error", "type": "api_error"}}),
+        (ModelRequestError, 400, {"error": {"message": "max_tokens must be less than or equal to 16384, the maximum value for max_tokens is less than the context_window for this model", "type": "invalid_request_error"}}),
+    ],
+)  # fmt: skip
+def test_errors_are_what_the_providers_mean_by_them(meant: type[ModelError], status: int | None, payload: Any) -> None:
+    error = refusal(
+        read_payload(payload), provider="p", status=status, headers={"x-should-retry": "true"} if status != 413 else {}
+    )
+    assert type(error) is meant
+    if meant in (ModelContextOverflow, ModelQuotaExceeded, ModelContentFiltered, ModelRequestTooLarge):
+        assert not error.retryable
 
 
 @pytest.mark.parametrize(("verdict", "retryable"), [("true", True), ("false", False)])

@@ -29,6 +29,7 @@ from foliot.kernel.messages import (
 from foliot.models.base import ModelAuthError, ModelError, ModelGarbage, ModelTimeout
 from foliot.models.config import GatewayConfig
 from foliot.models.registry import default_registry
+from foliot.testing.wire import Fault, Play, WireServer
 
 pytest.importorskip("pydantic_ai")
 
@@ -208,6 +209,8 @@ async def test_the_wanted_shape_is_passed_on():
         (theirs.ModelHTTPError(401, "m"), "auth", False),
         (theirs.ModelHTTPError(400, "m"), "request", False),
         (theirs.ModelHTTPError(400, "m", {"message": "prompt is too long: 9 > 8"}), "context_overflow", False),
+        (theirs.ModelHTTPError(403, "m", {"error": "you have run out of credits"}), "quota", False),
+        (theirs.ModelHTTPError(413, "m"), "request_too_large", False),
         (theirs.ModelRateLimitError("m", "slow down"), "rate_limit", True),
         (theirs.ModelOverloadedError("m", "busy"), "overloaded", True),
         (theirs.UnexpectedModelBehavior("what"), "garbage", True),
@@ -222,6 +225,22 @@ async def test_every_error_becomes_a_model_error_of_its_kind(error: Exception, k
         await seen.gateway.respond(ask())
     assert (caught.value.kind, caught.value.retryable) == (kind, retryable)
     await seen.gateway.close()
+
+
+async def test_the_sdk_behind_a_model_tries_once():
+    pytest.importorskip("openai")
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    fault = Fault("status", status=503)
+    async with WireServer([Play(fault=fault) for _ in range(5)]) as server:
+        model = OpenAIChatModel("m", provider=OpenAIProvider(base_url=f"{server.url}/v1", api_key="k"))
+        gateway = PydanticAIGateway(model)
+        for number in (1, 2):
+            with pytest.raises(ModelError):
+                await gateway.respond(ask(), on_delta=(lambda _: None) if number == 2 else None)
+            assert len(server.requests) == number
+        await gateway.close()
 
 
 async def test_a_key_that_the_provider_quotes_is_taken_out_of_the_error():

@@ -41,7 +41,7 @@ RETRIES: Final = (
         "retry",
     ),
     RetryRow(
-        "the model refuses: key, request, model not found, too long, its own rules",
+        "the model refuses: key, no credit left, request, model not found, too long, too large, its own rules",
         "nobody",
         "the end",
         (
@@ -49,6 +49,9 @@ RETRIES: Final = (
             ("model_failed", "request"),
             ("model_failed", "not_found"),
             ("model_failed", "context_overflow"),
+            ("model_failed", "request_too_large"),
+            ("model_failed", "content_filter"),
+            ("model_failed", "quota"),
             ("refused", "model_refusal"),
         ),
         "end",
@@ -128,7 +131,18 @@ FINAL_CODES: Final = frozenset(
         "not_found",
     }
 )
-FINAL_REASONS: Final = frozenset({"auth", "request", "not_found", "model_refusal", "context_overflow"})
+FINAL_REASONS: Final = frozenset(
+    {
+        "auth",
+        "quota",
+        "request",
+        "not_found",
+        "model_refusal",
+        "context_overflow",
+        "request_too_large",
+        "content_filter",
+    }
+)
 # Time is the one limit that another attempt has anew.
 _TIME_IS_OVER: Final = ("budget_exceeded", "seconds")
 _BUSY: Final = frozenset({429, 503, 529})

@@ -66,6 +66,24 @@ class ModelContextOverflow(ModelRequestError):
     kind = "context_overflow"
 
 
+class ModelRequestTooLarge(ModelRequestError):
+    """More than the provider takes in one request, in bytes or in tokens: only a smaller one would help."""
+
+    kind = "request_too_large"
+
+
+class ModelContentFiltered(ModelRequestError):
+    """The provider's own rules forbid this content: the same would be refused again."""
+
+    kind = "content_filter"
+
+
+class ModelQuotaExceeded(ModelError):
+    """The account has no money or no quota left: waiting does not bring it back, another account may."""
+
+    kind = "quota"
+
+
 class ModelRateLimited(ModelError):
     kind = "rate_limit"
     retryable = True

@@ -26,7 +26,10 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `idle` is the longest silence inside a stream; `total` bounds the whole call, however slow the drip."""
+    """Seconds. `idle` is the longest silence inside a stream; `total` bounds the whole call, however slow the drip.
+
+    In a stream `total` is the longest time without anything of the answer: a healthy one may take as long as it likes.
+    """
 
     connect: float = Waits().answer
     idle: float = 300.0

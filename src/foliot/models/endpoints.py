@@ -24,7 +24,7 @@ from foliot.models.pricing import Pricing
 from foliot.models.retry import DEFAULT, RetryPolicy
 
 _log: Final = logging.getLogger(__name__)
-FALL_BACK_ON: Final = frozenset({"rate_limit", "overloaded", "timeout", "garbage"})
+FALL_BACK_ON: Final = frozenset({"rate_limit", "quota", "overloaded", "timeout", "garbage"})
 _OPEN_MOST: Final = 256
 # Drawn anew in each process, so a fingerprint says nothing about the key to anybody who reads it in a dump.
 _SALT: Final = token_bytes(32)

@@ -1,8 +1,9 @@
 """Bytes to a provider and back: one aiohttp session per event loop, shared by all gateways.
 
 Used by http_gateway.py only. Knows no provider's format; it promises that a call ends (connect, idle and total time are
-bounded), that an answer cannot fill the memory, that redirects are not followed (they would carry the key elsewhere),
-and that whatever goes wrong is a `ModelError` without the key in it. Cancelling closes the connection.
+bounded; a stream lives for as long as something of the answer comes), that an answer cannot fill the memory, that
+redirects are not followed (they would carry the key elsewhere), and that whatever goes wrong is a `ModelError` without
+the key in it. Cancelling closes the connection.
 """
 
 from __future__ import annotations
@@ -78,6 +79,39 @@ def _open_session() -> aiohttp.ClientSession:
     )
 
 
+class _Patience:
+    """Ends a block with `TimeoutError` when it was not renewed for `seconds`. Renewing costs one look at the clock."""
+
+    __slots__ = ("_bound", "_loop", "_seconds", "_since", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._bound = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def renew(self) -> None:
+        self._since = self._loop.time()
+
+    async def __aenter__(self) -> _Patience:
+        await self._bound.__aenter__()
+        self._look()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._bound.__aexit__(*raised)
+
+    def _look(self) -> None:
+        ends = self._since + self._seconds
+        if self._loop.time() >= ends:
+            self._bound.reschedule(self._loop.time())
+        else:
+            self._timer = self._loop.call_at(ends, self._look)
+
+
 class HttpEndpoint:
     """Posts JSON below one base URL. Safe to share; `close` gives back its hold on the loop's session.
 
@@ -112,14 +146,19 @@ class HttpEndpoint:
         except Exception as error:
             self._explain(error)
 
-    async def stream(self, path: str, body: bytes, on_chunk: Callable[[bytes], bool]) -> bytes | None:
+    async def stream(self, path: str, body: bytes, on_chunk: Callable[[bytes], bool | None]) -> bytes | None:
         """Post and hand over each piece as it comes, until `on_chunk` returns True: it needs no more.
 
+        It returns None for a piece that brought nothing of the answer (a sign of life, half a line): when that goes on
+        for the total time, it is a time-out. A stream that brings something is never too long.
         Some compatible servers ignore `stream` and answer at once: their whole JSON answer is returned instead.
         Raises a `ModelError`; what `on_chunk` raises passes through.
         """
         try:
-            async with await self._post(path, body, streaming=True) as response:
+            async with (
+                _Patience(self._config.timeouts.total) as patience,
+                await self._post(path, body, streaming=True) as response,
+            ):
                 self._check_type(response)
                 if response.content_type == "application/json":
                     return await self._read(response)
@@ -136,6 +175,8 @@ class HttpEndpoint:
                     if enough:
                         await _drain(response)
                         break
+                    if enough is not None:
+                        patience.renew()
                 return None
         except _Passed as passed:
             raise passed.error  # noqa: B904  # the caller's own, as if there were no transport around it
@@ -193,7 +234,7 @@ class HttpEndpoint:
         given = self._config.timeouts
         # A plain answer is silent until the model has finished thinking: only the total time can bound it.
         plain = ClientTimeout(total=given.total, connect=given.connect, ceil_threshold=60)
-        stream = ClientTimeout(total=given.total, connect=given.connect, sock_read=given.idle, ceil_threshold=60)
+        stream = ClientTimeout(total=None, connect=given.connect, sock_read=given.idle, ceil_threshold=60)
         self._timeouts = (plain, stream)
         return self._timeouts
 

@@ -90,13 +90,15 @@ class HttpGateway:
         lines = self.lines()
         split, feed = lines.feed, assembler.feed
 
-        def take(chunk: bytes) -> bool:
+        def take(chunk: bytes) -> bool | None:
+            brought: bool | None = None
             for event in split(chunk):
                 for delta in feed(event):
+                    brought = False
                     on_delta(delta)
                 if assembler.done:  # whatever follows is none of the answer's
                     return True
-            return False
+            return brought
 
         whole = await self._endpoint.stream(path, body, take)
         for event in () if assembler.done else lines.flush():

@@ -11,17 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from foliot.models.base import (
     ModelAuthError,
+    ModelContentFiltered,
     ModelContextOverflow,
     ModelError,
     ModelOverloaded,
+    ModelQuotaExceeded,
     ModelRateLimited,
     ModelRequestError,
+    ModelRequestTooLarge,
     ModelTimeout,
 )
 
@@ -48,16 +51,92 @@ _STATUS_OF: Final[Mapping[str, int]] = {
     "timeout_error": 408, "deadline_exceeded": 408, "gateway_timeout_error": 408,
     "overloaded_error": 529, "overloaded": 529,
 }  # fmt: skip
-# Most providers have no name for a conversation that is too long, only words.
-_TOO_LONG_NAMES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-_TOO_LONG = re.compile(
-    r"prompt is too long"
-    r"|(maximum|available|model's) context (length|window|size)"
-    r"|exceeds? (the )?(model's )?context (length|window|size|limit)"
-    r"|input token count .{0,40}exceeds the maximum",
-    re.IGNORECASE,
+
+
+class Meaning(NamedTuple):
+    """What several providers mean although they say it differently, and what to do about it.
+
+    It is meant when a name is one of `names` or the status one of `statuses`; or, where providers have no name for it
+    but only words, when the words match and the status is one of `among` (None: inside a stream, without a status).
+    """
+
+    kind: type[ModelError]
+    hint: str
+    names: frozenset[str] = frozenset()
+    statuses: frozenset[int] = frozenset()
+    words: re.Pattern[str] | None = None
+    among: frozenset[int | None] = frozenset({None, 400})
+
+    def is_meant(self, status: int | None, said: Said) -> bool:
+        if status in self.statuses or not self.names.isdisjoint(said.names):
+            return True
+        return self.words is not None and status in self.among and self.words.search(said.message[:_PAGE]) is not None
+
+
+def _any_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+_TOO_LONG: Final = _any_of(
+    r"(prompt|input)( \([^)]{0,40}\))? is too long",
+    r"(maximum|available|model's) (context|prompt) (length|window|size)",  # x-ai says prompt
+    r"exceeds? (the )?(model's )?context (length|window|size|limit)",
+    r"input token count .{0,40}exceeds the maximum",
+    r"longer than the maximum model length",  # vLLM
+    r"exceeded model token limit|model max length exceeded",  # Moonshot
+    # LM Studio
+    r"tokens to keep from the initial prompt|when context the overflows|cannot truncate prompt with n_keep",
+    r"`inputs` (tokens \+ `max_new_tokens` must be <=|must have less than)",  # Together
+    r"reduce the length of the (messages|input|prompt)",
 )
-_NO_MONEY: Final = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
+# In the order in which they are looked for: an account without money may be told so by any status.
+MEANINGS: Final = (
+    Meaning(
+        ModelQuotaExceeded,
+        "the account has no credit left: check its plan and billing",
+        frozenset(
+            {"insufficient_quota", "billing_error", "billing_hard_limit_reached", "exceeded_current_quota_error"}
+        ),
+        frozenset({402}),
+        # Not "you exceeded your current quota": Gemini says that of a minute, and when to come back.
+        _any_of(
+            r"credit balance is too low",
+            r"used all available credits|run out of credits|any credits or licenses yet|requires more credits",
+            r"insufficient (account )?(balance|credits?|funds)|credit limit exceeded|billing hard limit",
+            r"quota exceeded for metric[^*]{0,200}\blimit: 0\b",  # a model that the plan does not have at all
+        ),
+        frozenset({None, 400, 401, 403, 429}),
+    ),
+    Meaning(
+        ModelContentFiltered,
+        "the provider's rules forbid it: change what is asked, or ask another provider",
+        frozenset({"content_filter", "content_policy_violation", "data_inspection_failed", "moderation_blocked"}),
+        words=_any_of(
+            r"content violates usage guidelines",  # x-ai
+            r"content exists risk",  # DeepSeek
+            r"considered high risk",  # Moonshot
+            r"blocked by content filtering policy",  # Anthropic
+            r"violating our usage policy",  # OpenAI
+            r"content management policy",  # Azure
+            r"input was flagged",  # OpenRouter
+        ),
+        among=frozenset({None, 400, 403, 422}),
+    ),
+    Meaning(
+        ModelContextOverflow,
+        "give the agent less to read, or ask a model that reads more",
+        frozenset({"context_length_exceeded", "exceed_context_size_error"}),
+        words=_TOO_LONG,
+        among=frozenset({None, 400, 413, 422, 500}),
+    ),
+    Meaning(
+        ModelRequestTooLarge,
+        "send less at once: smaller files, fewer images, a shorter conversation",
+        frozenset({"request_too_large"}),
+        frozenset({413}),
+        _any_of(r"payload size exceeds the limit", r"request (body|entity)?( is)? ?too large", r"payload too large"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +225,19 @@ def refusal(
     head = f"model provider {provider!r}"
     wait = said.retry_after if said.retry_after is not None else retry_after(headers or {}, now)
     kind, hint, retryable = _classify(status, said)
-    if (verdict := (headers or {}).get("x-should-retry")) in ("true", "false") and retryable is None:
-        retryable = verdict == "true"
+    said_so = (headers or {}).get("x-should-retry")
+    if said_so in ("true", "false") and not any(kind is meaning.kind for meaning in MEANINGS):
+        retryable = said_so == "true"
     text = f"{head} refused the request ({status}): {words}" if status else f"{head} reported an error: {words}"
     return kind(text, provider=provider, status=status, retry_after=wait, hint=hint, retryable=retryable)
 
 
 def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | None, bool | None]:
+    for meaning in MEANINGS:
+        if meaning.is_meant(status, said):
+            return meaning.kind, meaning.hint, None
     if status is None:
         return ModelOverloaded, None, None
-    if status == 402 or any(name in _NO_MONEY for name in said.names):
-        return ModelRateLimited, "the account has no credit left: check its plan and billing", False
     if status in (401, 403):
         return ModelAuthError, "check the endpoint's secret, and what its account may use", None
     if status == 429:
@@ -165,11 +246,6 @@ def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | N
         return ModelTimeout, None, None
     if status in (409, 425) or status >= 500:
         return ModelOverloaded, None, None
-    if any(name in _TOO_LONG_NAMES for name in said.names) or (
-        status in (400, 413, 422) and says_too_long(said.message)
-    ):
-        hint = "give the agent less to read, or ask a model that reads more"
-        return ModelContextOverflow, hint, None
     if status == 404:
         return ModelRequestError, "check the model's name and the endpoint's base URL", None
     if 300 <= status < 400:
@@ -177,9 +253,9 @@ def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | N
     return ModelRequestError, None, None
 
 
-def says_too_long(message: str) -> bool:
-    """Is this how providers say that a conversation is longer than the model can read?"""
-    return _TOO_LONG.search(message[:_PAGE]) is not None
+def meant_by(message: str, status: int | None = None) -> type[ModelError] | None:
+    """The kind of error that these words mean, for whoever has nothing but them; None when they say nothing known."""
+    return next((meaning.kind for meaning in MEANINGS if meaning.is_meant(status, Said(message))), None)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import (
+    Delta,
     ModelRequest,
     ModelResponse,
     Reasoning,
@@ -25,17 +26,18 @@ from foliot.kernel.messages import (
 )
 from foliot.models.base import (
     ModelAuthError,
-    ModelContextOverflow,
+    ModelContentFiltered,
     ModelError,
     ModelGarbage,
     ModelOverloaded,
+    ModelQuotaExceeded,
     ModelRateLimited,
     ModelRequestError,
     ModelTimeout,
     OnDelta,
 )
 from foliot.models.config import GatewayConfig, Timeouts
-from foliot.models.provider_errors import says_too_long, shorten
+from foliot.models.provider_errors import meant_by, shorten
 from foliot.models.wire.tool_names import ToolNames, tool_names
 
 if TYPE_CHECKING:
@@ -88,10 +90,10 @@ def _with_key(config: GatewayConfig) -> Any:
 
 
 class PydanticAIGateway:
-    """A `Gateway` over one Pydantic AI model. The model's own retries stay as they are set on it.
+    """A `Gateway` over one Pydantic AI model. Its SDK is told to try once: how often a step is tried is for the run.
 
     `hidden` is taken out of errors: the key, when it is known here. An answer takes at most `total` seconds, however
-    long the provider's own client would wait.
+    long the provider's own client would wait; a stream takes longer while something of the answer comes.
     """
 
     def __init__(self, model: Model[Any], *, hidden: str = "", total: float = _TOTAL) -> None:
@@ -105,11 +107,18 @@ class PydanticAIGateway:
 
         names = tool_names(request.tools, limit=_NAME_LIMIT)
         try:
-            async with asyncio.timeout(self._total):
+            async with asyncio.timeout(self._total) as bound:
                 if not self._entered:
                     await self._enter()
                 asked = translate.to_question(request, self._model, names)
-                return await asked.answer() if on_delta is None else await _stream(asked, on_delta)
+                if on_delta is None:
+                    return await asked.answer()
+
+                def heard(delta: Delta) -> None:
+                    bound.reschedule(asyncio.get_running_loop().time() + self._total)
+                    on_delta(delta)
+
+                return await _stream(asked, heard)
         except ModelError:
             raise
         except Exception as error:  # a gateway raises nothing but a ModelError, and any provider's SDK may be behind it
@@ -208,13 +217,13 @@ def _translated(error: Exception, hidden: str) -> ModelError:
     from pydantic_ai import exceptions as theirs
 
     kinds: list[tuple[type[Exception] | tuple[type[Exception], ...], type[ModelError]]] = [
-        (theirs.ModelQuotaExceededError, ModelRequestError),  # paid up or nothing: waiting does not help
+        (theirs.ModelQuotaExceededError, ModelQuotaExceeded),
         (theirs.ModelRateLimitError, ModelRateLimited),
         (theirs.ModelAuthenticationError, ModelAuthError),
         (theirs.ModelRequestRejectedError, ModelRequestError),
         ((theirs.ModelTimeoutError, theirs.ModelRequestTimeout, TimeoutError), ModelTimeout),
         ((theirs.ModelUnavailableError, theirs.ModelServerError, theirs.ModelConnectionError), ModelOverloaded),
-        (theirs.ContentFilterError, ModelRequestError),
+        (theirs.ContentFilterError, ModelContentFiltered),
         (theirs.UnexpectedModelBehavior, ModelGarbage),
         (theirs.UserError, ModelRequestError),
     ]
@@ -222,8 +231,10 @@ def _translated(error: Exception, hidden: str) -> ModelError:
     kind = next((mine for found, mine in kinds if isinstance(error, found)), None)
     if kind is None and isinstance(status, int):
         kind = _by_status(status)
-    if kind is ModelRequestError and says_too_long(str(error)):
-        kind = ModelContextOverflow
+    if (
+        isinstance(status, int) or kind is ModelRequestError
+    ):  # their categories are coarser than the words of the provider
+        kind = meant_by(str(error), status if isinstance(status, int) else 400) or kind
     return (kind or ModelError)(
         shorten(f"{type(error).__name__}: {error}", hidden),
         provider=PROVIDER,

@@ -104,6 +104,7 @@ def to_settings(request: ModelRequest) -> TheirSettings:
         "thinking": mine.reasoning_effort,
         "tool_choice": mine.tool_choice if request.tools and mine.tool_choice != "auto" else None,
         "extra_body": mine.extra or None,
+        "max_retries": 0,  # of their SDK: the run counts its tries itself
     }
     return cast("TheirSettings", {key: value for key, value in settings.items() if value is not None})
 

@@ -39,7 +39,9 @@ MayFallBack: TypeAlias = Callable[[str, str], Awaitable[None]]
 _LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
 # What an answer without a limit of its own is expected to take at most; few are longer.
 UNBOUNDED_OUTPUT: Final = 4096
-_REFUSED: Final = frozenset({"rate_limit", "auth", "request", "context_overflow"})
+_REFUSED: Final = frozenset(
+    {"rate_limit", "quota", "auth", "request", "context_overflow", "request_too_large", "content_filter"}
+)
 _UNPRICED: Final = frozenset({"scripted"})
 _GO_BETWEENS: Final = frozenset({"pydantic-ai"})  # their answers name the provider that was asked in the end
 

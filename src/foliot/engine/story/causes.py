@@ -160,6 +160,9 @@ _ADVICE: Final[Mapping[str, str]] = {
     "overloaded": "the provider was overloaded all the time: a fallback endpoint would have been asked",
     "timeout": "the provider did not answer in time: see `timeouts` of the ModelEndpoint",
     "context_overflow": "the conversation is longer than the model can read",
+    "request_too_large": "the request is larger than the provider takes",
+    "content_filter": "the provider's own rules forbid the content",
+    "quota": "the account at the provider has no credit left",
 }
 _BEHIND: Final[Mapping[str, Callable[[Trace, RunFailed, Limits], list[str]]]] = {
     "budget_exceeded": _budget,

@@ -51,7 +51,9 @@ class ModelTimeouts(Model):
 
     connect: Timeout | None = Field(default=None, description="Until the connection stands.")
     idle: Timeout | None = Field(default=None, description="The longest silence inside a stream.")
-    total: Timeout | None = Field(default=None, description="The whole answer.")
+    total: Timeout | None = Field(
+        default=None, description="The whole answer; in a stream, the longest time without any of it."
+    )
 
 
 class ModelPricing(Model):
