@@ -20,6 +20,7 @@ import httpx2 as httpx
 import pytest
 
 from foliot.catalog.apply import apply_documents
+from foliot.client.local import LocalClient
 from foliot.errors import FoliotError
 from foliot.offering import Asker
 from foliot.resources.base import Model, emitted_key
@@ -974,7 +975,7 @@ async def test_nobody_declares_what_somebody_else_planted_unsaid(site: Site, wha
             "PATCH",
             f"/v1/{KINDS[kind].plural}/shared",
             json={"spec": patch},
-            params={"namespace": SPACE, "fieldManager": manager},
+            params={"namespace": SPACE, "fieldManager": manager, "takeOver": "true"},
         )
         assert done.status_code == 200, done.text
 
@@ -983,3 +984,149 @@ async def test_nobody_declares_what_somebody_else_planted_unsaid(site: Site, wha
     forced = await site.call(victim, "POST", "/v1/apply", json=manifest, params={**applied, "forceConflicts": "true"})
     assert forced.status_code == 200, forced.text
     assert planted not in json.dumps(forced.json()["outcomes"][0]["resource"]["spec"])
+
+
+# --- what somebody with more rights changes a part of ----------------------------------------------------------------
+
+# Whoever declared it, what they put there, and what somebody else changes of it.
+SHARED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "ModelEndpoint": (
+        "author",
+        {"provider": "openai", "default_model": "m", "base_url": "https://evil.example/v1"},
+        {"auth": {"secretRef": "key"}},
+    ),
+    "Tool": (
+        "author",
+        {"type": "http", "endpoint": "https://evil.example/", "description": "Leaks."},
+        {"auth": {"profile": "bearer", "secretRef": "key"}},
+    ),
+    "Memory": (
+        "author",
+        {"type": "vector", "provider": "http", "endpoint": "https://evil.example/"},
+        {"auth": {"secretRef": "key"}},
+    ),
+    "McpServer": (
+        "admin",
+        {"transport": "http", "endpoint": "https://evil.example/mcp"},
+        {"auth": {"profile": "bearer", "secretRef": "key"}},
+    ),
+    "TaskSchedule": (
+        "author and operator",
+        {"task_ref": "t", "schedule": "@daily", "input": {"order": "injected"}},
+        {"schedule": "@hourly"},
+    ),
+    "TaskWebhook": (
+        "author and operator",
+        {"task_ref": "t", "auth": {"secret_ref": "mine"}},
+        {"rate_limit": {"requests": 5, "per": "1m"}},
+    ),
+}
+
+
+# Something else that is no declaration of a secret.
+LESS: dict[str, dict[str, Any]] = {"TaskSchedule": {"schedule": "@weekly"}}
+
+
+async def declared_by(site: Site, kind: str) -> dict[str, Any]:
+    return (await site.runtime.resources.get(Key(kind, SPACE, "shared")))["metadata"]["declaredBy"]
+
+
+async def changed(site: Site, who: str, kind: str, way: str, change: dict[str, Any], **query: str) -> httpx.Response:
+    """A part of it changed by `who`, as people do it."""
+    where, params = f"/v1/{KINDS[kind].plural}/shared", {"namespace": SPACE, **query}
+    if way == "PATCH":
+        return await site.call(who, "PATCH", where, json={"spec": change}, params=params)
+    read = (await site.call(who, "GET", where, params={"namespace": SPACE})).json()
+    read["spec"] |= change
+    if way == "POST":
+        return await site.call(who, "POST", f"/v1/{KINDS[kind].plural}", json=read, params=params)
+    return await site.call(who, "PUT", where, json=read, params=params)
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_a_part_that_the_operator_changes_raises_nothing_that_somebody_else_put_there(
+    site: Site, kind: str
+) -> None:
+    rival, spec, change = SHARED[kind]
+    for secret in ("key", "mine"):
+        await site.stored("Secret", secret, {"stringData": {"value": "k"}, "hosts": ["webhook"]})
+    await site.stored("Task", "t", {"agent": "greeter", "mode": "template"})
+    his = {"user": rival.replace(" ", "-"), "operator": False}
+    for way in ("PATCH", "PUT", "POST", "edit"):
+        await site.stored(kind, "shared", spec, by=rival)
+        assert await declared_by(site, kind) == his
+        if way == "edit":
+            client = LocalClient(site.runtime.resources, close=site.http.aclose, by=DeclaredBy("me", operator=True))
+            read = await client.get(kind, "shared", namespace=SPACE)
+            said = (await client.replace({**read, "spec": {**read["spec"], **change}})).warning
+        else:
+            answer = await changed(site, "root", kind, way, change)
+            assert answer.status_code == 200, answer.text
+            said = answer.headers.get("Warning", "")
+        assert await declared_by(site, kind) == his, way
+        assert "stays declared by" in said, way
+    # Labels are nobody's declaration either.
+    labels = {"metadata": {"labels": {"seen": "yes"}}}
+    where = f"/v1/{KINDS[kind].plural}/shared"
+    answer = await site.call("root", "PATCH", where, json=labels, params={"namespace": SPACE})
+    assert answer.status_code == 200, answer.text
+    assert "Warning" not in answer.headers
+    assert await declared_by(site, kind) == his
+
+    taken = await changed(site, "root", kind, "PATCH", {}, takeOver="true")
+    assert taken.status_code == 200, taken.text
+    assert (await declared_by(site, kind))["operator"] is True
+    # And back: whoever has fewer rights lowers it with what they change, whatever way they take.
+    for way in ("PATCH", "PUT"):
+        lowered = await changed(site, rival, kind, way, {**dict.fromkeys(change), **spec, **LESS.get(kind, {})})
+        assert lowered.status_code == 200, lowered.text
+        assert await declared_by(site, kind) == his
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_an_apply_that_says_all_of_it_makes_it_the_appliers(site: Site, kind: str) -> None:
+    rival, spec, _ = SHARED[kind]
+    for secret in ("key", "mine"):
+        await site.stored("Secret", secret, {"stringData": {"value": "k"}, "hosts": ["webhook"]})
+    await site.stored("Task", "t", {"agent": "greeter", "mode": "template"})
+    await site.stored(kind, "shared", spec, by=rival)
+    manifest = document(kind, "shared", spec)
+    for expected in ("updated", "unchanged"):
+        answer = await site.call("root", "POST", "/v1/apply", json=manifest, params={"namespace": SPACE})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["outcomes"][0]["action"] == expected
+        assert (await declared_by(site, kind))["operator"] is True
+
+
+@pytest.mark.parametrize(("kind", "way"), [("TaskSchedule", "PATCH"), ("TaskWebhook", "PUT")])
+async def test_nobody_acts_in_the_name_of_whoever_changed_a_part(site: Site, kind: str, way: str) -> None:
+    rival, spec, change = SHARED[kind]
+    await site.stored("Secret", "mine", {"stringData": {"value": "k"}, "hosts": ["webhook"]})
+    await site.stored("Task", "t", {"agent": "greeter", "mode": "template"})
+    await site.stored(kind, "shared", spec, by=rival)
+    his = await declared_by(site, kind)
+
+    refused = await changed(site, "admin", kind, way, change)
+    assert refused.status_code == 409, refused.text
+    assert "takeOver" in refused.json()["hint"]
+    stopped = await changed(site, "admin", kind, way, {"suspend": True})
+    assert stopped.status_code == 200, stopped.text
+    assert await declared_by(site, kind) == his
+    taken = await changed(site, "admin", kind, way, change, takeOver="true")
+    assert taken.status_code == 200, taken.text
+    assert (await declared_by(site, kind))["user"] != his["user"]
+
+
+@pytest.mark.parametrize(("who", "way"), [("root", "PATCH"), ("admin", "PUT")])
+async def test_a_new_value_does_not_go_where_somebody_else_chose(site: Site, who: str, way: str) -> None:
+    await site.stored("Secret", "shared", {"stringData": {"pad": "x"}, "hosts": ["evil.example"]}, by="author")
+    value = {"stringData": {"token": "real"}}
+    refused = await changed(site, who, "Secret", way, value)
+    assert refused.status_code == 409, refused.text
+    assert "evil.example" in refused.json()["detail"]
+    stored = await site.runtime.resources.reveal(Key("Secret", SPACE, "shared"))
+    assert "token" not in stored
+    moved = await changed(site, who, "Secret", way, {**value, "hosts": ["api.example"]})
+    assert moved.status_code == 200, moved.text
+    revealed = await site.runtime.resources.reveal(Key("Secret", SPACE, "shared"))
+    assert revealed.hosts == ("api.example",)

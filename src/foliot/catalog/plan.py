@@ -202,7 +202,7 @@ async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, a
         return _Planned(step, document, refused=refused)
     after = settle(owners, leaves(before), leaves(shown), claim)
     same_fields = same(before, shown) and not secret_changed and before["metadata"].get("declaredBy")
-    if same_fields and after == owners:
+    if same_fields and not _raises(before, applier) and after == owners:
         step = Step("unchanged", before, before, None, after, owners)
     else:
         step = Step("updated", shown, before, Put(document, version_of(before), claim=claim), after, owners)
@@ -226,6 +226,17 @@ def _planted(before: Document, wanted: _Wanted, owners: Owners, applier: Applier
         for field in fields
         if field[0] == "spec" and field not in wanted.given
     }
+
+
+def _raises(before: Document, applier: Applier) -> bool:
+    """Whether the operator agrees to what somebody else declared, by saying the same."""
+    declarer = applier.declarer
+    return (
+        declarer is not None
+        and declarer.operator
+        and not DeclaredBy.of(before).operator
+        and acts_for_declarer(before["kind"])
+    )
 
 
 def _not_said(before: Document, planted: Mapping[Field, str]) -> FieldConflict:

@@ -26,7 +26,7 @@ class Outcome:
 
     `ends` is what became of the work of a Task that prune deleted: live work is cancelled, and then archived as that
     which has ended. A worker that is at it may take a moment. `owners` are who owns its fields afterwards, `owned` who
-    did before, as `metadata.managedFields`.
+    did before, as `metadata.managedFields`. `warning` is what an edit has to be told.
     """
 
     action: Literal["created", "updated", "unchanged", "deleted"]
@@ -35,6 +35,7 @@ class Outcome:
     ends: Ends = ""
     owners: Sequence[Document] = ()
     owned: Sequence[Document] = ()
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,17 @@ class Applied:
 
     outcomes: list[Outcome]
     warnings: list[str]
+
+
+def kept_declarer(document: Document) -> str:
+    """The sentence about a resource that the operator changed, and that somebody else still declares."""
+    metadata = document["metadata"]
+    by = (metadata.get("declaredBy") or {}).get("user") or "somebody unknown"
+    return (
+        f"{document['kind']}/{metadata['name']} stays declared by {by}, who put the rest of it there: it does not get "
+        "the rights of the operator. ?takeOver=true (`foliot edit --take-over`), or an apply that says all of it, "
+        "makes it yours"
+    )
 
 
 class Client(Protocol):
@@ -96,8 +108,11 @@ class Client(Protocol):
         """
         ...
 
-    async def replace(self, document: Document) -> Outcome:
-        """Store an edited document; its resourceVersion must still be the current one, else `Conflict`."""
+    async def replace(self, document: Document, *, take_over: bool = False, dry_run: bool = False) -> Outcome:
+        """Store an edited document; its resourceVersion must still be the current one, else `Conflict`.
+
+        `take_over`: also what somebody else put there counts as declared by whoever writes it.
+        """
         ...
 
     async def delete(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from foliot.catalog.declared import exact
-from foliot.client.base import Applied, Ends, Outcome
+from foliot.client.base import Applied, Ends, Outcome, kept_declarer
 from foliot.client.missing import not_found
 from foliot.engine.references import list_all
 from foliot.errors import Conflict, FoliotError, NotFound
@@ -208,7 +208,8 @@ class LocalClient:
         if failed:
             raise failed[0]
 
-    async def replace(self, document: Document) -> Outcome:
+    async def replace(self, document: Document, *, take_over: bool = False, dry_run: bool = False) -> Outcome:
+        """See `Client`."""
         metadata = document["metadata"]
         key = Key(document["kind"], metadata["namespace"], metadata["name"])
         version = str(metadata.get("resourceVersion") or "")
@@ -216,9 +217,12 @@ class LocalClient:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
         await self.check_unopposed(document)
-        (written,) = await self._store.write([Put(document, claim=Claim(EDIT), expect=exact(version))], by=self._by)
-        await self.written(written.document)
-        return Outcome(written.action, written.document, before)
+        put = Put(document, claim=Claim(EDIT), expect=exact(version), takes_over=take_over)
+        (written,) = await self._store.write([put], by=self._by, dry=dry_run)
+        if not dry_run:
+            await self.written(written.document)
+        warning = kept_declarer(written.document) if written.kept else ""
+        return Outcome(written.action, written.document, before, warning=warning)
 
     async def delete(
         self,

@@ -155,7 +155,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         answer = await self._http.ask("POST", path, params=params, body=_body(wanted), repeatable=True)
         return [wire.taken_from_wire(each) for each in wire.read(answer.body, list[wire.TakenWire])]
 
-    async def replace(self, document: Document) -> Outcome:
+    async def replace(self, document: Document, *, take_over: bool = False, dry_run: bool = False) -> Outcome:
         """See `Client`."""
         metadata = document["metadata"]
         key = Key(document["kind"], metadata["namespace"], metadata["name"])
@@ -166,13 +166,19 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         answer = await self._http.ask(
             "PUT",
             _path(key),
-            params={"namespace": key.namespace, "fieldManager": EDIT},
+            params={
+                "namespace": key.namespace,
+                "fieldManager": EDIT,
+                **({"takeOver": "true"} if take_over else {}),
+                **({"dryRun": "All"} if dry_run else {}),
+            },
             headers={"If-Match": f'"{version}"'},
             body=msgspec.json.encode(document),
         )
         after = wire.read(answer.body, Document)
         same = after["metadata"].get("resourceVersion") == before["metadata"].get("resourceVersion")
-        return Outcome("unchanged" if same else "updated", after, before)
+        warning = answer.headers.get("Warning", "").removeprefix('299 - "').removesuffix('"')
+        return Outcome("unchanged" if same else "updated", after, before, warning=warning)
 
     async def delete(
         self, kind: str, name: str, *, namespace: str, version: str | None = None, force: bool = False

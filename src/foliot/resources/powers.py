@@ -473,12 +473,17 @@ _IN_HIS_NAME: Final[frozenset[Power]] = frozenset(
 )
 
 
+# What these bring about is done in the name of whoever declared them, and not only by their rights.
+IN_A_NAME: Final = frozenset({"TaskSchedule", "TaskWebhook"})
+
+
 def acts_for_declarer(kind: str) -> bool:
     """Whether what a resource of this kind brings about goes by the rights of whoever declared it.
 
     Then nobody declares what another has put into it without having said so.
     """
-    return any(each.power in _IN_HIS_NAME for each in KIND_POWERS[kind].fields)
+    powers = KIND_POWERS.get(kind)
+    return powers is not None and any(each.power in _IN_HIS_NAME for each in powers.fields)
 
 
 def declared_by_operator(document: Document) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from foliot.catalog.declared import exact, key_of, version_of
 from foliot.catalog.references import check_against_store
+from foliot.client.base import kept_declarer
 from foliot.client.declared_work import InUse
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.field_owners import PATCH, PUT, Claim, check_manager, leaves, named_by
@@ -64,8 +65,20 @@ class Written:
 class Declaring:
     """Writes of one caller in one request."""
 
-    def __init__(self, services: Services, caller: Caller, request_id: str, manager: str | None = None) -> None:
-        """`manager` is who owns what is written (see resources/field_owners.py), by default one for each verb."""
+    def __init__(
+        self,
+        services: Services,
+        caller: Caller,
+        request_id: str,
+        manager: str | None = None,
+        *,
+        takes_over: bool = False,
+    ) -> None:
+        """`manager` is who owns what is written (see resources/field_owners.py), by default one for each verb.
+
+        `takes_over` is as in `Put`.
+        """
+        self._takes_over = takes_over
         self._manager = check_manager(manager) if manager else None
         self._services = services
         self._caller = caller
@@ -190,10 +203,12 @@ class Declaring:
         await self._services.client.check_unopposed(document)
         warnings = tuple(await check_against_store(self._store, [document]))
         stored = {name: value for name, value in document.items() if name != "status"}
-        put = Put(stored, expect=expect, merge=merge, claim=claim)
+        put = Put(stored, expect=expect, merge=merge, claim=claim, takes_over=self._takes_over)
         (written,) = await self._store.write([put], dry=dry)
         if written.action != "unchanged" and not dry:
             await self._services.client.written(written.document)
+        if written.kept:
+            warnings = (kept_declarer(written.document), *warnings)
         return Written(written.action, written.document, warnings)
 
 

@@ -62,6 +62,7 @@ DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All
 Force = Annotated[str | None, Query(description="`true`: delete it although tasks that have not ended use it.")]
 FieldManager = Annotated[str | None, Query(description="Who sets the fields, by a name of their choice.")]
 ForceConflicts = Annotated[str | None, Query(description="`true`: take over fields that other managers own.")]
+TakeOver = Annotated[str | None, Query(description="`true`: declare all of it, also what somebody else put there.")]
 ManagedFields = Annotated[str | None, Query(description="`true`: with `metadata.managedFields`, who owns which field.")]
 IfMatch = Annotated[str | None, Header(description="The version that must be the current one; `*` for any.")]
 IdempotencyKey = Annotated[

@@ -141,6 +141,7 @@ class Put:
     `document` is what it made of the resource as it was read. When the two have different specs, nobody has judged the
     one that would be stored: `StaleMerge`.
     `lowers`: whoever writes it may lower what was agreed to about a tool of an MCP server (see resources/agreed.py).
+    `takes_over`: whoever writes it declares all of it, also what others put there (see docs/powers.md).
     `claim` says who becomes the owner of which fields (see resources/field_owners.py), by default Foliot itself of
     what changes.
     """
@@ -151,6 +152,7 @@ class Put:
     own: bool = False
     merge: Callable[[Document], Document] | None = None
     lowers: bool = False
+    takes_over: bool = False
     claim: Claim = BY_SYSTEM
 
 
@@ -195,10 +197,14 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one Put or Delete. `document` is as stored (secrets masked); for a delete, as it last was."""
+    """What became of one Put or Delete. `document` is as stored (secrets masked); for a delete, as it last was.
+
+    `kept`: the spec was changed, and stays declared by somebody with fewer rights than whoever changed it.
+    """
 
     action: Literal["created", "updated", "unchanged", "deleted"]
     document: Document
+    kept: bool = False
 
 
 class Revealed(dict[str, bytes]):

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.resources.field_owners import decode_owners, encode_owners, leaves, settle
+from foliot.resources.field_owners import Field, decode_owners, encode_owners, leaves, settle
+from foliot.resources.powers import IN_A_NAME, acts_for_declarer
+from foliot.resources.problems import render_path
 from foliot.resources.reserved import check_answered, check_asked, keep_reserved
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, StaleMerge, Written
 from foliot.store.documents import SYSTEM_METADATA, check_labels, decode, encode, key_text, labels_of, same, same_spec
@@ -186,15 +188,46 @@ class _Batch:
             owners = encode_owners(settle({}, {}, leaves(document), change.claim))
             return self._keep(each, "created", 0, document, system, owners)
         new_spec = not same_spec(document["spec"], stored.document["spec"])
-        # What was stored before declarers were kept gets one when it is applied again, changed or not.
-        unknown = "declaredBy" not in stored.document["metadata"]
-        unchanged = not new_spec and not unknown and same(_declared(document), _declared(stored.document))
+        declared, kept = self._declares(each.key, change, stored, document, new_spec)
+        unchanged = not new_spec and not declared and same(_declared(document), _declared(stored.document))
         if unchanged and change.claim.how == "update":
             return Written("unchanged", masked(stored.document))
         owners = _owners(stored, document, change)
         if unchanged and owners == stored.owners:
             return Written("unchanged", masked(stored.document))
-        return self._replace(each, stored, document, owners, new_generation=new_spec, declared=new_spec or unknown)
+        written = self._replace(each, stored, document, owners, new_generation=new_spec, declared=declared)
+        return replace(written, kept=kept and new_spec)
+
+    def _declares(self, key: Key, change: Put, stored: Stored, document: Document, new_spec: bool) -> tuple[bool, bool]:
+        """Whether the writer becomes the declarer, and whether somebody with fewer rights stays it instead.
+
+        A write that leaves standing what somebody else declared does not give it the writer's rights (see
+        docs/powers.md). Raises `Conflict` when it would act in the writer's name, or take a secret where another chose.
+        """
+        before = DeclaredBy.of(stored.document)
+        unknown = "declaredBy" not in stored.document["metadata"]
+        # What was stored before declarers were kept gets one when it is applied again, changed or not.
+        declares = new_spec or unknown or (change.takes_over and before != self.by)
+        if before.operator or before == self.by or change.own or not acts_for_declarer(key.kind):
+            return declares, False
+        if change.claim.how == "apply":  # its plan has seen to it that the manifest says all that stays
+            return declares or self.by.operator, False
+        standing = () if change.takes_over else _standing(change, stored, document)
+        if not standing:
+            return declares, False
+        if key.kind == SECRET and new_spec:
+            _check_hosts(key, before, stored.document["spec"], document["spec"], standing)
+        if self.by.operator or (key.kind in IN_A_NAME and _only_suspends(stored.document, document)):
+            return False, True
+        if key.kind in IN_A_NAME and new_spec and not unknown:
+            raise Conflict(
+                f"{key}: {before.user} declared the rest of it ({_listed(standing)}), and with this it would act in "
+                "your name",
+                hint="look at all of it, and make it yours with ?takeOver=true (`foliot edit --take-over`), or apply a "
+                "manifest that says all of it",
+                key=str(key),
+            )
+        return declares, False
 
     def _incoming(self, key: Key, given: Document, stored: Stored | None) -> Document:
         """What the caller declares, with the stored status; a status of his own is not taken."""
@@ -307,6 +340,51 @@ def _merged(key: Key, change: Put, stored: Stored) -> Document:
         raise StaleMerge(f"{key} is being changed by others at this moment", hint="repeat the request", key=str(key))
     check_labels(fresh, key)
     return fresh
+
+
+def _standing(change: Put, stored: Stored, document: Document) -> tuple[Field, ...]:
+    """The fields of the spec that stay as others declared them, and that the writer has not said.
+
+    A patch says what it names. Whoever names the version that they read sends back what they read; a document without
+    one is the writer's from beginning to end.
+    """
+    if change.claim.how == "update" and change.expect in ("any", "present", "absent"):
+        return ()
+    before, after = leaves(stored.document), leaves(document)
+    said = (
+        change.claim.fields if change.claim.how == "patch" and change.claim.fields is not None else frozenset[Field]()
+    )
+    owned = {field for fields in decode_owners(stored.owners, before).values() for field in fields}
+    return tuple(
+        field
+        for field in sorted(owned - said)
+        if field[0] == "spec" and field in after and same(before[field], after[field])
+    )
+
+
+def _listed(fields: Sequence[Field]) -> str:
+    shown = ", ".join(render_path(field) for field in fields[:5])
+    return f"{shown} and {len(fields) - 5} more" if len(fields) > 5 else shown
+
+
+def _only_suspends(before: Document, after: Document) -> bool:
+    """Whether a trigger is stopped or let go on, and nothing else."""
+    was, now = ({**document["spec"], "suspend": None} for document in (before, after))
+    return same_spec(was, now)
+
+
+def _check_hosts(
+    key: Key, before: DeclaredBy, was: dict[str, Any], now: dict[str, Any], standing: Sequence[Field]
+) -> None:
+    """Raises `Conflict` when a new value would be sent to hosts that somebody else chose, and nobody said them."""
+    old: dict[str, str] = was.get("data") or {}
+    new: dict[str, str] = now.get("data") or {}
+    if ("spec", "hosts") in standing and any(old.get(name) != content for name, content in new.items()):
+        raise Conflict(
+            f"{key}: {before.user or 'somebody unknown'} chose where its values go: {', '.join(now['hosts'])}",
+            hint="say spec.hosts in the same patch, or agree to them with ?takeOver=true",
+            key=str(key),
+        )
 
 
 def _owners(stored: Stored, document: Document, change: Put) -> str | None:

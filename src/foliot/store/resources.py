@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from foliot.errors import InvalidInput, NotFound, SecretError
@@ -283,7 +284,7 @@ def _foreseen(written: Written) -> Written:
         return written
     given = ("resourceVersion", "updatedAt", *(("uid", "createdAt") if written.action == "created" else ()))
     metadata = {name: value for name, value in written.document["metadata"].items() if name not in given}
-    return Written(written.action, {**written.document, "metadata": metadata})
+    return replace(written, document={**written.document, "metadata": metadata})
 
 
 def _check_with(

@@ -11,6 +11,7 @@ import click
 from foliot.cli import complete
 from foliot.cli.connect import connected, namespace, run
 from foliot.cli.editor import edit_file, new_draft
+from foliot.cli.errors import warn
 from foliot.cli.output import ref_of
 from foliot.cli.targets import parse_one
 from foliot.cli.terminal import out
@@ -33,17 +34,19 @@ _SECRET: Final = "\n# '***' keeps a value as it is; to change one, put the new v
 
 @click.command()
 @click.argument("what", nargs=-1, metavar="KIND NAME | KIND/NAME", shell_complete=complete.targets)
-def edit(what: tuple[str, ...]) -> int:
+@click.option("--take-over", is_flag=True, help="Declare all of it, also what somebody else put there.")
+def edit(what: tuple[str, ...], take_over: bool) -> int:
     """Change a resource in your editor ($VISUAL, $EDITOR or vi).
 
     What you save is checked first; if something is wrong the editor opens again with the problems on top. When
-    somebody else changed the resource meanwhile, your text is kept in a file and you are told where.
+    somebody else changed the resource meanwhile, your text is kept in a file and you are told where. What somebody
+    with fewer rights declared stays theirs when you change a part of it, unless you take it over.
     """
     kind, name = parse_one(what, verb="edit")
-    return run(_edit(kind.name, name))
+    return run(_edit(kind.name, name, take_over))
 
 
-async def _edit(kind: str, name: str) -> int:
+async def _edit(kind: str, name: str, take_over: bool) -> int:
     space = namespace()
     async with connected() as client:
         live = await client.get(kind, name, namespace=space)
@@ -56,11 +59,13 @@ async def _edit(kind: str, name: str) -> int:
             return 0
         # The store is opened anew: an editor can stay open for hours, and a file must not be held for so long.
         async with connected() as client:
-            outcome = await client.replace(wanted)
+            outcome = await client.replace(wanted, take_over=take_over)
     except FoliotError as error:
         raise _kept(draft, live, error) from None
     draft.unlink()
     out(f"{ref_of(outcome.document)} {outcome.action}")
+    if outcome.warning:
+        warn(outcome.warning)
     return 0
 
 

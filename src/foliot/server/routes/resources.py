@@ -35,6 +35,7 @@ from foliot.server.naming import (
     ManagedFields,
     Name,
     Namespace,
+    TakeOver,
     conditions,
     is_true,
     kind_at,
@@ -92,6 +93,7 @@ async def put_resource(
     namespace: Namespace = None,
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
+    takeOver: TakeOver = None,
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
@@ -101,7 +103,8 @@ async def put_resource(
     """
     loaded = await manifest(request, kind_at(kind), namespace)
     caller.require(request.scope[ROLE], loaded.document["metadata"]["namespace"], missing=HIDDEN)
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager)
+    takes_over = is_true(takeOver, "takeOver")
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over)
     written = await declaring.put(loaded.document, conditions(if_match, if_none_match, dryRun), loaded.given)
     return _answer(written, 201 if written.action == "created" else 200)
 
@@ -136,6 +139,7 @@ async def replace_resource(
     namespace: Namespace = None,
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
+    takeOver: TakeOver = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Replace what was declared. The version it is about must be named: in the resource, or with `If-Match`."""
@@ -143,7 +147,8 @@ async def replace_resource(
     if known.name in NOT_EDITED:
         raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
     loaded = await manifest(request, known, space(namespace), name)
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager)
+    takes_over = is_true(takeOver, "takeOver")
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over)
     return _answer(await declaring.replace(loaded.document, conditions(if_match, None, dryRun), loaded.given))
 
 
@@ -157,6 +162,7 @@ async def patch_resource(
     namespace: Namespace = None,
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
+    takeOver: TakeOver = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Change part of what was declared, by a JSON merge patch (RFC 7396): null takes a member away."""
@@ -164,7 +170,8 @@ async def patch_resource(
     if known.name in NOT_EDITED:
         raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
     changes = await patch_of(request, known)
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager)
+    takes_over = is_true(takeOver, "takeOver")
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over)
     key = Key(known.name, space(namespace), name)
     return _answer(await declaring.patch(key, changes, conditions(if_match, None, dryRun)))
 
