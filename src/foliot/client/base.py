@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.field_owners import APPLY
-from foliot.store.base import Change, Document, Filter, Page, Requirement, Rotation
+from foliot.store.base import Change, DeclaredBy, Document, Filter, Page, Requirement, Rotation
 
 if TYPE_CHECKING:
     from foliot.client.declared_work import Taken
@@ -49,7 +49,7 @@ class Applied:
 def kept_declarer(document: Document) -> str:
     """The sentence about a resource that the operator changed, and that somebody else still declares."""
     metadata = document["metadata"]
-    by = (metadata.get("declaredBy") or {}).get("user") or "somebody unknown"
+    by = DeclaredBy.of(document).user or "somebody unknown"
     return (
         f"{document['kind']}/{metadata['name']} stays declared by {by}, who put the rest of it there: it does not get "
         "the rights of the operator. ?takeOver=true (`foliot edit --take-over`), or an apply that says all of it, "
