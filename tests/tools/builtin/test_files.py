@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -164,6 +167,19 @@ async def test_what_is_missing_is_said_in_plain_words(workspace: Workspace) -> N
     assert (await call(ReadFile(workspace), {"path": "nul\0"})).error.code == "invalid_input"
 
 
+@pytest.mark.parametrize(("text", "old", "count"), [("aaa", "aa", 2), ("abababa", "aba", 3), ("x" * 500, "x", 100)])
+async def test_matches_that_overlap_are_not_one(workspace: Workspace, tmp_path: Path, text, old, count) -> None:
+    (tmp_path / "f").write_text(text)
+
+    refused = await call(EditFile(workspace), {"path": "f", "old_string": old, "new_string": "!"})
+    edited = await call(EditFile(workspace), {"path": "f", "old_string": old, "new_string": "!", "replace_all": True})
+
+    assert f"matches {count} times" in refused.text
+    assert edited.error is None
+    assert ("overlap" in edited.text) is (old != "x")
+    assert (tmp_path / "f").read_text() == text.replace(old, "!")
+
+
 # --- finding -----------------------------------------------------------------------------------------------------
 
 
@@ -196,12 +212,12 @@ async def test_files_are_found_by_pattern(project: Workspace, arguments, files) 
 
 async def test_a_list_that_was_cut_says_so(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert msgspec.json.decode((await call(Glob(project), {"pattern": "**", "limit": 2})).text)["has_more"] is True
-    monkeypatch.setattr(find, "MOST_VISITED", 3)
-    assert msgspec.json.decode((await call(Glob(project), {"pattern": "zzz"})).text) == {
-        "files": [],
-        "count": 0,
-        "has_more": True,
-    }
+    monkeypatch.setattr(find, "Walk", partial(find.Walk, clock=count().__next__, seconds=2))
+    found = msgspec.json.decode((await call(Glob(project), {"pattern": "**/zzz"})).text)
+
+    assert (found["files"], found["count"], found["has_more"]) == ([], 0, True)
+    assert found["note"].startswith("not every folder was looked at, because it took longer than 2 s")
+    assert "not every folder" in (await call(Grep(project), {"pattern": "nowhere"})).text
 
 
 @pytest.mark.parametrize("pattern", ["/etc/*", "../*", "a/../../b", "{a,b}" * 8, " "])
@@ -227,6 +243,46 @@ def test_a_path_matches_itself_and_the_pattern_of_everything(names: list[str]) -
     assert PathPattern("**/" + names[-1]).matches(path)
 
 
+async def test_what_is_near_is_found_although_a_neighbour_is_full(tmp_path: Path) -> None:
+    """It used to end after 50,000 entries, all of them in the first folder of the alphabet."""
+    for n in range(300):
+        (tmp_path / "a" / f"{n:03}" / "deep").mkdir(parents=True)
+        (tmp_path / "a" / f"{n:03}" / "deep" / "x.py").touch()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x.py").write_text("here\n")
+    (tmp_path / "z.py").touch()
+    workspace, walk = Workspace(tmp_path), find.Walk()
+
+    found = [path for path, _, _ in find.files_below(workspace, "", walk, names=PathPattern("**/*.py"))]
+
+    assert found[:3] == ["z.py", "b/x.py", "a/000/deep/x.py"]
+    assert (len(found), walk.note()) == (302, "")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "visited"), [("b/c/x.py", 3), ("b/*/x.py", 5), ("{b,no}/c/x.py", 4), ("*/c/x.py", 9), ("b/**", 5)]
+)
+async def test_only_folders_that_can_hold_a_match_are_looked_into(tmp_path: Path, pattern: str, visited: int) -> None:
+    for path in ("a/1/x.py", "a/2/x.py", "b/c/x.py", "b/d/x.py", "c/x.py", "d", "e"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    walk = find.Walk()
+
+    found = [path for path, _, _ in find.files_below(Workspace(tmp_path), "", walk, names=PathPattern(pattern))]
+
+    assert "b/c/x.py" in found
+    assert walk.visited == visited
+
+
+async def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    (tmp_path / "large").write_bytes(b"needle\n" * (find.LARGEST_SEARCHED // 7 + 10))
+    workspace = Workspace(tmp_path)
+
+    assert "1 files or folders cannot be read" in (await call(Glob(workspace), {"pattern": "**"})).text
+    assert "1 files over 16 MiB were not looked into" in (await call(Grep(workspace), {"pattern": "needle"})).text
+
+
 async def test_lines_are_found_by_expression(project: Workspace) -> None:
     found = await call(Grep(project), {"pattern": r"^todo: \w+ src", "ignore_case": True, "glob": "**/*.ts"})
 
@@ -234,6 +290,19 @@ async def test_lines_are_found_by_expression(project: Workspace) -> None:
     assert "may be more" in (await call(Grep(project), {"pattern": "TODO", "limit": 2})).text
     assert (await call(Grep(project), {"pattern": "nowhere"})).text == "No matches."
     assert (await call(Grep(project), {"pattern": "TODO", "path": "src/ui"})).text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["needle", "nee?dle", "n(ee)dle", "(?i)NEEDLE", "needle|pin", "x*needle$", "^needle", "ne.dle", "[n]eedle", ".*"],
+)
+async def test_a_line_that_fits_is_found_whatever_the_expression_holds(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "hay").write_text("hay\nhay\nneedle\nhay needle\nneedle\n")
+
+    found = (await call(Grep(Workspace(tmp_path)), {"pattern": pattern})).text
+
+    lines = (tmp_path / "hay").read_text().splitlines()
+    assert found.splitlines() == [f"hay:{n}: {line}" for n, line in enumerate(lines, 1) if re.search(pattern, line)]
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}", "*"])

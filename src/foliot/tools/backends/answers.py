@@ -12,7 +12,7 @@ from foliot.tools.backends.stream import is_stream, read_stream
 from foliot.tools.base import OnOutput, ToolAnswerLost
 from foliot.tools.contract import check_request_id, decode_response, is_envelope, result_of
 from foliot.tools.masking import Masker
-from foliot.tools.outbound.client import Answer
+from foliot.tools.outbound.client import Answer, decoded
 from foliot.tools.stages.mask import unhurried
 
 _MEDIA: Final = ("image/", "audio/", "video/", "font/", "model/")
@@ -24,25 +24,31 @@ _MARK: Final = b'"tool_contract_version"'
 async def plain_value(answer: Answer, masker: Masker, on_output: OnOutput | None) -> Any:
     """What a tool of any kind answered: text as it is, files as parts, and an envelope only if it says it is one."""
     if is_stream(answer.media_type):
-        found = await read_stream(answer, masker=masker, on_output=on_output, request_id=None, contract=False)
-        return masker.mask_value(found)
+        return await read_stream(answer, masker=masker, on_output=on_output, request_id=None, contract=False)
     body = await answer.read()
-    if _is_file(answer.media_type, body):
-        return await unhurried(len(body), _media, answer.media_type, body, masker)
+    return await unhurried(len(body), _plain, answer.media_type, answer.charset, body, masker)
+
+
+def _plain(media_type: str, charset: str | None, body: bytes, masker: Masker) -> Any:
+    if _is_file(media_type, body):
+        return _media(media_type, body, masker)
     if _MARK in body and is_envelope(_json(body)):
-        return await unhurried(len(body), masker.mask_value, result_of(decode_response(body)))
-    return await unhurried(len(body), masker.mask, _text(body, answer.charset).strip())
+        return masker.mask_value(result_of(decode_response(body)))
+    return masker.mask(decoded(body, charset).strip())
 
 
 async def contract_value(answer: Answer, masker: Masker, on_output: OnOutput | None, request_id: str) -> Any:
     """What a tool that speaks the contract answered. Raises `ToolError`, retryable, when it is no envelope."""
     if is_stream(answer.media_type):
-        found = await read_stream(answer, masker=masker, on_output=on_output, request_id=request_id, contract=True)
-        return masker.mask_value(found)
+        return await read_stream(answer, masker=masker, on_output=on_output, request_id=request_id, contract=True)
     body = await answer.read()
+    return await unhurried(len(body), _contract, body, masker, request_id)
+
+
+def _contract(body: bytes, masker: Masker, request_id: str) -> Any:
     response = decode_response(body)
     check_request_id(response, request_id)
-    return await unhurried(len(body), masker.mask_value, result_of(response))
+    return masker.mask_value(result_of(response))
 
 
 def _is_file(media_type: str, body: bytes) -> bool:
@@ -71,11 +77,3 @@ def _json(body: bytes) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def _text(body: bytes, charset: str | None) -> str:
-    """Text for a model. A byte that is none in its encoding shows as a replacement character, which a reader sees."""
-    try:
-        return body.decode(charset or "utf-8", errors="replace")
-    except LookupError:
-        return body.decode(errors="replace")

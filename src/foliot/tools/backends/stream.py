@@ -7,8 +7,9 @@ the call, whatever follows. In a stream of anything else each event is a line of
 from __future__ import annotations
 
 import codecs
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from foliot.tools.base import OnOutput, ToolAnswerLost
 from foliot.tools.contract import (
@@ -20,7 +21,9 @@ from foliot.tools.contract import (
 )
 from foliot.tools.masking import Masker
 from foliot.tools.outbound.client import Answer
+from foliot.tools.stages.mask import unhurried
 
+T = TypeVar("T")
 EVENTS: Final = "text/event-stream"
 LINES: Final = frozenset(
     {"application/x-ndjson", "application/ndjson", "application/jsonl", "application/jsonlines", "application/json-seq"}
@@ -35,13 +38,23 @@ def is_stream(media_type: str) -> bool:
 async def read_stream(
     answer: Answer, *, masker: Masker, on_output: OnOutput | None, request_id: str | None, contract: bool
 ) -> Any:
-    """The result at the end of a stream; what comes before goes to `on_output`. Raises `ToolError`."""
-    result = StreamedResult(masker, on_output, request_id=request_id, contract=contract)
-    lines = _lines(answer)
+    """The result at the end of a stream, masked; what comes before goes to `on_output`. Raises `ToolError`."""
+    told: list[str] = []
+    result = StreamedResult(masker, told.append if on_output else None, request_id=request_id, contract=contract)
+
+    async def off_the_loop(size: int, work: Callable[[], T]) -> T:
+        value = await unhurried(size, work)
+        while told and on_output is not None:  # here, because it belongs to the loop
+            on_output(told.pop(0))
+        return value
+
+    lines, size = _lines(answer), 0
     async for event in _events(lines) if answer.media_type == EVENTS else lines:
-        if result.feed(event):
+        size += len(event)
+        if await off_the_loop(len(event), partial(result.feed, event)):
             break
-    return result.value()
+    found = await off_the_loop(size, result.value)
+    return await unhurried(size, masker.mask_value, found)
 
 
 class StreamedResult:
@@ -110,14 +123,18 @@ class StreamedResult:
 async def _lines(answer: Answer) -> AsyncIterator[str]:
     """Lines of text; bytes that are none show as a replacement character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    held = ""
+    held: list[
+        str
+    ] = []  # of a line that has not ended; joined once, or a long line in small pieces would cost its square
     async for piece in answer.pieces():
-        *whole, held = (held + decoder.decode(piece)).split("\n")
-        for line in whole:
-            yield line.removesuffix("\r").lstrip("\x1e")
-    held += decoder.decode(b"", final=True)
-    if held:
-        yield held.removesuffix("\r").lstrip("\x1e")
+        first, *whole = decoder.decode(piece).split("\n")
+        held.append(first)
+        for part in whole:
+            yield "".join(held).removesuffix("\r").lstrip("\x1e")
+            held = [part]
+    held.append(decoder.decode(b"", final=True))
+    if rest := "".join(held):
+        yield rest.removesuffix("\r").lstrip("\x1e")
 
 
 async def _events(lines: AsyncIterator[str]) -> AsyncIterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import IO, Any, Final
 
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition
@@ -14,6 +15,7 @@ MOST_LINES: Final = 2000
 MOST_BYTES: Final = 50 * 1024 - 2048  # with the footer below the limit at which results are cut
 LARGEST_WRITE: Final = 4 * 1024 * 1024
 LARGEST_EDITED: Final = 16 * 1024 * 1024
+MOST_PLACES: Final = 100
 _SNIFFED: Final = 8192
 # One file has many spellings (a/../b, links), so whoever changes one takes turns with everyone else in a step.
 _ANY_FILE: Final = ("file:*",)
@@ -189,15 +191,29 @@ class EditFile:
                 raise UnfitFile(f"edit: {path} is {size} bytes, more than {LARGEST_EDITED}")
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 before = file.read(LARGEST_EDITED + 1)
-        found = before.count(old)
-        if not found:
+        places = _places(before, old)
+        if not places:
             raise UnfitFile(f"edit: old_string not found in {path}", field="old_string")
-        if found > 1 and not every:
-            raise UnfitFile(f"edit: old_string matches {found} times in {path} (must be unique)", field="old_string")
+        if len(places) > 1 and not every:
+            count = f"{MOST_PLACES} times or more" if len(places) == MOST_PLACES else f"{len(places)} times"
+            raise UnfitFile(f"edit: old_string matches {count} in {path} (must be unique)", field="old_string")
+        found = before.count(old)
         if len(before) + found * (len(new) - len(old)) > LARGEST_EDITED:
             raise UnfitFile(f"edit: {path} would be more than {LARGEST_EDITED} bytes", field="new_string")
         self._workspace.replace_file(path, before.replace(old, new))
-        return f"Edited {path}" + (f" ({found} places)" if found > 1 else "")
+        overlapping = any(after - at < len(old) for at, after in pairwise(places))
+        more = "; matches overlap, and were taken from the beginning" if overlapping else ""
+        return f"Edited {path}" + (f" ({found} places{more})" if len(places) > 1 else "")
+
+
+def _places(data: bytes, part: bytes) -> list[int]:
+    """Where `part` begins, also where two of them overlap: either could be meant. The first ones are enough to tell."""
+    found: list[int] = []
+    at = data.find(part)
+    while at >= 0 and len(found) < MOST_PLACES:
+        found.append(at)
+        at = data.find(part, at + 1)
+    return found
 
 
 def path_of(call: Invocation, tool: str) -> str:

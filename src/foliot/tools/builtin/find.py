@@ -7,9 +7,11 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,59 +20,191 @@ import msgspec
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolError, ToolTimeout
 from foliot.tools.builtin.arguments import given, object_schema, optional, optional_text, text, whole_number
 from foliot.tools.builtin.files import encoded, looks_binary
-from foliot.tools.builtin.wildcards import PathPattern
+from foliot.tools.builtin.gitignore import LARGEST as LARGEST_GITIGNORE
+from foliot.tools.builtin.gitignore import NAME as GITIGNORE
+from foliot.tools.builtin.gitignore import Ignored
+from foliot.tools.builtin.wildcards import PathPattern, States
 from foliot.tools.builtin.workspace import Workspace
 from foliot.tools.running import blocking
 
-MOST_VISITED: Final = 50_000
-DEEPEST: Final = 64
+DEEPEST: Final = 200
 MOST_FOUND: Final = 1000
-LARGEST_SEARCHED: Final = 2 * 1024 * 1024
+MOST_HELD: Final = 1_000_000
+LARGEST_SEARCHED: Final = 16 * 1024 * 1024
 SECONDS: Final = 15.0
 # Thousands of small files that nobody means.
 _LEFT_OUT: Final = frozenset({".git"})
 _BELOW: Final = optional("string", "The folder to look in, relative to the workspace; all of it when not given.")
+_IGNORING: Final = optional("boolean", "Leave out what the .gitignore files name; false when not given.")
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK_AT_CLOCK: Final = 256
 
 
 @dataclass(slots=True)
 class Walk:
-    """How far a search has got. `cut` when there was more than it may visit."""
+    """How a search goes. What it could not look at is counted, so that nobody takes a part for the whole."""
 
+    seconds: float = SECONDS
+    clock: Callable[[], float] = time.monotonic
     visited: int = 0
-    cut: bool = False
+    unread: int = 0
+    too_large: int = 0
+    cut: str = ""
+    """Why it ended before everything was visited."""
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    def is_late(self) -> bool:
+        if not self.cut and self.clock() - self._began > self.seconds:
+            self.cut = f"it took longer than {self.seconds:g} s"
+        return bool(self.cut)
+
+    def note(self) -> str:
+        """What was not looked at, in words; empty when everything was."""
+        notes: list[str] = []
+        if self.cut:
+            notes.append(f"not every folder was looked at, because {self.cut}: give a path or a narrower pattern")
+        if self.unread:
+            notes.append(f"{self.unread} files or folders cannot be read, or have names that are no text")
+        if self.too_large:
+            notes.append(f"{self.too_large} files over {LARGEST_SEARCHED // 2**20} MiB were not looked into")
+        return "; ".join(notes)
 
 
-def files_below(workspace: Workspace, start: str, walk: Walk) -> Iterator[tuple[str, int, str]]:
-    """Every regular file: its path from the workspace, and the open folder and name to open it by; sorted."""
+def files_below(
+    workspace: Workspace, start: str, walk: Walk, *, names: PathPattern | None = None, ignoring: bool = False
+) -> Iterator[tuple[str, int, str]]:
+    """Every regular file whose path below `start` fits: its path from the workspace, and the open folder and name to
+    open it by. Breadth first, each folder sorted: what is near is found, however much lies deep in a neighbour.
+    """
+    base = tuple(part for part in start.split("/") if part not in ("", "."))
     with workspace.open_folder(start) as folder:
-        shown = "/".join(part for part in start.split("/") if part not in ("", "."))
-        yield from _files_in(folder, f"{shown}/" if shown else "", 0, walk)
+        rules = _rules_above(workspace, base) if ignoring else None
+        waiting: deque[_Place] = deque([_Place((), names.start if names else None, rules)])
+        with _Trail(folder) as trail:
+            while waiting and not walk.is_late():
+                place = waiting.popleft()
+                descriptor = trail.go(place.names)
+                if descriptor is None:
+                    walk.unread += 1  # gone meanwhile, became a link, or may not be read
+                    continue
+                yield from _look_into(descriptor, base, place, names, waiting, walk)
 
 
-def _files_in(folder: int, prefix: str, depth: int, walk: Walk) -> Iterator[tuple[str, int, str]]:
-    with os.scandir(folder) as found:
-        entries: list[tuple[str, bool, bool]] = []
-        for entry in found:
-            walk.visited += 1
-            if walk.visited > MOST_VISITED:
-                walk.cut = True
-                break
-            entries.append((entry.name, entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)))
-    for name, is_folder, is_file in sorted(entries):
-        if is_file and _is_text(name):
-            yield prefix + name, folder, name
-        elif is_folder and name not in _LEFT_OUT and _is_text(name):
-            if depth >= DEEPEST:
-                walk.cut = True
-                continue
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A folder that is still to be looked into: its names below the start, and what the pattern and rules say there."""
+
+    names: tuple[str, ...]
+    states: States | None
+    ignored: Ignored | None
+
+
+class _Trail:
+    """The open folders from the start to where one is. The next one mostly has the same parent, so little is opened."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._open: list[tuple[str, int]] = []
+
+    def go(self, names: tuple[str, ...]) -> int | None:
+        """A descriptor of that folder, each name opened in the one before, never through a link. None when it fails."""
+        common = 0
+        while common < min(len(names), len(self._open)) and self._open[common][0] == names[common]:
+            common += 1
+        self._leave(common)
+        for name in names[common:]:
             try:
-                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                here = os.open(name, _FOLDER, dir_fd=self._open[-1][1] if self._open else self._start)
             except OSError:
-                continue  # gone meanwhile, became a link, or may not be read
-            try:
-                yield from _files_in(inner, f"{prefix}{name}/", depth + 1, walk)
-            finally:
-                os.close(inner)
+                return None
+            self._open.append((name, here))
+        return self._open[-1][1] if self._open else self._start
+
+    def _leave(self, depth: int) -> None:
+        while len(self._open) > depth:
+            os.close(self._open.pop()[1])
+
+    def __enter__(self) -> _Trail:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave(0)
+
+
+def _look_into(
+    folder: int,
+    base: tuple[str, ...],
+    place: _Place,
+    pattern: PathPattern | None,
+    waiting: deque[_Place],
+    walk: Walk,
+) -> Iterator[tuple[str, int, str]]:
+    """The files of one folder that fit; its folders are put behind those that wait already."""
+    try:
+        entries = _entries(folder, pattern.names(place.states) if pattern and place.states is not None else None, walk)
+    except OSError:
+        walk.unread += 1
+        return
+    prefix = "".join(f"{name}/" for name in (*base, *place.names))
+    ignored = place.ignored
+    if ignored is not None and (text := _text_of(folder, GITIGNORE, LARGEST_GITIGNORE)):
+        ignored = ignored.below(text.decode("utf-8", "replace"), len(base) + len(place.names))
+    for name, is_folder in entries:
+        if not _is_text(name):
+            walk.unread += 1
+            continue
+        if ignored is not None and ignored.leaves_out((*base, *place.names, name), is_folder=is_folder):
+            continue
+        if not is_folder:
+            if pattern is None or place.states is None or pattern.accepts(place.states, name):
+                yield prefix + name, folder, name
+        elif name not in _LEFT_OUT:
+            states = pattern.enter(place.states, name) if pattern and place.states is not None else None
+            if states is None or states:
+                if len(place.names) >= DEEPEST or len(waiting) >= MOST_HELD:
+                    walk.cut = walk.cut or f"there are folders more than {DEEPEST} deep, or more than {MOST_HELD:,}"
+                    continue
+                waiting.append(_Place((*place.names, name), states, ignored))
+
+
+def _entries(folder: int, only: frozenset[str] | None, walk: Walk) -> list[tuple[str, bool]]:
+    """Names of regular files and folders, and which of both they are; sorted. `only` these, if given: then the others
+    are not even listed. Raises `OSError`.
+    """
+    found: list[tuple[str, bool]] = []
+    if only is not None:
+        for name in only:
+            with suppress(OSError, ValueError):
+                mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+                if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+                    found.append((name, stat.S_ISDIR(mode)))
+        walk.visited += len(only)
+        return sorted(found)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            walk.visited += 1
+            if walk.visited % _LOOK_AT_CLOCK == 0 and walk.is_late():
+                break
+            if len(found) >= MOST_HELD:
+                walk.cut = walk.cut or f"a folder holds more than {MOST_HELD:,} entries"
+                break
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder or entry.is_file(follow_symlinks=False):
+                found.append((entry.name, is_folder))
+    return sorted(found)
+
+
+def _rules_above(workspace: Workspace, base: tuple[str, ...]) -> Ignored:
+    """What the files of the folders above the start say; its own is read when it is looked into."""
+    rules = Ignored()
+    for depth in range(len(base)):
+        with suppress(ToolError), workspace.open_folder("/".join(base[:depth])) as folder:
+            if text := _text_of(folder, GITIGNORE, LARGEST_GITIGNORE):
+                rules = rules.below(text.decode("utf-8", "replace"), depth)
+    return rules
 
 
 def _is_text(name: str) -> bool:
@@ -84,13 +218,15 @@ class Glob:
         self.definition = ToolDefinition(
             name="glob",
             description=(
-                "Lists files of the workspace whose path fits a pattern such as **/*.py or src/**/*.{ts,tsx}, sorted "
-                "by path. Symbolic links and what is in .git are left out."
+                "Lists files of the workspace whose path fits a pattern such as **/*.py or src/**/*.{ts,tsx}: those of "
+                "a folder before those of the folders in it, sorted by name. Symbolic links and what is in .git are "
+                "left out."
             ),
             schema=object_schema(
                 {
                     "pattern": text("* stands for a part of a name, ** for any folders.", minLength=1),
                     "path": _BELOW,
+                    "gitignore": _IGNORING,
                     "limit": optional("integer", f"How many at most; 200 when not given, {MOST_FOUND} at most."),
                 },
                 ["pattern"],
@@ -104,19 +240,19 @@ class Glob:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         pattern = PathPattern(str(call.arguments.get("pattern") or ""))
         limit = whole_number(call, "limit", 200, least=1, most=MOST_FOUND)
-        return await blocking(call, self, self._find, pattern, optional_text(call, "path") or "", limit)
+        ignoring = given(call, "gitignore", False) is True
+        return await blocking(call, self, self._find, pattern, optional_text(call, "path") or "", ignoring, limit)
 
-    def _find(self, pattern: PathPattern, start: str, limit: int) -> dict[str, Any]:
+    def _find(self, pattern: PathPattern, start: str, ignoring: bool, limit: int) -> dict[str, Any]:
         walk, found, more = Walk(), list[str](), False
         # The pattern is about what is below `path`, as in a shell that stands there.
-        below = len("/".join(part for part in start.split("/") if part not in ("", ".")))
-        for path, _, _ in files_below(self._workspace, start, walk):
-            if pattern.matches(path[below:].lstrip("/") if below else path):
-                more = len(found) >= limit
-                if more:
-                    break
-                found.append(path)
-        return {"files": found, "count": len(found), "has_more": more or walk.cut}
+        for path, _, _ in files_below(self._workspace, start, walk, names=pattern, ignoring=ignoring):
+            more = len(found) >= limit
+            if more:
+                break
+            found.append(path)
+        note = {"note": walk.note()} if walk.note() else {}
+        return {"files": found, "count": len(found), "has_more": more or bool(walk.cut), **note}
 
 
 class Grep:
@@ -128,13 +264,14 @@ class Grep:
             name="grep",
             description=(
                 "Finds lines in text files of the workspace that match a regular expression (Python syntax), shown as "
-                "path:line: text. Binary files, files over 2 MiB, symbolic links and what is in .git are left out."
+                "path:line: text, near files first. Binary files, symbolic links and what is in .git are left out."
             ),
             schema=object_schema(
                 {
                     "pattern": text("The regular expression.", minLength=1, maxLength=1000),
                     "path": _BELOW,
                     "glob": optional("string", "Only files whose path below that folder fits this, such as **/*.py."),
+                    "gitignore": _IGNORING,
                     "ignore_case": optional("boolean", "Whether A and a are the same; false when not given."),
                     "limit": optional("integer", f"How many lines at most; 100 when not given, {MOST_FOUND} at most."),
                 },
@@ -143,7 +280,7 @@ class Grep:
             effect="read",
             category="inspect",
             breaker=False,
-            timeout=SECONDS + 15,
+            timeout=2 * SECONDS + 10,  # for looking around, and for matching
             resource_keys=("file:*",),
         )
 
@@ -156,41 +293,56 @@ class Grep:
         limit = whole_number(call, "limit", 100, least=1, most=MOST_FOUND)
         settings = {"pattern": pattern, "ignore_case": given(call, "ignore_case", False) is True, "most": limit}
         names = PathPattern(wanted) if wanted else None
-        return await blocking(call, self, self._find, settings, names, optional_text(call, "path") or "", limit)
+        ignoring = given(call, "gitignore", False) is True
+        start = optional_text(call, "path") or ""
+        return await blocking(call, self, self._find, settings, names, start, ignoring, limit)
 
-    def _find(self, settings: dict[str, Any], names: PathPattern | None, start: str, limit: int) -> str:
+    def _find(self, settings: dict[str, Any], names: PathPattern | None, start: str, ignoring: bool, limit: int) -> str:
         walk, lines, more = Walk(), list[str](), False
-        below = len("/".join(part for part in start.split("/") if part not in ("", ".")))
-        with matcher(settings) as ask:
-            for path, folder, name in files_below(self._workspace, start, walk):
-                if names is not None and not names.matches(path[below:].lstrip("/") if below else path):
+        with matcher(settings) as (ask, needed):
+            for path, folder, name in files_below(self._workspace, start, walk, names=names, ignoring=ignoring):
+                data = _text_of(folder, name, LARGEST_SEARCHED, walk)
+                if not data or needed not in data:
                     continue
-                data = _text_of(folder, name)
-                found = ask(data) if data else ()
-                lines += [f"{path}:{number}: {line}" for number, line in found]
+                lines += [f"{path}:{number}: {line}" for number, line in ask(data)]
                 if len(lines) >= limit:
                     more = True
                     break
+                if walk.is_late():
+                    break
+        note = f"[{walk.note()}]" if walk.note() else ""
         if not lines:
-            return "No matches." + (" Not every file was looked at." if walk.cut else "")
-        note = "\n[there may be more matches: narrow the pattern or the path]" if more or walk.cut else ""
-        return "\n".join(lines[:limit]) + note
+            return " ".join(("No matches.", note)).strip()
+        if more:
+            note = "[there may be more matches: narrow the pattern or the path]" + note
+        return "\n".join([*lines[:limit], *([note] if note else [])])
 
 
-def _text_of(folder: int, name: str) -> bytes | None:
+def _text_of(folder: int, name: str, most: int, walk: Walk | None = None) -> bytes | None:
     """The content of a text file that is not too large; None for others, and for what is gone meanwhile."""
-    with suppress(OSError):
+    try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:
-            data = file.read(LARGEST_SEARCHED + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-            if len(data) <= LARGEST_SEARCHED and not looks_binary(data[:8192]):
-                return data
-    return None
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or looks_binary(start := file.read(8192)):
+                return None
+            if found.st_size > most:
+                if walk is not None:
+                    walk.too_large += 1
+                return None
+            return start + file.read(most - len(start))
+    except FileNotFoundError:
+        return None
+    except OSError:
+        if walk is not None:
+            walk.unread += 1
+        return None
 
 
 @contextmanager
-def matcher(settings: dict[str, Any]) -> Generator[Any]:
-    """Asks the matching process about one text after another. It is gone when the block is left.
+def matcher(settings: dict[str, Any]) -> Generator[tuple[Callable[[bytes], Any], bytes]]:
+    """Asks the matching process about one text after another; and bytes without which a text need not be asked about.
+    The process is gone when the block is left.
 
     Raises `ToolArgumentsInvalid` for an expression that is none, `ToolTimeout` when it takes too long.
     """
@@ -202,25 +354,34 @@ def matcher(settings: dict[str, Any]) -> Generator[Any]:
         stderr=subprocess.DEVNULL,
         env={},
     ) as process:
-        late = threading.Event()
+        late, ended = threading.Event(), threading.Event()
+        asked: list[float] = []  # since when an answer is waited for
+        spent = 0.0
 
-        def stop() -> None:
-            late.set()
-            process.kill()
+        def watch() -> None:
+            while not ended.wait(0.1):
+                if asked and spent + time.monotonic() - asked[0] > SECONDS:
+                    late.set()
+                    process.kill()
+                    return
 
-        alarm = threading.Timer(SECONDS, stop)
-        alarm.daemon = True
-        alarm.start()
+        threading.Thread(target=watch, name="grep-watch", daemon=True).start()
 
         def ask(data: bytes) -> Any:
+            nonlocal spent
             assert process.stdin is not None
             assert process.stdout is not None
+            began = time.monotonic()
+            asked[:] = [began]
             try:
                 process.stdin.write(len(data).to_bytes(4, "big") + data)
                 process.stdin.flush()
                 answer = process.stdout.readline()
             except OSError:
                 answer = b""
+            finally:
+                asked.clear()
+                spent += time.monotonic() - began
             if not answer:
                 if late.is_set():
                     raise ToolTimeout("grep: the pattern takes too long on these files", retryable=False)
@@ -228,11 +389,12 @@ def matcher(settings: dict[str, Any]) -> Generator[Any]:
             return msgspec.json.decode(answer)
 
         try:
-            if (problem := ask(msgspec.json.encode(settings))) is not None:
-                raise ToolArgumentsInvalid(f"grep: the pattern cannot be used: {problem}", field="pattern")
-            yield ask
+            about = ask(msgspec.json.encode(settings))
+            if about["problem"]:
+                raise ToolArgumentsInvalid(f"grep: the pattern cannot be used: {about['problem']}", field="pattern")
+            yield ask, about["needed"].encode()
         finally:
-            alarm.cancel()
+            ended.set()
             process.kill()
             with suppress(OSError):
                 process.stdin.close()  # pyright: ignore[reportOptionalMemberAccess] - a pipe, see above

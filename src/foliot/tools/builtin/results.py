@@ -6,6 +6,7 @@ A page never cuts a character in half, is never empty while there is more, and s
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from foliot.kernel.messages import Text, ToolResult
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolDenied, ToolError
 from foliot.tools.builtin.arguments import object_schema, optional, optional_text, whole_number
 from foliot.tools.builtin.past import History, Past, past_of
+from foliot.tools.stages.mask import unhurried
 
 DEFAULT_PAGE: Final = 4096
 # With the lines around it still shorter than the limit at which results are cut: a page that was cut would lie.
@@ -28,6 +30,7 @@ _CUT: Final = re.compile(
 _MARK: Final = re.compile(r"\n…\[truncated: \d+ bytes → \d+\]\Z")
 # A tool can print such a mark itself. It is believed only if this much of what is shown is in the kept text as well.
 _LEAST_SHOWN: Final = 200
+_MOST_MARKS: Final = 8
 
 
 class ToolNothingThere(ToolError):
@@ -87,28 +90,11 @@ class ReadResult:
         past = await past_of(self._history, call.run_id)
         result = past.results.get(call_id)
         if result is not None:
-            return await self._whole(result)
+            return await whole_of(result, self._history)
         if call_id in past.calls:
             raise ToolNothingThere(f"the call {call_id!r} has no result yet", call_id=call_id)
         known = ", ".join(list(past.results)[-10:]) or "none"
         raise ToolNothingThere(f"this run has no call {call_id!r}; the last with results are: {known}")
-
-    async def _whole(self, result: ToolResult) -> bytes:
-        """The text before it was cut for the model. Raises `ToolNothingThere` when that was not kept."""
-        shown = result.text
-        shown = _MARK.sub("", shown) if _CUT.search(shown) else shown
-        for cut in _CUT.finditer(shown):
-            head, tail = shown[: cut.start()], shown[cut.end() :]
-            if len(head) + len(tail) != int(cut["size"]) - int(cut["missing"]) or len(head) + len(tail) < _LEAST_SHOWN:
-                continue
-            try:
-                kept = await self._history.get_blob(cut["digest"])
-            except NotFound:
-                raise ToolNothingThere("the rest of this result is no longer kept", digest=cut["digest"]) from None
-            text = kept.decode("utf-8", "replace")
-            if text.startswith(head) and (text.endswith(tail) or len(text) < int(cut["size"])):
-                return text.encode()
-        return shown.encode("utf-8", "replace")
 
     async def _of_run(self, call: Invocation, run_id: str) -> tuple[dict[str, Any], bytes]:
         run_id = run_id.rpartition(".")[2]
@@ -127,6 +113,30 @@ class ReadResult:
         about = {"run_id": run_id, "agent": row.agent, "outcome": row.phase, "completed_at": past.ended_at}
         why, whole = _outcome(past.ended)
         return about | why, whole.encode("utf-8", "replace")
+
+
+async def whole_of(result: ToolResult, history: History) -> bytes:
+    """The text before it was cut for the model. Raises `ToolNothingThere` when that was not kept."""
+    shown = result.text
+    shown = _MARK.sub("", shown) if _CUT.search(shown) else shown
+    for cut in islice(_CUT.finditer(shown), _MOST_MARKS):
+        head, tail = shown[: cut.start()], shown[cut.end() :]
+        size = int(cut["size"])
+        if len(head) + len(tail) != size - int(cut["missing"]) or len(head) + len(tail) < _LEAST_SHOWN:
+            continue
+        try:
+            kept = await history.get_blob(cut["digest"])
+        except NotFound:
+            raise ToolNothingThere("the rest of this result is no longer kept", digest=cut["digest"]) from None
+        if (whole := await unhurried(len(kept), _between, kept, head, tail, size)) is not None:
+            return whole
+    return shown.encode("utf-8", "replace")
+
+
+def _between(kept: bytes, head: str, tail: str, size: int) -> bytes | None:
+    """What was kept, if it is what begins and ends as it was shown."""
+    text = kept.decode("utf-8", "replace")
+    return text.encode() if text.startswith(head) and (text.endswith(tail) or len(text) < size) else None
 
 
 def _may_see(call: Invocation, parent: str | None, past: Past) -> bool:

@@ -23,7 +23,8 @@ from foliot.tools.base import (
 from foliot.tools.builtin.arguments import given, object_schema, optional, optional_text, text
 from foliot.tools.builtin.page_text import page_text
 from foliot.tools.builtin.results import ToolNothingThere
-from foliot.tools.outbound.client import Answer, OutboundClient
+from foliot.tools.outbound.client import Answer, OutboundClient, decoded
+from foliot.tools.running import blocking
 
 LARGEST_BODY: Final = 100 * 1024
 LONGEST_TEXT: Final = 20_000
@@ -96,7 +97,9 @@ class HttpRequest:
         async with self._client.send(method, url, headers=headers, body=body) as answer:
             if not 200 <= answer.status < 400:
                 raise await _refusal(answer)
-            return await _shown(answer)
+            body, whole = await _read(answer)
+        # A page of 100 kB takes a while to read, however it is written: beside the event loop.
+        return await blocking(call, self, _shown, answer, body, whole)
 
     def _method(self, call: Invocation) -> str:
         method = str(given(call, "method", "GET")).strip().upper()
@@ -137,16 +140,15 @@ def _body(call: Invocation, method: str) -> bytes | None:
     return sent
 
 
-async def _shown(answer: Answer) -> str:
+def _shown(answer: Answer, body: bytes, whole: bool) -> str:
     """Status, where it came from, what it is and what was done to it, then the text: all within the limit."""
-    body, whole = await _read(answer)
     words = [f"HTTP {answer.status}", f"URL: {answer.url}"]
     if answer.media_type:
         words.append(f"Content-Type: {answer.media_type}")
     if not _is_text(answer.media_type, body):
         size = f"{len(body)} bytes" if whole else f"more than {LARGEST_BODY} bytes"
         return "\n".join([*words, "", f"[{size} that are not text; not shown]"])
-    content = _decoded(body, answer.charset)
+    content = decoded(body, answer.charset)
     if answer.media_type in _HTML:
         content = page_text(content)
         words.append("Shown: visible text of the page")
@@ -159,12 +161,12 @@ async def _shown(answer: Answer) -> str:
 
 async def _read(answer: Answer) -> tuple[bytes, bool]:
     """The beginning of the body, and whether that is all of it. Raises when it breaks off."""
-    found = b""
+    found = bytearray()
     async for piece in answer.pieces(limit=1 << 62):
         found += piece
         if len(found) > LARGEST_BODY:
-            return found[:LARGEST_BODY], False
-    return found, True
+            return bytes(found[:LARGEST_BODY]), False
+    return bytes(found), True
 
 
 def _is_text(media_type: str, body: bytes) -> bool:
@@ -176,17 +178,10 @@ def _is_text(media_type: str, body: bytes) -> bool:
     return b"\0" not in start and start.decode("utf-8", "replace").count("\N{REPLACEMENT CHARACTER}") <= 1
 
 
-def _decoded(body: bytes, charset: str | None) -> str:
-    try:
-        return body.decode(charset or "utf-8", "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")
-
-
 async def _refusal(answer: Answer) -> ToolError:
     """The failure that a status means, with the beginning of what the server said."""
     start = await answer.beginning(_SHOWN_OF_ERROR + 1)
-    said = _decoded(start[:_SHOWN_OF_ERROR], answer.charset) if _is_text(answer.media_type, start) else ""
+    said = decoded(start[:_SHOWN_OF_ERROR], answer.charset) if _is_text(answer.media_type, start) else ""
     said += "..." if len(start) > _SHOWN_OF_ERROR else ""
     message = f"HTTP {answer.status}: {said}".rstrip(": ")
     match answer.status:

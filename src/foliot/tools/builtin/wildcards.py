@@ -5,6 +5,7 @@ Models write patterns, so none may take long: every match costs at most pattern 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -13,15 +14,19 @@ from foliot.tools.base import ToolArgumentsInvalid
 MOST_ALTERNATIVES: Final = 64
 LONGEST: Final = 1024
 
-# One character to match: `*` and `?`, itself, or a set of ranges (negated or not).
-Token: TypeAlias = str | frozenset[str] | tuple[bool, list[tuple[str, str]]]
+# One name of a path: `**`, a name without any wildcard, or what it must look like.
+Part: TypeAlias = str | re.Pattern[str]
+# Where in which alternative one is, having gone into some folders.
+States: TypeAlias = frozenset[tuple[int, int]]
 
-_MANY: Final = "*"
-_ONE: Final = "?"
+ANY_FOLDERS: Final = "**"
 
 
 class PathPattern:
-    """Raises `ToolArgumentsInvalid` for a pattern that is absolute, too long or has too many alternatives."""
+    """A pattern that is followed folder by folder, so that nobody looks where nothing can fit.
+
+    Raises `ToolArgumentsInvalid` for a pattern that is absolute, too long or has too many alternatives.
+    """
 
     def __init__(self, text: str) -> None:
         if not text.strip() or len(text) > LONGEST:
@@ -30,14 +35,79 @@ class PathPattern:
             raise ToolArgumentsInvalid(
                 "pattern must stay inside the workspace: no leading / and no ..", field="pattern"
             )
-        self._alternatives = [
-            [part if part == "**" else _tokens(part) for part in each.split("/") if part not in ("", ".")]
-            for each in _expanded(text)
-        ]
+        self._alternatives = [parts_of(each) for each in _expanded(text)]
+        self.start: States = self._closed({(which, 0) for which in range(len(self._alternatives))})
+
+    def enter(self, states: States, name: str) -> States:
+        """Where one is in the folder of this name; nowhere (empty) when nothing below it can fit."""
+        reached: set[tuple[int, int]] = set()
+        for which, at in states:
+            parts = self._alternatives[which]
+            if at == len(parts):
+                continue
+            if parts[at] == ANY_FOLDERS:
+                reached.add((which, at))
+            elif _fits(parts[at], name):
+                reached.add((which, at + 1))
+        return self._closed(reached)
+
+    def accepts(self, states: States, name: str) -> bool:
+        """Whether a file of this name fits here."""
+        return any(at == len(self._alternatives[which]) for which, at in self.enter(states, name))
+
+    def names(self, states: States) -> frozenset[str] | None:
+        """The only names that can fit here; None when any might."""
+        found: set[str] = set()
+        for which, at in states:
+            parts = self._alternatives[which]
+            if at < len(parts):
+                part = parts[at]
+                if part == ANY_FOLDERS or not isinstance(part, str):
+                    return None
+                found.add(part)
+        return frozenset(found)
 
     def matches(self, path: str) -> bool:
-        names = path.split("/")
-        return any(_matches(parts, names) for parts in self._alternatives)
+        *folders, name = path.split("/")
+        states = self.start
+        for folder in folders:
+            states = self.enter(states, folder)
+        return self.accepts(states, name)
+
+    def _closed(self, states: set[tuple[int, int]]) -> States:
+        """With the places behind each `**`, which may stand for no folder at all."""
+        waiting = list(states)
+        while waiting:
+            which, at = waiting.pop()
+            parts = self._alternatives[which]
+            if at < len(parts) and parts[at] == ANY_FOLDERS and (which, at + 1) not in states:
+                states.add((which, at + 1))
+                waiting.append((which, at + 1))
+        return frozenset(states)
+
+
+def parts_of(text: str, *, escapes: bool = False) -> list[Part]:
+    """A pattern without braces, name by name. With `escapes` a backslash takes a character as it is."""
+    found: list[Part] = []
+    for part in text.split("/"):
+        if part not in ("", ".") and not (part == ANY_FOLDERS and found and found[-1] == ANY_FOLDERS):
+            found.append(part if part == ANY_FOLDERS else _part(part, escapes=escapes))
+    return found
+
+
+def path_fits(parts: Sequence[Part], names: Sequence[str]) -> bool:
+    """Whether a whole path fits: which beginnings of it the parts so far can match, part by part."""
+    reached = {0}
+    for part in parts:
+        if part == ANY_FOLDERS:
+            reached = set(range(min(reached), len(names) + 1)) if reached else reached
+        else:
+            reached = {at + 1 for at in reached if at < len(names) and _fits(part, names[at])}
+    return len(names) in reached
+
+
+def _fits(part: Part, name: str) -> bool:
+    return part == name if isinstance(part, str) else part.fullmatch(name) is not None
 
 
 def _expanded(text: str) -> list[str]:
@@ -58,70 +128,53 @@ def _expanded(text: str) -> list[str]:
     return done
 
 
-def _tokens(part: str) -> list[Token]:
-    found: list[Token] = []
+def _part(text: str, *, escapes: bool) -> Part:
+    """One name. Between two stars stands the first match that is found, for good: there is nothing to go back to."""
+    pieces: list[str] = [""]  # as expressions, between the stars
+    plain = ""
     at = 0
-    while at < len(part):
-        sign = part[at]
-        end = part.find("]", at + 2) if sign == "[" else -1
+    while at < len(text):
+        sign = text[at]
+        end = text.find("]", at + (3 if text[at + 1 : at + 2] in ("!", "^") else 2)) if sign == "[" else -1
         if sign == "[" and end > 0:
-            found.append(_set(part[at + 1 : end]))
+            pieces[-1] += _set(text[at + 1 : end])
             at = end
-        elif sign in (_MANY, _ONE):
-            found.append(sign)
+        elif sign == "*":
+            pieces.append("")
+        elif sign == "?":
+            pieces[-1] += "."
         else:
-            found.append(frozenset(sign))
+            if escapes and sign == "\\" and at + 1 < len(text):
+                at += 1
+                sign = text[at]
+            pieces[-1] += re.escape(sign)
+            plain += sign
+            at += 1
+            continue
+        plain = "\0"  # in no name
         at += 1
-    return found
+    if "\0" not in plain:
+        return plain
+    first, *rest = pieces
+    if not rest:
+        return re.compile(first, re.DOTALL)
+    *between, last = rest
+    return re.compile(first + "".join(f"(?>.*?{each})" for each in between if each) + ".*" + last, re.DOTALL)
 
 
-def _set(text: str) -> tuple[bool, list[tuple[str, str]]]:
+def _set(text: str) -> str:
     negated = text[0] in "!^" and len(text) > 1
     text = text[1:] if negated else text
-    ranges: list[tuple[str, str]] = []
+    inside = ""
     at = 0
     while at < len(text):
         if at + 2 < len(text) and text[at + 1] == "-":
-            ranges.append((text[at], text[at + 2]))
+            if text[at] <= text[at + 2]:
+                inside += f"{re.escape(text[at])}-{re.escape(text[at + 2])}"
             at += 3
         else:
-            ranges.append((text[at], text[at]))
+            inside += re.escape(text[at])
             at += 1
-    return negated, ranges
-
-
-def _is(token: Token, letter: str) -> bool:
-    if isinstance(token, tuple):
-        negated, ranges = token
-        return any(low <= letter <= high for low, high in ranges) != negated
-    return token == _ONE or (isinstance(token, frozenset) and letter in token)
-
-
-def _name_matches(tokens: Sequence[Token], name: str) -> bool:
-    """Forward only, with one place to go back to: the last star. So it cannot blow up."""
-    at = token = 0
-    star, marked = -1, 0
-    while at < len(name):
-        if token < len(tokens) and tokens[token] == _MANY:
-            star, marked = token, at
-            token += 1
-        elif token < len(tokens) and _is(tokens[token], name[at]):
-            at += 1
-            token += 1
-        elif star >= 0:
-            marked += 1
-            at, token = marked, star + 1
-        else:
-            return False
-    return all(each == _MANY for each in tokens[token:])
-
-
-def _matches(parts: Sequence[str | Sequence[Token]], names: Sequence[str]) -> bool:
-    """Which beginnings of `names` the parts so far can match, part by part."""
-    reached = {0}
-    for part in parts:
-        if isinstance(part, str):  # **
-            reached = set(range(min(reached), len(names) + 1)) if reached else reached
-        else:
-            reached = {at + 1 for at in reached if at < len(names) and _name_matches(part, names[at])}
-    return len(names) in reached
+    if not inside:
+        return "." if negated else "(?!)"
+    return f"[{'^' if negated else ''}{inside}]"

@@ -8,6 +8,7 @@ beyond it. Leaving the `async with` closes what was not read to the end.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -28,6 +29,12 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _SAME_METHOD: Final = frozenset({307, 308})
 _HARMLESS_HEADERS: Final = frozenset(
     {"accept", "accept-language", "content-type", "idempotency-key", "x-tool-contract-version"}
+)
+# Encodings of pages and APIs. Python knows others that a server shall not choose: of quadratic time (punycode), of
+# escapes, or such that raise whatever they are given.
+_CHARSETS: Final = re.compile(
+    r"utf-?(8|16|16-?[lb]e|32)|(us-)?ascii|latin-?[1-9]|iso-8859-([1-9]|1[0-6])|(windows-|cp)(125[0-8]|874|866|932|949|936)"
+    r"|koi8-[ru]|shift-jis|sjis|euc-(jp|kr)|iso-2022-(jp|kr)|gbk|gb2312|gb18030|big5|big5-hkscs|tis-620|macintosh"
 )
 _BODY_HEADERS: Final = frozenset({"content-type", "content-length", "content-encoding"})
 
@@ -60,13 +67,13 @@ class Answer:
 
     async def beginning(self, size: int) -> bytes:
         """At most `size` bytes, whatever follows; less when it breaks off. For bodies of errors."""
-        found = b""
+        found = bytearray()
         try:
             while len(found) < size and (piece := await self._response.content.readany()):
                 found += piece
         except Exception:
-            return found[:size]  # the status has said what matters
-        return found[:size]
+            return bytes(found[:size])  # the status has said what matters
+        return bytes(found[:size])
 
     async def pieces(self, limit: int = LARGEST_ANSWER) -> AsyncIterator[bytes]:
         """The body as it comes. Raises like `read`."""
@@ -90,6 +97,12 @@ class Answer:
             hint="ask for less: a filter, a page, a range",
             limit=limit,
         )
+
+
+def decoded(body: bytes, charset: str | None) -> str:
+    """Text for a model. What is none in its encoding shows as a replacement character; an odd encoding is UTF-8."""
+    name = (charset or "utf-8").strip().lower().replace("_", "-")
+    return body.decode(name if _CHARSETS.fullmatch(name) else "utf-8", "replace")
 
 
 class OutboundClient:
