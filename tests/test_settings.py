@@ -337,6 +337,7 @@ class TestShowing:
             ("tls_key", "", "default"),
             ("tls_client_ca", "", "default"),
             ("max_body", "4194304", "default"),
+            ("max_media_body", "50331648", "default"),
             ("request_rate", "500", "default"),
             ("request_burst", "2000", "default"),
             ("auth_failures", "30", "default"),

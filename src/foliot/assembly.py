@@ -13,7 +13,7 @@ from foliot.agent import Agent
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.backends import Backends
 from foliot.engine.base import Clock
-from foliot.engine.definition import DECLARED, DEFERRED, ENDPOINT, LOCK, freeze, with_search
+from foliot.engine.definition import CLIENT, DECLARED, DEFERRED, ENDPOINT, LOCK, freeze, with_search
 from foliot.engine.endpoints import RunModels
 from foliot.engine.intake import caller_for
 from foliot.engine.policies import ModelGate
@@ -27,6 +27,7 @@ from foliot.store.base import Key, ResourceStore
 from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, Agents, AgentTool
 from foliot.tools.base import Tool
+from foliot.tools.builtin.asking import ClientTool
 from foliot.tools.parts import Parts
 from foliot.tools.pipeline import Pipeline
 from foliot.tools.registry import GLOBAL, Registry
@@ -175,11 +176,14 @@ class Assembly:
     async def pipeline(self, spec: RunSpec) -> Pipeline:
         """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`."""
         deferred = frozenset(spec.extra.get(DEFERRED, ()))
-        names = [rule.name for rule in spec.tools if not (deferred and rule.name == search.NAME)]
+        brought = frozenset(spec.extra.get(CLIENT, ()))
+        not_looked_up = brought | {search.NAME} if deferred else brought
+        names = [rule.name for rule in spec.tools if rule.name not in not_looked_up]
         pinned = spec.extra.get(DECLARED, ())
         tools, _ = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent, pinned)
         if deferred:
             tools.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
+        tools += [ClientTool(rule.spec) for rule in spec.tools if rule.name in brought]
         return Pipeline(tools, self._parts_in(spec.namespace))
 
     async def toolbox(self, requests: Sequence[str], namespace: str, agent: str = "") -> Pipeline:

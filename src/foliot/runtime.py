@@ -219,8 +219,12 @@ class Runtime:
         if run_id is not None and await self.is_begun(run_id, known.name, input):
             return await self.resume(run_id, stream=stream, check=check)
         spec, tools = await self._assembly.prepare(known)
+        if adjust is not None:
+            prepared, spec = spec, adjust(spec)
+            if spec.tools != prepared.tools:
+                tools = await self._assembly.pipeline(spec)
         driver = await self.runs.start(
-            spec if adjust is None else adjust(spec),
+            spec,
             messages_of(input),
             run_id=run_id,
             history=history,

@@ -128,6 +128,8 @@ class Settings:
     # Whose certificates callers must show; without it none is asked for.
     tls_client_ca: Path | None = field(metadata=rule(as_path, None))
     max_body: int = field(metadata=rule(as_size, "4MiB"))
+    # The same for what is said to agents by clients of OpenAI: images and files come within it.
+    max_media_body: int = field(metadata=rule(as_size, "48MiB"))
     # Limits of the server, 0 being none: requests of one caller a second and at once, wrong credentials from one
     # address a minute, connections. And the pages of other sites that may call it from a browser.
     request_rate: int = field(metadata=rule(as_count, "500"))

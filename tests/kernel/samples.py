@@ -94,4 +94,5 @@ GROWN: tuple[e.Event, ...] = (
     e.ToolFinished(ToolResult("c1", "look"), ends_run=True, contract="v1"),
     e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", before_effect=True))),
     e.RunCreated("clerk", "sha256:00", equality=1),
+    e.QuestionAsked("c1", "get_weather", "the client calls it", client=True),
 )

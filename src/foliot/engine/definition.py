@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
+from foliot.errors import InvalidInput
 from foliot.kernel.budget import Limits
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.spec import Contract, RunSpec, ToolRule
@@ -28,6 +31,8 @@ LOCK = "tools"
 DECLARED = "declared"
 # Tools that a model is not shown until a search has found them.
 DEFERRED = "deferred"
+# Tools that the client of the run brought along: what they are is in the spec itself, and nowhere else.
+CLIENT = "client_tools"
 # How many runs of the agent may be at work at once, for the queue.
 CONCURRENCY = "max_concurrency"
 # Fields of a Tool that only one kind of backend understands.
@@ -94,6 +99,22 @@ def tool_rule(tool: ToolDefinition) -> ToolRule:
         instead = f"; use {tool.replaced_by} instead" if tool.replaced_by else ""
         description = f"{description} (Deprecated{instead}.)".lstrip()
     return ToolRule(ToolSpec(tool.name, description, schema), tool.effect, tool.on_unknown)
+
+
+def with_client_tools(spec: RunSpec, tools: Sequence[ToolSpec]) -> RunSpec:
+    """The spec of a run whose client brings along tools that it calls itself. Raises `InvalidInput` for taken names."""
+    if not tools:
+        return spec
+    taken = {rule.name for rule in spec.tools}
+    for tool in tools:
+        if tool.name in taken:
+            raise InvalidInput(
+                f"the agent {spec.agent!r} has a tool {tool.name!r} already, or it is given twice",
+                hint="give your tool another name",
+            )
+        taken.add(tool.name)
+    rules = tuple(ToolRule(tool, "idempotent") for tool in tools)
+    return replace(spec, tools=(*spec.tools, *rules), extra={**spec.extra, CLIENT: [tool.name for tool in tools]})
 
 
 def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:

@@ -180,7 +180,7 @@ _SYSTEM: Final = "AgentSystem/"
 def _parked(intent: CallIntent, parked: Parked) -> Answered:
     if (asked := parked.question) is not None:
         return QuestionAsked(
-            intent.call_id, intent.name, asked.text, asked.choices, asked.default, expires_at=parked.expires_at
+            intent.call_id, intent.name, asked.text, asked.choices, asked.default, parked.expires_at, asked.client
         )
     return _consent(intent, parked) if intent.grant is None else _not_covered(intent, parked)
 

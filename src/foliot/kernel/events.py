@@ -316,6 +316,7 @@ class QuestionAsked(Fact, frozen=True, tag="question.asked"):
     """The call is parked until someone answers: what is said becomes its result. Nothing of the tool is run.
 
     With `choices` the answer is one of them. When nobody answers until `expires_at`, the answer is `default`, if any.
+    `client`: it is not a person who is asked, but the program that began the run, which makes the call itself.
     """
 
     call_id: str
@@ -324,6 +325,7 @@ class QuestionAsked(Fact, frozen=True, tag="question.asked"):
     choices: tuple[str, ...] = ()
     default: str | None = None
     expires_at: Number | None = None
+    client: bool = False
 
 
 class QuestionAnswered(Fact, frozen=True, tag="question.answered"):

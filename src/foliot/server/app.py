@@ -26,6 +26,7 @@ from foliot.server.edge.envelope import Envelope, Limits
 from foliot.server.edge.rates import Rates
 from foliot.server.index import index_routes
 from foliot.server.mcp.http import Door
+from foliot.server.openai.errors import report
 from foliot.server.problems import report_errors
 from foliot.server.work import declared_work
 from foliot.settings import Settings
@@ -106,11 +107,11 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
     )
     app.state.services = services
     app.state.mcp = door = Door(runtime, services.drives, services.closing, services.streams)
-    report_errors(app)
+    report_errors(app, report)
     include_routers(app)
     check_routes(app)
     index_routes(app)
-    app.add_middleware(Envelope, limits=limits)
+    app.add_middleware(Envelope, limits=limits, report=report)
     return app
 
 

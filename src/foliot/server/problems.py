@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from fastapi import FastAPI
@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from foliot.errors import Denied, FoliotError, SecretError, SecretMissing, Unavailable
 from foliot.resources.field_owners import FieldConflict
@@ -25,6 +26,9 @@ from foliot.resources.problems import ManifestError
 from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
 
 log = logging.getLogger(__name__)
+
+Report: TypeAlias = Callable[[Scope, FoliotError], Response]
+"""The answer for an error of a request."""
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPES: Final = "https://foliot.dev/problems/"
@@ -77,14 +81,19 @@ def problem_of(error: FoliotError) -> Response:
         log.error("a secret cannot be used: %s", error.message)
         return problem(500, error.code, "a secret of this server cannot be sealed or opened; its log says more")
     errors = findings_of(error) if isinstance(error, ManifestError) else ()
-    message = error.message
-    if (place := error.details.get("place")) is not None:
-        _store_is_away(message)
-        message = message.replace(f" at {place}", "").replace(f" {place}", "")
+    message = public_message(error)
     conflicts = error.details["conflicts"] if isinstance(error, FieldConflict) else None
     return problem(
         error.http, error.code, message, hint=error.hint, errors=errors, headers=headers, conflicts=conflicts
     )
+
+
+def public_message(error: FoliotError) -> str:
+    """What an error says, without where the store is: that is for the log of this machine."""
+    if (place := error.details.get("place")) is None:
+        return error.message
+    _store_is_away(error.message)
+    return error.message.replace(f" at {place}", "").replace(f" {place}", "")
 
 
 def findings_of(error: ManifestError) -> list[dict[str, Any]]:
@@ -114,8 +123,8 @@ def findings_of(error: ManifestError) -> list[dict[str, Any]]:
     ]
 
 
-def report_errors(app: FastAPI) -> None:
-    """Have the application answer every error with a problem."""
+def report_errors(app: FastAPI, report: Report) -> None:
+    """Have the application answer every error, as `report` says it."""
 
     async def of_foliot(request: Request, error: Exception) -> Response:
         assert isinstance(error, FoliotError)
@@ -125,7 +134,7 @@ def report_errors(app: FastAPI) -> None:
             await tell_denied(request, error)
         if error.http >= 500 and not isinstance(error, Unavailable):
             log.error("a request failed: %s", error.message, exc_info=error)
-        return problem_of(error)
+        return report(request.scope, error)
 
     async def of_framework(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

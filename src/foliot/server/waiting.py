@@ -41,5 +41,7 @@ def _line(asked: Asked) -> str:
         case "question":
             choices = f" ({' / '.join(asked.choices)})" if asked.choices else ""
             return f'{asked.text}{choices} Answer with `foliot answer {asked.run_id} {asked.call_id} "…"`.'
+        case "call":
+            return f"{asked.tool} is for the client to call: send its result."
         case "decision":
             return f"{asked.tool}: {asked.text} Say so with `foliot decide {asked.run_id} {asked.call_id}`."

@@ -254,12 +254,16 @@ class Admitted(Protocol):
 
 
 class Question(Struct, frozen=True):
-    """What a tool asks a person. After `seconds` without an answer it is `default`, or a failure when there is none."""
+    """What a tool asks a person. After `seconds` without an answer it is `default`, or a failure when there is none.
+
+    `client`: the program that began the run is asked instead.
+    """
 
     text: str
     choices: tuple[str, ...] = ()
     default: str | None = None
     seconds: float | None = None
+    client: bool = False
 
 
 class Parked(Struct, frozen=True):

@@ -56,6 +56,19 @@ spec:
       turns: [{say: "A whole answer.", fail: overloaded, times: 1, fail_at: 5, chunk: 5}]
     - match: {agent: slow}
       turns: [{call: {hold: {}}}, {say: "It was held."}]
+    - match: {agent: forecaster}
+      turns: [{say: "I ask.", call: {get_weather: {city: Oslo}}}, {say: "It says {last_result}."}]
+    - match: {agent: planner}
+      turns:
+        - call: [{get_weather: {city: Oslo}}, {get_weather: {city: Rome}}]
+        - {say: "Done."}
+    - match: {agent: mixed}
+      turns:
+        - call: [{add: {one: 2, other: 3}}, {get_weather: {city: Oslo}}]
+        - {say: "Both."}
+    - match: {agent: reader}
+      loop: true
+      turns: [{say: "I read {last_result}."}]
     - match: {agent: first}
       turns: [{say: "A draft of {input}"}]
     - match: {agent: second}
@@ -91,8 +104,9 @@ spec:
   model_ref: talker
   output_schema: {type: object, properties: {verdict: {type: string}}, required: [verdict]}
 """
-TOOLS = {"clerk": ["add"], "careful": ["pay"], "asker": ["ask_user"], "slow": ["hold"]}
-AGENTS = ("echo", "rememberer", "clerk", "careful", "asker", "cut", "broken", "stutterer", "slow", "first", "second")
+TOOLS = {"clerk": ["add"], "careful": ["pay"], "asker": ["ask_user"], "slow": ["hold"], "mixed": ["add"]}
+PLAIN = ("echo", "rememberer", "cut", "broken", "stutterer", "first", "second", "forecaster", "planner", "reader")
+AGENTS = (*PLAIN, *TOOLS)
 
 # Function tools of the manifests above. `hold` returns when the test that uses it says so.
 MODULE = """\

@@ -34,7 +34,7 @@ def test_an_agent_never_gets_more_room_than_it_had() -> None:
 def test_what_is_not_said_changes_nothing() -> None:
     spec = RunSpec("a", "m", settings=ModelSettings(top_p=0.5, seed=3), system="Be kind.")
 
-    assert adjusted(read_chat(chat(store=True, service_tier="flex", parallel_tool_calls=False)), spec) == spec
+    assert adjusted(read_chat(chat(store=True, service_tier="auto", parallel_tool_calls=True)), spec) == spec
 
 
 def test_instructions_stand_behind_the_prompt() -> None:

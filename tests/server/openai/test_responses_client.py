@@ -199,9 +199,9 @@ async def test_a_system_answers_and_goes_on(client: openai.AsyncOpenAI) -> None:
     [
         ({"input": None}, "input must be"),
         ({"input": []}, "nothing to answer"),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "cannot be sent"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "no call 'c' waits"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools cannot be used"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "type 'web_search' cannot be given"),
         ({"input": "x", "conversation": "c", "previous_response_id": "resp_x"}, "not both"),
         ({"input": "x", "max_output_tokens": 0}, "at least one token"),
         ({"input": "x", "text": {"format": {"type": "json_schema", "schema": {"type": "wrong"}}}}, "JSON Schema"),

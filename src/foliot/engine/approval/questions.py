@@ -24,6 +24,7 @@ from foliot.store.runs import TERMINAL, Beside, Journal, RunInfo, Signal
 from foliot.tools.masking import Masker
 
 LONGEST_ANSWER: Final = 100_000
+LONGEST_RESULT: Final = 1_000_000
 MOST_WAITING: Final = 1000
 TRIES: Final = 20
 
@@ -41,6 +42,7 @@ class OpenQuestion(Struct, frozen=True):
     default: str | None = None
     since: float = 0.0
     expires_at: float | None = None
+    client: bool = False
 
 
 def questions_of(state: State) -> list[OpenQuestion]:
@@ -57,6 +59,7 @@ def questions_of(state: State) -> list[OpenQuestion]:
             asked.default,
             state.waiting_since,
             asked.expires_at,
+            asked.client,
         )
         for call in state.calls
         if isinstance(asked := call.awaited, QuestionAsked)
@@ -90,10 +93,11 @@ def check_answer(asked: OpenQuestion, text: str) -> str:
 
     Raises `InvalidInput` for one that is empty, too long, or not among the choices.
     """
-    if not text.strip():
+    if not text.strip() and not asked.client:  # a tool may have nothing to say
         raise InvalidInput("the answer is empty")
-    if len(text) > LONGEST_ANSWER:
-        raise InvalidInput(f"the answer has {len(text):,} characters, and may have {LONGEST_ANSWER:,}")
+    longest = LONGEST_RESULT if asked.client else LONGEST_ANSWER
+    if len(text) > longest:
+        raise InvalidInput(f"the answer has {len(text):,} characters, and may have {longest:,}")
     if not asked.choices:
         return text
     word = text.strip()

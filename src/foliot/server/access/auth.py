@@ -156,10 +156,19 @@ class TokenAuth:
             return await self._of_provider(text, now)
         holder = await self._by_token.of(text, now)
         if holder is None:
-            raise Unauthenticated("this token is not good", hint="it may be wrong, expired or revoked")
+            raise Unauthenticated("this token is not good", hint=await self._what_to_do())
         if self._is_due(holder.by.id, now, NOTED_EVERY):
             self._note(self._tokens.used(holder.by.id, now=now))
         return holder.caller
+
+    async def _what_to_do(self) -> str:
+        """For whoever comes with a token that is none. Only on the machine itself is it told that there are none."""
+        if self._local and not await self.configured():
+            return (
+                "this server has no tokens yet: `foliot tokens create NAME --role operator` prints one, the key "
+                "of any client (OPENAI_API_KEY for those of OpenAI)"
+            )
+        return "it may be wrong, expired or revoked"
 
     async def _of_provider(self, text: str, now: float) -> Caller:
         """Who a token of the identity provider is about. It is verified again every minute: keys may be withdrawn."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foliot.engine.telemetry.callers_trace import asked_within
@@ -22,7 +23,7 @@ from foliot.server.edge.access_log import tell
 from foliot.server.edge.cors import CrossOrigin
 from foliot.server.edge.heads import Head, HeadLimits, new_id, read_head, request_id, too_large
 from foliot.server.errors import TooSlow
-from foliot.server.problems import problem, problem_of
+from foliot.server.problems import Report, problem_of
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ CAREFUL: Final = (
 )
 # A browser that was here by https does not come by http any more. It takes this over https only.
 HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
+# Where images and files come with what is said.
+MEDIA: Final = frozenset({"/v1/chat/completions", "/v1/responses"})
 # Somebody who sends a body more slowly than so is not sending one.
 SLOWEST: Final = 128 * 1024
 
@@ -46,11 +49,13 @@ SLOWEST: Final = 128 * 1024
 class Limits(HeadLimits):
     """What one request may be, and how many of them. Times are in seconds.
 
+    `media_body` is the size of a body where images and files come with what is said.
     A body must come within `body_within` and a second more for every `SLOWEST` bytes of it. `rate` requests a second
     and `burst` at once are for one caller, `auth_failures` a minute for one address; 0 is any number. `origins` are
     those whose pages may call. `https`: browsers reach the server by https, though something else ends TLS.
     """
 
+    media_body: int = 48 * 1024 * 1024
     body_within: float = 30.0
     rate: float = 500.0
     burst: int = 2000
@@ -62,30 +67,34 @@ class Limits(HeadLimits):
 class Envelope:
     """The outermost middleware."""
 
-    def __init__(self, app: ASGIApp, limits: Limits | None = None) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits | None = None, report: Report | None = None) -> None:
+        """`report` makes the answer for an error of a request, a problem by default."""
         self._app = app
         self._limits = limits or Limits()
+        self._media_limits = replace(self._limits, body=max(self._limits.media_body, self._limits.body))
+        self._report: Report = report or _problem
         self._cors = CrossOrigin(self._limits.origins) if self._limits.origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, self._limits, self._cors)
+        limits = self._media_limits if scope["path"] in MEDIA else self._limits
+        exchange = _Exchange(scope, receive, send, limits, self._cors)
         try:
             head = exchange.read_head()
             # Always set: a request may find the context of the one before it on the same connection.
             with logged_with(request=exchange.id), asked_within(head.trace):
                 await self._pass_on(exchange)
         except FoliotError as error:
-            await exchange.fail(problem_of(error))
+            await exchange.fail(self._report(scope, error))
         except ClientDisconnect:
             pass  # in the middle of its body: nobody is left to be told, and nothing went wrong here
         except Exception:
             with logged_with(request=exchange.id):
                 log.exception("request %s failed", exchange.id)
             detail = f"this server made a mistake; its log has more, under request {exchange.id}"
-            await exchange.fail(problem(500, "internal", detail))
+            await exchange.fail(self._report(scope, FoliotError(detail)))
         finally:
             exchange.tell()
 
@@ -98,6 +107,10 @@ class Envelope:
             # Whatever can be read can be asked about. The server below sends no body, for it knows the real method.
             scope = exchange.scope = {**scope, "method": "GET"}
         await app(scope, exchange.receive, exchange.send)
+
+
+def _problem(_: Scope, error: FoliotError) -> Response:
+    return problem_of(error)
 
 
 class _Exchange:

@@ -63,6 +63,7 @@ def limits_of(settings: Settings) -> Limits:
     """What the settings say about one request, and how many of them."""
     return Limits(
         body=settings.max_body,
+        media_body=max(settings.max_media_body, settings.max_body),
         rate=settings.request_rate,
         burst=settings.request_burst,
         auth_failures=settings.auth_failures,

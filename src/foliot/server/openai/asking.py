@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from foliot.engine.approval.questions import questions_of
+from foliot.engine.signals import signal
 from foliot.errors import Conflict, NotFound
+from foliot.kernel import events as e
 from foliot.kernel.messages import Message
 from foliot.kernel.state import State
 from foliot.runtime import Runtime
@@ -24,6 +28,7 @@ from foliot.server.engagements import (
     derived_id,
     engage,
 )
+from foliot.server.openai.content import handed_out, parse_call
 from foliot.server.openai.conversations import (
     Session,
     history_of,
@@ -61,12 +66,16 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Work under way. `response` is the id that it has for clients; `where` the run or task."""
+    """Work under way. `response` is the id that it has for clients; `where` the run or task.
+
+    Its first `after` events were told to the client before.
+    """
 
     engagement: Engagement
     response: str
     where: str
     created: float
+    after: int = 0
 
 
 async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *, param: str) -> Begun:
@@ -79,6 +88,10 @@ async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *,
     check_target(order, target)
     named = order.session or asker.session
     session = Session(asker.caller.name, target, named) if named else None
+    if order.conversation.results and target.kind == "agent":
+        gone_on = await _called(runtime, drives, asker, order, target, param)
+        if gone_on is not None:
+            return gone_on
     previous, turn = await _previous(runtime, asker, order, target, session)
     if previous and not parse_response(previous).is_task:
         gone_on = await _answered(runtime, drives, asker, order, previous, target)
@@ -202,6 +215,12 @@ async def _answered(
         for given in order.conversation.approvals:
             await _decide(runtime, caller, state, given)
     elif waiting.reason == "input":
+        if asked := [each.tool for each in questions_of(state) if each.client]:
+            raise BadRequest(
+                f"run {info.id} waits for the results of {', '.join(asked)}",
+                param="input",
+                hint="send them, or cancel the response",
+            )
         _, said = order.conversation.split("input")
         await runtime.questions.answer(info.id, None, "\n\n".join(each.text for each in said), by=caller.name)
     else:
@@ -211,7 +230,72 @@ async def _answered(
     engagement = await RunEngagement.again(
         runtime, drives, info.id, structured=state.spec.output_schema is not None, by=caller.name, after=state.seq
     )
-    return Begun(engagement, run_response(info.id, state.seq), info.id, time.time())
+    return Begun(engagement, run_response(info.id, state.seq), info.id, time.time(), state.seq)
+
+
+async def _called(
+    runtime: Runtime, drives: Drives, asker: Asker, order: Order, target: Target, param: str
+) -> Begun | None:
+    """Go on with the run that waits for the results of the client's own calls, which the request brings.
+
+    None when no such run is known: then the calls are a part of the conversation as any other. Results that were sent
+    before are heard once, and whoever sends them again hears what followed. Raises `Conflict` when others were sent.
+    """
+    caller = asker.caller
+    refs = [parse_call(id) for id in order.conversation.results]
+    runs = {ref.run_id for ref in refs if ref is not None}
+    if len(runs) != 1 or None in refs:
+        return None
+    given = {ref.call_id: text for ref, text in zip(refs, order.conversation.results.values(), strict=True) if ref}
+    try:
+        info, state = await load_visible(runtime, caller, runs.pop())
+    except NotFound:
+        return None
+    if (info.namespace, info.agent) != (target.namespace, target.name):
+        return None
+    caller.require("operator", info.namespace)
+    asked = {each.call_id for each in questions_of(state) if each.client} if state.ended is None else set[str]()
+    after = state.seq
+    if asked:
+        if missing := asked - given.keys():
+            listed = ", ".join(handed_out(info.id, call_id) for call_id in sorted(missing))
+            raise BadRequest(f"the calls {listed} have no result", param=param, hint="send the results of all calls")
+        for call_id in asked:
+            await runtime.questions.answer(info.id, call_id, given[call_id], by=caller.name)
+        await _say(runtime, order, info.id, min(asked), by=caller.name)
+    else:
+        facts = await runtime.runs.facts(info.id)
+        heard = _heard(facts, given)
+        if heard is None:
+            return None
+        after = heard
+    engagement = await RunEngagement.again(
+        runtime, drives, info.id, structured=state.spec.output_schema is not None, by=caller.name, after=after
+    )
+    return Begun(engagement, run_response(info.id, after), info.id, time.time(), after)
+
+
+def _heard(facts: Sequence[tuple[float, e.Event]], given: Mapping[str, str]) -> int | None:
+    """How many events were before the run heard these results; None if it never did. Raises `Conflict`."""
+    answered = {
+        event.call_id: (seq, event) for seq, (_, event) in enumerate(facts) if isinstance(event, e.QuestionAnswered)
+    }
+    found = [answered[call_id] for call_id in given if call_id in answered]
+    if len(found) != len(given) or any(event.answer is None for _, event in found):
+        return None
+    for _, event in found:
+        if event.answer != given[event.call_id]:
+            raise Conflict(f"another result of call {event.call_id} was sent before", hint="the first one counts")
+    return min(seq for seq, _ in found)
+
+
+async def _say(runtime: Runtime, order: Order, run_id: str, call_id: str, *, by: str) -> None:
+    """What the user says besides results is heard behind them, once."""
+    journal = runtime.runs.journal
+    for number, message in enumerate(order.conversation.besides):
+        name = f"in-{derived_id(run_id, call_id, str(number))}"
+        said = e.InputReceived(name, message, "steer", by)
+        await journal.signal(signal(run_id, said, runtime.clock(), signal_id=name))
 
 
 async def _decide(runtime: Runtime, caller: Caller, state: State, given: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Chat completions: pieces of a run as chunks, and as one answer.
 
 The tools that an agent calls have been called by the time a client hears of them. They are shown in a member of our
-own, `foliot`, and never as `tool_calls`: whoever reads those would call them a second time.
+own, `foliot`, and never as `tool_calls`: whoever reads those would call them a second time. `tool_calls` are the calls
+of tools that the client brought along; the run waits for their results.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 from typing import Any, Final, Literal, TypeAlias
 
 from foliot.kernel.messages import StopReason, Usage
+from foliot.server.openai.content import handed_out
 from foliot.server.streams.pieces import Called, Ended, Piece, Printed, Rested, Returned, Worked, Wrote
 from foliot.server.waiting import waiting_data, waiting_text
 
 PREFIX: Final = "chatcmpl-"
-FinishReason: TypeAlias = Literal["stop", "length", "content_filter"]
+FinishReason: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]
 _FINISH: Final[dict[StopReason, FinishReason]] = {"length": "length", "refusal": "content_filter"}
 
 
 class Chat:
     """One answer as it comes about: `chunks` for a stream, `document` in the end."""
 
-    def __init__(self, run_id: str, model: str, created: float, *, include_usage: bool = False) -> None:
-        self.id = PREFIX + run_id
+    def __init__(self, run_id: str, model: str, created: float, *, include_usage: bool = False, after: int = 0) -> None:
+        """The first `after` events of the run were told in an earlier answer."""
+        self.id = f"{PREFIX}{run_id}.{after}" if after else PREFIX + run_id
         self._run_id = run_id
         self._model = model
         self._created = int(created)
@@ -29,7 +32,9 @@ class Chat:
         self._step = 0
         self._begun = False
         self._calls: dict[str, dict[str, Any]] = {}
-        self._text = ""
+        self._handed: list[dict[str, Any]] = []
+        self._said = ""
+        self._text: str | None = ""
         self._finish: FinishReason = "stop"
         self._usage = Usage()
         self._waiting: dict[str, Any] | None = None
@@ -42,6 +47,8 @@ class Chat:
                 apart = self._step and (step != self._step or anew)
                 self._step = step
                 return [self._chunk({"content": f"\n\n{text}" if apart else text})]
+            case Called(client=True):
+                return self._hand_out(piece)
             case Called(call_id, name, arguments):
                 self._calls[call_id] = call = {"id": call_id, "name": name, "arguments": arguments}
                 return [self._chunk({}, foliot={"type": "tool.called", **call})]
@@ -52,10 +59,12 @@ class Chat:
                 return [self._chunk({}, foliot={"type": "tool.output", "id": call_id, "text": text})]
             case Worked(agent, run_id, phase):
                 return [self._chunk({}, foliot={"type": "agent", "agent": agent, "run_id": run_id, "phase": phase})]
+            case Rested() if self._handed and all(asked.kind == "call" for asked in piece.asked):
+                return self._last("tool_calls", piece.usage)
             case Rested():
                 text = waiting_text(piece, self._run_id)
                 said = self._chunk({"content": f"\n\n{text}" if self._step else text}, foliot=waiting_data(piece))
-                return [said, *self._last("stop", piece.usage)]
+                return [said, *self._last("tool_calls" if self._handed else "stop", piece.usage)]
             case Ended("succeeded"):
                 return self._last(_FINISH.get(piece.stop, "stop"), piece.usage)
             case _:
@@ -64,13 +73,22 @@ class Chat:
     def take(self, piece: Piece) -> None:
         """Remember what the one answer in the end is made of."""
         match piece:
+            case Wrote(step, text, anew):
+                self._said = text if anew or step != self._step else self._said + text
+                self._step = step
+            case Called(client=True):
+                self._handed.append(self._tool_call(piece))
             case Called(call_id, name, arguments):
                 self._calls[call_id] = {"id": call_id, "name": name, "arguments": arguments}
             case Returned():
                 self._returned(piece)
             case Rested():
-                self._text, self._usage = waiting_text(piece, self._run_id), piece.usage
-                self._waiting = waiting_data(piece)
+                self._usage, self._waiting = piece.usage, waiting_data(piece)
+                self._text = waiting_text(piece, self._run_id)
+                if self._handed:
+                    self._finish = "tool_calls"
+                    if all(asked.kind == "call" for asked in piece.asked):
+                        self._text = self._said or None
             case Ended("succeeded"):
                 self._text, self._usage = piece.output, piece.usage
                 self._finish = _FINISH.get(piece.stop, "stop")
@@ -87,7 +105,12 @@ class Chat:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": self._text, "refusal": None},
+                    "message": {
+                        "role": "assistant",
+                        "content": self._text,
+                        "refusal": None,
+                        **({"tool_calls": self._handed} if self._finish == "tool_calls" else {}),
+                    },
                     "finish_reason": self._finish,
                     "logprobs": None,
                 }
@@ -99,6 +122,18 @@ class Chat:
                 **({"waiting": self._waiting} if self._waiting else {}),
             },
         }
+
+    def _tool_call(self, call: Called) -> dict[str, Any]:
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"id": handed_out(self._run_id, call.call_id), "type": "function", "function": function}
+
+    def _hand_out(self, call: Called) -> list[dict[str, Any]]:
+        """A call that the client makes: first what is called, then with which arguments, as it expects them."""
+        index, whole = len(self._handed), self._tool_call(call)
+        self._handed.append(whole)
+        begun = {"index": index, **whole, "function": {"name": call.name, "arguments": ""}}
+        written = {"index": index, "function": {"arguments": call.arguments}}
+        return [self._chunk({"tool_calls": [each]}) for each in (begun, written)]
 
     def _returned(self, piece: Returned) -> None:
         call = self._calls.setdefault(piece.call_id, {"id": piece.call_id, "name": piece.name, "arguments": "{}"})

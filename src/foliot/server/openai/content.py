@@ -5,23 +5,45 @@ from __future__ import annotations
 import base64
 import binascii
 import mimetypes
+import re
 from collections.abc import Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
-from foliot.kernel.messages import Media, Message, Part, Text
+from msgspec.structs import replace
+
+from foliot.kernel.messages import Media, Message, Part, Text, ToolCall, ToolResult
 from foliot.server.openai.errors import BadRequest
 
 AUDIO: Final = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 # Items of earlier answers that clients send back. What they say is in the conversation already, or only for show.
 _SHOWN: Final = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request"})
-_TOOLS_HINT: Final = "an agent calls its own tools here, and their results stay with its run"
-_TOOL_ITEMS: Final = frozenset({"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"})
+# The id of a call that a client makes itself names the run that waits for it.
+_CALL: Final = re.compile(r"call_([A-Za-z0-9-]{1,128})_(.{1,200})", re.DOTALL)
+
+
+class CallRef(NamedTuple):
+    """What the id of a call that was handed to a client names."""
+
+    run_id: str
+    call_id: str
+
+
+def handed_out(run_id: str, call_id: str) -> str:
+    """The id under which a client is asked to make a call."""
+    return f"call_{run_id}_{call_id}"
+
+
+def parse_call(id: str) -> CallRef | None:
+    """None for an id that was never handed out here."""
+    found = _CALL.fullmatch(id)
+    return CallRef(found[1], found[2]) if found else None
 
 
 class Conversation:
     """What was said, apart from who the agent is: `instructions` stand beside its prompt.
 
-    `approvals` are decisions about calls that an earlier answer asked for.
+    `approvals` are decisions about calls that an earlier answer asked for. Calls that the client has made itself, and
+    their results, are parts of the messages, with the ids that the client knows them by.
     """
 
     def __init__(self) -> None:
@@ -29,32 +51,118 @@ class Conversation:
         self.instructions: list[str] = []
         self.approvals: list[dict[str, Any]] = []
 
-    def split(self, param: str) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-        """What was said before, and what is said now: the messages of the user at the end. Raises `BadRequest`."""
-        at = len(self.messages)
-        while at > 0 and self.messages[at - 1].role == "user":
-            at -= 1
-        if at == len(self.messages):
-            raise BadRequest("there is nothing to answer: the last message must be of the user", param=param)
-        return tuple(self.messages[:at]), tuple(self.messages[at:])
+    @property
+    def results(self) -> dict[str, str]:
+        """The results of calls that are said now, by the ids that they were handed out under."""
+        at = self._now()
+        parts = [part for message in self.messages[at:] for part in message.parts]
+        return {part.call_id: part.text for part in parts if isinstance(part, ToolResult)}
 
-    def add(self, role: str, content: object, place: str) -> None:
+    @property
+    def besides(self) -> tuple[Message, ...]:
+        """What the user says now."""
+        return tuple(message for message in self.messages[self._now() :] if message.role == "user")
+
+    def split(self, param: str) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        """What was said before, and what the user says now: nothing, behind results of tools. Raises `BadRequest`."""
+        if self._now() == len(self.messages):
+            raise BadRequest("there is nothing to answer: the last message must be of the user", param=param)
+        told = _with_own_ids(self.messages, param)
+        at = len(told)
+        while at > 0 and told[at - 1].role == "user":
+            at -= 1
+        return tuple(told[:at]), tuple(told[at:])
+
+    def _now(self) -> int:
+        at = len(self.messages)
+        while at > 0 and self.messages[at - 1].role != "assistant":
+            at -= 1
+        return at
+
+    def add(self, role: str, content: object, place: str, calls: Sequence[ToolCall] = ()) -> None:
         """One message of either API. Raises `BadRequest`."""
         match role:
             case "system" | "developer":
                 self.instructions.append(_only_text(parts_of(content, place), place))
-            case "user" | "assistant":
+            case "user":
                 parts = parts_of(content, place)
-                if role == "assistant":
-                    _only_text(parts, place)
                 if not parts:
                     raise BadRequest("this message is empty", param=place)
-                said: Literal["user", "assistant"] = "user" if role == "user" else "assistant"
-                self.messages.append(Message(said, tuple(parts)))
-            case "tool" | "function":
-                raise BadRequest("results of tools cannot be sent", param=place, hint=_TOOLS_HINT)
+                self.messages.append(Message("user", tuple(parts)))
+            case "assistant":
+                # An answer of nothing but calls has no content. One without anything is nothing that was said.
+                parts = [] if content is None else parts_of(content, place)
+                _only_text(parts, place)
+                self._append("assistant", (*parts, *calls))
             case _:
                 raise BadRequest(f"there is no role {role!r}", param=f"{place}.role")
+
+    def add_result(self, id: object, content: object, place: str, id_param: str) -> None:
+        """The result of a call that the client has made. Raises `BadRequest`."""
+        text = _only_text([] if content is None else parts_of(content, place), place, of="results of tools")
+        self._append("tool", (ToolResult(_text(id, f"{place}.{id_param}"), "", (Text(text),)),))
+
+    def add_call(self, call: ToolCall) -> None:
+        self._append("assistant", (call,))
+
+    def _append(self, role: Literal["assistant", "tool"], parts: tuple[Part, ...]) -> None:
+        """What one step of an agent said, called and heard is one message each, however many items it came in."""
+        if not parts:
+            return
+        last = self.messages[-1] if self.messages else None
+        joins = last is not None and last.role == role and (role == "tool" or not last.calls or _only_calls(parts))
+        if last is not None and joins:
+            self.messages[-1] = Message(role, (*last.parts, *parts))
+        else:
+            self.messages.append(Message(role, parts))
+
+
+def _only_calls(parts: Sequence[Part]) -> bool:
+    return all(isinstance(part, ToolCall) for part in parts)
+
+
+def _with_own_ids(messages: Sequence[Message], param: str) -> list[Message]:
+    """The messages as a run is told them: every call with its result, and ids as short as the models gave them.
+
+    Raises `BadRequest` for a call without a result, and a result without a call.
+    """
+    own: dict[str, ToolCall] = {}
+    taken: set[str] = set()
+    open_calls: list[str] = []
+    told: list[Message] = []
+
+    def renamed(part: Part) -> Part:
+        match part:
+            case ToolCall(id=id):
+                ref = parse_call(id)
+                wanted = short = ref.call_id if ref is not None else id
+                number = 2
+                while short in taken:
+                    short, number = f"{wanted}-{number}", number + 1
+                taken.add(short)
+                own[id] = replace(part, id=short)
+                open_calls.append(id)
+                return own[id]
+            case ToolResult(call_id=id):
+                call = own.get(id)
+                if call is None or id not in open_calls:
+                    raise BadRequest(f"no call {id[:200]!r} waits for a result", param=param, hint=_NO_CALL)
+                open_calls.remove(id)
+                return replace(part, call_id=call.id, name=call.name)
+            case _:
+                return part
+
+    for message in messages:
+        if message.role != "tool" and open_calls:
+            break
+        told.append(Message(message.role, tuple(renamed(part) for part in message.parts)))
+    if open_calls:
+        raise BadRequest(f"the call {open_calls[0][:200]!r} has no result", param=param, hint=_NO_RESULT)
+    return told
+
+
+_NO_CALL: Final = "a run that waited for it goes on once; otherwise send the message of the assistant that calls, too"
+_NO_RESULT: Final = "send the results of all calls behind the message of the assistant that asks for them"
 
 
 def chat_conversation(messages: Sequence[Any]) -> Conversation:
@@ -62,14 +170,44 @@ def chat_conversation(messages: Sequence[Any]) -> Conversation:
     found = Conversation()
     for index, given in enumerate(messages):
         place = f"messages[{index}]"
-        message = _object(given, place)
-        if message.get("tool_calls") or message.get("function_call"):
-            raise BadRequest("calls of tools cannot be sent", param=f"{place}.tool_calls", hint=_TOOLS_HINT)
+        message = object_at(given, place)
+        if message.get("function_call"):
+            raise BadRequest("function_call was replaced by tool_calls", param=f"{place}.function_call")
         content = message.get("content")
         if content is None and message.get("refusal"):
             content = message["refusal"]
-        found.add(_text(message.get("role"), f"{place}.role"), content, place)
+        role = _text(message.get("role"), f"{place}.role")
+        if role == "tool":
+            found.add_result(message.get("tool_call_id"), content, place, "tool_call_id")
+            continue
+        if role == "function":
+            raise BadRequest("the role function was replaced by tool", param=f"{place}.role")
+        found.add(role, content, place, _calls(message.get("tool_calls"), f"{place}.tool_calls"))
     return found
+
+
+def _calls(given: object, place: str) -> list[ToolCall]:
+    if not given:
+        return []
+    if not isinstance(given, list):
+        raise BadRequest("a list of calls is expected here", param=place)
+    calls: list[ToolCall] = []
+    for index, each in enumerate(cast("list[Any]", given)):
+        where = f"{place}[{index}]"
+        call = object_at(each, where)
+        if call.get("type", "function") != "function":
+            raise BadRequest("only functions can be called", param=f"{where}.type")
+        function = object_at(call.get("function"), f"{where}.function")
+        calls.append(_call(call.get("id"), f"{where}.id", function, f"{where}.function"))
+    return calls
+
+
+def _call(id: object, id_place: str, function: dict[str, Any], place: str) -> ToolCall:
+    return ToolCall(
+        _text(id, id_place),
+        _text(function.get("name"), f"{place}.name"),
+        _text(function.get("arguments"), f"{place}.arguments"),
+    )
 
 
 def response_conversation(given: object) -> Conversation:
@@ -82,16 +220,21 @@ def response_conversation(given: object) -> Conversation:
         raise BadRequest("input must be a text or a list of items", param="input")
     for index, each in enumerate(cast("list[Any]", given)):
         place = f"input[{index}]"
-        item = _object(each, place)
-        kind = _text(item.get("type") or "message", f"{place}.type")
-        if kind == "message":
-            found.add(_text(item.get("role"), f"{place}.role"), item.get("content"), place)
-        elif kind == "mcp_approval_response":
-            found.approvals.append(item)
-        elif kind in _TOOL_ITEMS:
-            raise BadRequest("calls of tools and their results cannot be sent", param=place, hint=_TOOLS_HINT)
-        elif kind not in _SHOWN:
-            raise BadRequest(f"items of type {kind!r} cannot be sent", param=f"{place}.type")
+        item = object_at(each, place)
+        match kind := _text(item.get("type") or "message", f"{place}.type"):
+            case "message":
+                found.add(_text(item.get("role"), f"{place}.role"), item.get("content"), place)
+            case "mcp_approval_response":
+                found.approvals.append(item)
+            case "function_call":
+                found.add_call(_call(item.get("call_id"), f"{place}.call_id", item, place))
+            case "function_call_output":
+                content = item.get("output")
+                found.add_result(item.get("call_id"), content, place, "call_id")
+            case _ if kind not in _SHOWN:
+                raise BadRequest(f"items of type {kind!r} cannot be sent", param=f"{place}.type")
+            case _:
+                pass
     return found
 
 
@@ -102,7 +245,7 @@ def parts_of(content: object, place: str) -> list[Part]:
     if not isinstance(content, list):
         raise BadRequest("content must be a text or a list of parts", param=f"{place}.content")
     return [
-        _part(_object(each, f"{place}.content[{index}]"), f"{place}.content[{index}]")
+        _part(object_at(each, f"{place}.content[{index}]"), f"{place}.content[{index}]")
         for index, each in enumerate(cast("list[Any]", content))
     ]
 
@@ -114,20 +257,20 @@ def _part(part: dict[str, Any], place: str) -> Part:
         case "refusal":
             return Text(_text(part.get("refusal"), f"{place}.refusal"))
         case "image_url":
-            image = _object(part.get("image_url"), f"{place}.image_url")
+            image = object_at(part.get("image_url"), f"{place}.image_url")
             return _addressed(_text(image.get("url"), f"{place}.image_url.url"), f"{place}.image_url.url")
         case "input_image":
             if part.get("file_id"):
                 raise _no_uploads(place)
             return _addressed(_text(part.get("image_url"), f"{place}.image_url"), f"{place}.image_url")
         case "input_audio":
-            audio = _object(part.get("input_audio"), f"{place}.input_audio")
+            audio = object_at(part.get("input_audio"), f"{place}.input_audio")
             kind = AUDIO.get(str(audio.get("format")))
             if kind is None:
                 raise BadRequest(f"audio can be {' or '.join(AUDIO)}", param=f"{place}.input_audio.format")
             return Media(kind, data=_base64(audio.get("data"), f"{place}.input_audio.data"))
         case "file":
-            return _file(_object(part.get("file"), f"{place}.file"), f"{place}.file")
+            return _file(object_at(part.get("file"), f"{place}.file"), f"{place}.file")
         case "input_file":
             return _file(part, place)
         case kind:
@@ -172,13 +315,14 @@ def _no_uploads(place: str) -> BadRequest:
     return BadRequest("there are no uploaded files here", param=f"{place}.file_id", hint="send the data itself")
 
 
-def _only_text(parts: Sequence[Part], place: str) -> str:
+def _only_text(parts: Sequence[Part], place: str, *, of: str = "these messages") -> str:
     if any(not isinstance(part, Text) for part in parts):
-        raise BadRequest("only messages of the user can hold images and files", param=f"{place}.content")
+        hint = f"{of} are text"
+        raise BadRequest("only messages of the user can hold images and files", param=f"{place}.content", hint=hint)
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
-def _object(given: object, place: str) -> dict[str, Any]:
+def object_at(given: object, place: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise BadRequest("an object is expected here", param=place)
     return cast("dict[str, Any]", given)

@@ -6,9 +6,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+from starlette.responses import Response
+from starlette.types import Scope
+
 from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
-from foliot.server.errors import TooMany, Unauthenticated
-from foliot.server.problems import RETRY_AFTER
+from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
+from foliot.server.problems import RETRY_AFTER, problem_of, public_message
 from foliot.server.responses import Json
 from foliot.server.streams.pieces import Ended
 
@@ -25,6 +28,25 @@ _TYPES: Final[Mapping[int, str]] = {
 NO_RETRY: Final = {"x-should-retry": "false"}
 
 
+# The first words of the paths that clients of OpenAI call, whether there is something here or not.
+_OPENAI: Final = frozenset(
+    (
+        *(
+            "assistants",
+            "audio",
+            "batches",
+            "chat",
+            "completions",
+            "containers",
+            "conversations",
+            "embeddings",
+            "evals",
+        ),
+        *("files", "fine_tuning", "images", "models", "moderations", "realtime", "responses", "threads", "uploads"),
+        *("vector_stores", "videos"),
+    )
+)
+_SERVED: Final = "of OpenAI's API there are /v1/models, /v1/chat/completions and /v1/responses"
 # Limits on what is paid for, apart from those on what an agent does.
 SPENT: Final = frozenset({"tokens", "cost_usd"})
 
@@ -59,7 +81,8 @@ class RunFailed(FoliotError):
 def error_document(error: FoliotError) -> dict[str, Any]:
     """The `error` object. What concerns only this machine stays in its log."""
     status = status_of(error)
-    message = error.message if not error.hint else f"{error.message} ({error.hint})"
+    message = public_message(error)
+    message = message if not error.hint else f"{message} ({error.hint})"
     if isinstance(error, SecretError) and not isinstance(error, SecretMissing):
         log.error("a secret cannot be used: %s", error.message)
         message = "a secret of this server cannot be sealed or opened; its log says more"
@@ -75,16 +98,33 @@ def status_of(error: FoliotError) -> int:
     return 400 if error.http == 422 else error.http
 
 
-def error_response(error: FoliotError) -> Json:
-    """The answer for an error."""
+def report(scope: Scope, error: FoliotError) -> Response:
+    """The answer for an error that no route has answered: a problem, or what clients of OpenAI read where they call."""
+    path: str = scope["path"]
+    if path.startswith("/v1/") and path.split("/", 3)[2] in _OPENAI:
+        return error_response(_elsewhere(error, path), told=True)
+    return problem_of(error)
+
+
+def _elsewhere(error: FoliotError, path: str) -> FoliotError:
+    """Of what OpenAI serves and Foliot does not, it is said what is served."""
+    if not isinstance(error, NotFound):
+        return error
+    return NotFound(f"there is nothing at {path[:200]}", hint=_SERVED, openai_code="unknown_url")
+
+
+def error_response(error: FoliotError, *, told: bool = False) -> Json:
+    """The answer for an error. `told`: the log has it already."""
     headers: dict[str, str] = {}
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="foliot"'
     elif isinstance(error, TooMany | Unavailable):
         headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER))
+    elif isinstance(error, MethodNotAllowed):
+        headers["Allow"] = str(error.details.get("allow", ""))
     elif status_of(error) >= 409:
         headers |= NO_RETRY
-    if status_of(error) >= 500 and not isinstance(error, Unavailable | RunFailed):
+    if status_of(error) >= 500 and not told and not isinstance(error, Unavailable | RunFailed):
         log.error("a request failed: %s", error.message, exc_info=error)
     return Json({"error": error_document(error)}, status_of(error), headers)
 

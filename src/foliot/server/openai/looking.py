@@ -16,7 +16,7 @@ from foliot.server.openai.asking import METADATA_LABEL, MODEL_LABEL, PREVIOUS_LA
 from foliot.server.openai.conversations import Ref, load_visible, no_response, parse_response
 from foliot.server.openai.following import follow_run
 from foliot.server.openai.responses import Answer, Event, behind
-from foliot.server.openai.serving import event_frame, frames_of
+from foliot.server.openai.serving import error_event, event_frame, frames_of
 from foliot.server.streams.pieces import Piece, Teller
 from foliot.store.runs import TASK_LABEL, RunInfo
 from foliot.store.tasks import ENDED
@@ -65,7 +65,7 @@ async def follow_response(services: Services, caller: Caller, id: str, after: in
         unheard = (each if after is None else behind(each, after) for each in events)
         return [event_frame(each) for each in unheard if each is not None]
 
-    return frames_of(pieces, lambda piece: sent(answer.take(piece)), begin=sent(answer.begin()))
+    return frames_of(pieces, lambda piece: sent(answer.take(piece)), begin=sent(answer.begin()), failed=error_event)
 
 
 async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request: str) -> None:

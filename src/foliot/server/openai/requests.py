@@ -1,33 +1,35 @@
 """What clients ask for, read from the bodies of both APIs into one order.
 
-A member that changes what is done is done or refused, never passed over: tools of the client, several choices, log
-probabilities. What only concerns OpenAI's own service (tiers, caches, storage) is passed over.
+A member that changes what is done is done or refused, never passed over: parameters.py says of each what becomes of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from foliot.errors import UsageError
-from foliot.kernel.messages import Message, ModelSettings
+from foliot.engine.definition import with_client_tools
+from foliot.errors import InvalidInput, UsageError
+from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.spec import RunSpec
 from foliot.resources.validators import UnusableSchema, validator_of
 from foliot.server.bodies import refuse_repeated
 from foliot.server.openai.content import Conversation, chat_conversation, response_conversation
 from foliot.server.openai.errors import BadRequest
+from foliot.server.openai.offered import Choice, client_tools
+from foliot.server.openai.parameters import CHAT, RESPONSES, Parameter, check_parameters
 from foliot.server.targets import Target
 
 MOST_METADATA: Final = 16
 LONGEST_KEY: Final = 64
 LONGEST_VALUE: Final = 512
 MOST_TOKENS: Final = 2**31
-_TOOLS_HINT: Final = "an agent has its own tools, which are called here; take yours away, or declare them as Tools"
+_VERBOSITY: Final = "verbosity can only be medium: how an agent writes is said in its prompt, or in a system message"
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 S = TypeVar("S", bound=Struct)
@@ -38,7 +40,7 @@ class StreamOptions(Struct):
 
 
 class ChatRequest(Struct, kw_only=True):
-    """The body of `POST /v1/chat/completions`, as far as it is looked at."""
+    """The body of `POST /v1/chat/completions`, as far as it is looked at; parameters.py tells of the rest."""
 
     model: str
     messages: list[Any]
@@ -55,26 +57,23 @@ class ChatRequest(Struct, kw_only=True):
     user: str | None = None
     safety_identifier: str | None = None
     metadata: dict[str, str] | None = None
-    n: int | None = None
     tools: list[Any] | None = None
-    functions: list[Any] | None = None
-    logprobs: bool | None = None
-    audio: Any = None
-    prediction: Any = None
-    web_search_options: Any = None
-    modalities: list[str] | None = None
+    tool_choice: Any = None
 
 
 class Reasoning(Struct):
     effort: Effort | None = None
+    context: Any = None
+    mode: Any = None
 
 
 class TextOptions(Struct):
     format: dict[str, Any] | None = None
+    verbosity: str | None = None
 
 
 class ResponsesRequest(Struct, kw_only=True):
-    """The body of `POST /v1/responses`, as far as it is looked at."""
+    """The body of `POST /v1/responses`, as far as it is looked at; parameters.py tells of the rest."""
 
     model: str
     input: Any = None
@@ -92,8 +91,7 @@ class ResponsesRequest(Struct, kw_only=True):
     safety_identifier: str | None = None
     metadata: dict[str, str] | None = None
     tools: list[Any] | None = None
-    prompt: Any = None
-    top_logprobs: int | None = None
+    tool_choice: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +110,13 @@ class Order:
     schema: dict[str, Any] | None = None
     instructions: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    tools: tuple[ToolSpec, ...] = ()
 
 
 def read_chat(body: bytes) -> Order:
     """Raises `BadRequest`."""
-    request = _decoded(body, ChatRequest)
-    _refuse(
-        {
-            "tools": request.tools,
-            "functions": request.functions,
-            "logprobs": request.logprobs,
-            "audio": request.audio,
-            "prediction": request.prediction,
-            "web_search_options": request.web_search_options,
-        }
-    )
-    if request.n not in (None, 1):
-        raise BadRequest("there is one answer to a request", param="n", code="unsupported_value")
-    if request.modalities not in (None, [], ["text"]):
-        raise BadRequest("answers are text", param="modalities", code="unsupported_value")
+    request = _decoded(body, ChatRequest, CHAT)
+    offered = client_tools(request.tools, request.tool_choice, nested=True)
     conversation = chat_conversation(request.messages)
     settings = _settings(
         request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens,
@@ -140,6 +126,7 @@ def read_chat(body: bytes) -> Order:
         request.stop,
         request.seed,
         request.reasoning_effort,
+        offered.choice,
     )
     options = request.stream_options
     return Order(
@@ -152,13 +139,18 @@ def read_chat(body: bytes) -> Order:
         schema=_chat_schema(request.response_format),
         instructions="\n\n".join(conversation.instructions),
         metadata=_metadata(request.metadata),
+        tools=offered.tools,
     )
 
 
 def read_response(body: bytes) -> Order:
     """Raises `BadRequest`."""
-    request = _decoded(body, ResponsesRequest)
-    _refuse({"tools": request.tools, "prompt": request.prompt, "top_logprobs": request.top_logprobs})
+    request = _decoded(body, ResponsesRequest, RESPONSES)
+    offered = client_tools(request.tools, request.tool_choice, nested=False)
+    if request.text is not None and request.text.verbosity not in (None, "medium"):
+        raise BadRequest(_VERBOSITY, param="text.verbosity", code="unsupported_value")
+    if request.reasoning is not None and (request.reasoning.context or request.reasoning.mode):
+        raise BadRequest("of reasoning, only the effort can be chosen", param="reasoning", code="unsupported_value")
     session = request.conversation
     if isinstance(session, dict):
         session = str(session.get("id") or "")
@@ -177,11 +169,19 @@ def read_response(body: bytes) -> Order:
         session=_word(session, "conversation"),
         user=_word(request.safety_identifier or request.user, "user"),
         settings=_settings(
-            request.max_output_tokens, "max_output_tokens", request.temperature, request.top_p, None, None, effort
+            request.max_output_tokens,
+            "max_output_tokens",
+            request.temperature,
+            request.top_p,
+            None,
+            None,
+            effort,
+            offered.choice,
         ),
         schema=_schema_of(request.text.format if request.text else None, "text.format"),
         instructions="\n\n".join(instructions),
         metadata=_metadata(request.metadata),
+        tools=offered.tools,
     )
 
 
@@ -197,14 +197,21 @@ def adjusted(order: Order, spec: RunSpec) -> RunSpec:
         stop=wanted.stop or given.stop,
         seed=given.seed if wanted.seed is None else wanted.seed,
         reasoning_effort=wanted.reasoning_effort or given.reasoning_effort,
+        tool_choice=given.tool_choice if wanted.tool_choice == "auto" else wanted.tool_choice,
     )
     system = f"{spec.system}\n\n{order.instructions}".strip() if order.instructions else spec.system
-    return replace(spec, settings=settings, system=system, output_schema=order.schema or spec.output_schema)
+    spec = replace(spec, settings=settings, system=system, output_schema=order.schema or spec.output_schema)
+    try:
+        return with_client_tools(spec, order.tools)
+    except InvalidInput as error:
+        raise BadRequest(error.message, param="tools", hint=error.hint) from None
 
 
 def check_target(order: Order, target: Target) -> None:
     """Raises `BadRequest` when this target cannot do what the request asks for."""
     if target.kind == "system":
+        if order.tools or order.conversation.results:
+            raise BadRequest("a system's agents have their own tools", param="tools", hint="bring tools to an agent")
         if order.schema is not None or order.settings != ModelSettings():
             raise BadRequest(
                 "a system's agents have their own settings and shapes of answers",
@@ -219,15 +226,13 @@ def check_target(order: Order, target: Target) -> None:
         )
 
 
-def messages_of(order: Order, param: str) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """What was said before, and now. Raises `BadRequest`."""
-    return order.conversation.split(param)
-
-
-def _decoded(body: bytes, kind: type[S]) -> S:
+def _decoded(body: bytes, kind: type[S], known: Mapping[str, Parameter]) -> S:
     try:
         refuse_repeated(body)
-        return msgspec.json.decode(body, type=kind)
+        given = msgspec.json.decode(body)
+        if isinstance(given, dict):
+            check_parameters(cast("dict[str, Any]", given), known)
+        return msgspec.convert(given, kind)
     except UsageError as error:
         raise BadRequest(error.message) from None
     except msgspec.ValidationError as error:
@@ -238,13 +243,6 @@ def _decoded(body: bytes, kind: type[S]) -> S:
         raise BadRequest(f"the body is not JSON that can be read: {error}") from None
 
 
-def _refuse(given: Mapping[str, object]) -> None:
-    for name, value in given.items():
-        if value:
-            hint = _TOOLS_HINT if name in ("tools", "functions") else None
-            raise BadRequest(f"{name} cannot be used here", param=name, hint=hint, code="unsupported_parameter")
-
-
 def _settings(
     most: int | None,
     most_param: str,
@@ -253,6 +251,7 @@ def _settings(
     stop: str | Sequence[str] | None,
     seed: int | None,
     effort: Effort | None,
+    choice: Choice,
 ) -> ModelSettings:
     if most is not None and not 1 <= most <= MOST_TOKENS:
         raise BadRequest(f"an answer takes at least one token, and at most {MOST_TOKENS}", param=most_param)
@@ -271,7 +270,7 @@ def _settings(
             reasoning = "high"
         case _:
             reasoning = effort
-    return ModelSettings(most, temperature, top_p, stops, seed, reasoning)
+    return ModelSettings(most, temperature, top_p, stops, seed, reasoning, choice)
 
 
 def _chat_schema(given: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -1,7 +1,9 @@
 """Responses: pieces of a run as events of a stream, and as one object.
 
 The tools that an agent calls are shown as items of type `mcp_call`, the ones that a server has called itself. Clients
-show them; a `function_call` they would call. An approval that a run waits for is an `mcp_approval_request`.
+show them; a `function_call` they call: those are of tools that the client brought along. An approval that a run waits
+for is an `mcp_approval_request`. Clients put the texts of all steps together, so each but the last ends with an empty
+line.
 
 A piece of text has the number of its last character, so that a stream has the same numbers however its text is cut into
 pieces: while it is written, or told again from the journal. That is what makes any number a place to go on from.
@@ -13,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from foliot.kernel.messages import Usage
+from foliot.server.openai.content import handed_out
 from foliot.server.streams.pieces import Called, Ended, Piece, Rested, Returned, Wrote
 from foliot.server.waiting import waiting_data, waiting_text
 
@@ -41,6 +44,7 @@ class Answer:
         self._error: dict[str, Any] | None = None
         self._incomplete: dict[str, Any] | None = None
         self._waiting: dict[str, Any] | None = None
+        self._handed = False
         self._sent = -1
 
     def begin(self) -> list[Event]:
@@ -50,9 +54,11 @@ class Answer:
         """The events of a piece. The last one holds the whole response."""
         match piece:
             case Wrote(step, text, anew):
-                events = self._close() if step != self._step or anew else []
+                events = self._close("commentary") if step != self._step or anew else []
                 self._step = step
                 return [*events, *self._write(text)]
+            case Called(client=True):
+                return [*self._close(), *self._hand_out(piece)]
             case Called():
                 return [*self._close("commentary"), *self._call(piece)]
             case Returned():
@@ -107,15 +113,16 @@ class Answer:
         delta = self._event(DELTA, **self._at(), content_index=0, delta=text, logprobs=[])
         return [*events, delta]
 
-    def _close(self, phase: Literal["commentary", "final_answer"] = "commentary") -> list[Event]:
-        """The message that is being written is whole."""
+    def _close(self, phase: Literal["commentary", "final_answer"] | None = None) -> list[Event]:
+        """The message that is being written is whole. Behind a comment there is more to say: it ends its paragraph."""
         if self._open is None:
             return []
+        events = self._write("\n\n") if phase == "commentary" else []
         item = self._output[self._open]
-        item["status"], item["phase"] = "completed", phase
+        item["status"], item["phase"] = "completed", phase or "commentary"
         part = item["content"][0]
         at = self._at()
-        events = [
+        events += [
             self._event("response.output_text.done", **at, content_index=0, text=part["text"], logprobs=[]),
             self._event("response.content_part.done", **at, content_index=0, part=dict(part)),
             self._event("response.output_item.done", output_index=self._open, item=dict(item)),
@@ -129,23 +136,47 @@ class Answer:
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
+    def _hand_out(self, call: Called) -> list[Event]:
+        """A call that the client makes itself."""
+        item: dict[str, Any] = {
+            "id": f"fc_{self._where}_{call.call_id}",
+            "type": "function_call",
+            "call_id": handed_out(self._where, call.call_id),
+            "name": call.name,
+            "arguments": "",
+            "status": "in_progress",
+        }
+        self._handed = True
+        added = self._add(item)
+        at = {"item_id": item["id"], "output_index": added["output_index"]}
+        item["arguments"], item["status"] = call.arguments, "completed"
+        return [
+            added,
+            self._event("response.function_call_arguments.delta", **at, delta=call.arguments),
+            self._event("response.function_call_arguments.done", **at, name=call.name, arguments=call.arguments),
+            self._event("response.output_item.done", output_index=at["output_index"], item=dict(item)),
+        ]
+
     def _call(self, call: Called) -> list[Event]:
         self._places[call.call_id] = len(self._output)
-        item = {
+        item: dict[str, Any] = {
             "id": f"mcp_{call.call_id}",
             "type": "mcp_call",
             "server_label": SERVER_LABEL,
             "name": call.name,
-            "arguments": call.arguments,
+            "arguments": "",
             "status": "in_progress",
             "output": None,
             "error": None,
         }
+        # Clients put the arguments together from what comes behind: an item that has them already has them twice.
         added = self._add(item)
+        item["arguments"] = call.arguments
         at = {"item_id": item["id"], "output_index": added["output_index"]}
         return [
             added,
             self._event("response.mcp_call.in_progress", **at),
+            self._event("response.mcp_call_arguments.delta", **at, delta=call.arguments),
             self._event("response.mcp_call_arguments.done", **at, arguments=call.arguments),
         ]
 
@@ -168,7 +199,10 @@ class Answer:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def _rest(self, rested: Rested) -> list[Event]:
-        events = self._close()
+        if self._handed and all(asked.kind == "call" for asked in rested.asked):
+            self._waiting = waiting_data(rested)
+            return [*self._close(), self._over("completed", rested.usage)]
+        events = self._close("commentary")
         for asked in rested.asked:
             if asked.kind != "approval":
                 continue
@@ -185,6 +219,8 @@ class Answer:
         events += self._close()
         kinds = sorted({asked.kind for asked in rested.asked})
         self._waiting = waiting_data(rested)
+        if self._handed:  # the client has something to do first
+            return [*events, self._over("completed", rested.usage)]
         return [*events, self._over("incomplete", rested.usage, f"waiting_for_{kinds[0] if kinds else 'budget'}")]
 
     def _end(self, ended: Ended) -> list[Event]:

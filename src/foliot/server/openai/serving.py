@@ -77,7 +77,7 @@ async def collect(
 
 
 class Stream:
-    """One answer in pieces. `told` gives what is sent for a piece; `end` comes after the last one."""
+    """One answer in pieces. `told` gives what is sent for a piece; `end` comes after the last one, `failed` instead."""
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class Stream:
         *,
         begin: Iterable[bytes] = (),
         end: bytes = b"",
+        failed: Callable[[FoliotError], bytes],
         hang_up: OnHangUp,
         streams: Streams,
         closing: asyncio.Event,
@@ -94,6 +95,7 @@ class Stream:
         self._told = told
         self._begin = begin
         self._end = end
+        self._failed = failed
         self._hang_up = hang_up
         self._streams = streams
         self._closing = closing
@@ -101,7 +103,7 @@ class Stream:
 
     def response(self, caller: Caller, slot: AbstractContextManager[Any], headers: dict[str, str]) -> Response:
         """Sends it to the caller, in the place among their streams that `slot` holds."""
-        response = self._streams.respond(caller, self._frames(), slot=slot, told=error_frame)
+        response = self._streams.respond(caller, self._frames(), slot=slot, told=self._failed)
         response.headers.update(headers)
         return response
 
@@ -109,7 +111,9 @@ class Stream:
         over = False
         pieces = cast("AsyncGenerator[Piece]", self._engagement.pieces())
         try:
-            async with aclosing(frames_of(pieces, self._told, begin=self._begin, end=self._end)) as frames:
+            async with aclosing(
+                frames_of(pieces, self._told, begin=self._begin, end=self._end, failed=self._failed)
+            ) as frames:
                 async for chunk in frames:
                     yield chunk
             over = True
@@ -136,6 +140,7 @@ async def frames_of(
     *,
     begin: Iterable[bytes] = (),
     end: bytes = b"",
+    failed: Callable[[FoliotError], bytes],
 ) -> AsyncGenerator[bytes]:
     """What is sent for these pieces. An error on the way is told as these clients read it, and is the last."""
     try:
@@ -148,12 +153,19 @@ async def frames_of(
         if end:
             yield end
     except FoliotError as error:
-        yield error_frame(error)
+        yield failed(error)
 
 
 def error_frame(error: FoliotError) -> bytes:
-    """An error in the midst of a stream."""
+    """An error in the midst of a stream of chunks."""
     return data_frame({"error": error_document(error)})
+
+
+def error_event(error: FoliotError) -> bytes:
+    """An error in the midst of a stream of events, in both forms that clients know: flat, and with a member `error`."""
+    told = error_document(error)
+    # Whoever goes on behind its number hears too much, and not too little.
+    return frame("error", {**told, "type": "error", "sequence_number": 0, "error": told})
 
 
 def data_frame(document: dict[str, Any]) -> bytes:

@@ -31,6 +31,7 @@ from foliot.server.openai.serving import (
     Stream,
     collect,
     data_frame,
+    error_event,
     error_frame,
     event_frame,
     on_hang_up,
@@ -122,7 +123,7 @@ async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Re
         if order.stream:  # held before anything is begun
             place.enter_context(services.streams.hold(caller))
         begun = await begin(services.runtime, services.drives, order, asker, param="messages")
-        answer = Chat(begun.where, order.model, begun.created, include_usage=order.include_usage)
+        answer = Chat(begun.where, order.model, begun.created, include_usage=order.include_usage, after=begun.after)
         if order.stream:
             stream = _stream_chat(services, begun, answer, hang_up)
             return stream.response(caller, place.pop_all(), {RUN_HEADER: begun.where})
@@ -145,7 +146,15 @@ def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHang
             raise RunFailed(piece, begun.where)
         return map(data_frame, answer.chunks(piece))
 
-    return Stream(begun.engagement, told, end=DONE, hang_up=hang_up, streams=services.streams, closing=services.closing)
+    return Stream(
+        begun.engagement,
+        told,
+        end=DONE,
+        failed=error_frame,
+        hang_up=hang_up,
+        streams=services.streams,
+        closing=services.closing,
+    )
 
 
 # --- responses ---------------------------------------------------------------------------------------------------
@@ -177,7 +186,13 @@ def _stream_response(services: Services, begun: Begun, answer: Answer, hang_up: 
 
     first = list(map(event_frame, answer.begin()))
     return Stream(
-        begun.engagement, told, begin=first, hang_up=hang_up, streams=services.streams, closing=services.closing
+        begun.engagement,
+        told,
+        begin=first,
+        failed=error_event,
+        hang_up=hang_up,
+        streams=services.streams,
+        closing=services.closing,
     )
 
 
@@ -194,7 +209,7 @@ async def read_one(
     """A response as it stands now. It is told from the journal of its run, so it outlives the server."""
     if stream:
         frames = await follow_response(services, caller, response_id, starting_after)
-        return services.streams.respond(caller, frames, told=error_frame)
+        return services.streams.respond(caller, frames, told=error_event)
     return Json(await find_response(services.runtime, caller, response_id))
 
 

@@ -48,7 +48,8 @@ class Streams:
         told: Callable[[FoliotError], bytes] | None = None,
     ) -> EventStream:
         """These frames as the answer to a request. It is one of the streams that the caller may have, and lasts no
-        longer than what lets the caller in. `slot` is what `hold` gave, `told` how clients read an error."""
+        longer than what lets the caller in. `slot` is what `hold` gave, `told` how clients read an error, also that the
+        server stopped before the last frame."""
         return EventStream(
             frames,
             closing=self._closing,
@@ -56,6 +57,7 @@ class Streams:
             slot=slot or self.hold(caller),
             still=partial(self.check, caller),
             told=told,
+            whole=told is not None,
         )
 
     async def last(self, caller: Caller, scope: Scope, ends: set[asyncio.Task[Any]]) -> None:

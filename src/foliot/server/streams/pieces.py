@@ -26,11 +26,12 @@ class Wrote(Struct, frozen=True):
 
 
 class Called(Struct, frozen=True):
-    """The agent calls a tool. It is called here: nobody else has to do anything."""
+    """The agent calls a tool. It is called here: nobody else has to do anything, unless it is one of the `client`'s."""
 
     call_id: str
     name: str
     arguments: str
+    client: bool = False
 
 
 class Returned(Struct, frozen=True):
@@ -60,10 +61,10 @@ class Worked(Struct, frozen=True):
 class Asked(Struct, frozen=True):
     """What a person has to say before a run goes on. `id` is that of the approval, or of the call that asks.
 
-    `digest` is that of the `arguments` of an approval.
+    `digest` is that of the `arguments` of an approval. A "call" is one that the client makes, to send its result.
     """
 
-    kind: Literal["approval", "question", "decision"]
+    kind: Literal["approval", "question", "decision", "call"]
     id: str
     run_id: str
     call_id: str
@@ -116,6 +117,7 @@ class Teller:
         self._stop: StopReason = "end"
         self._wanted: list[ToolCall] = []
         self._known: dict[str, ToolCall] = {}
+        self._clients: set[str] = set()
 
     def tell(self, item: Live) -> list[Piece]:
         """The pieces of one item. Records that were told before are passed over."""
@@ -179,6 +181,8 @@ class Teller:
                 return self._call(call_id, name)
             case e.ToolFinished(result):
                 self.asked.pop(result.call_id, None)
+                if result.call_id in self._clients:  # the client knows: the result is what it sent
+                    return []
                 error = result.error.message if result.error else ""
                 returned = Returned(result.call_id, result.name, result.text, error)
                 return [*self._call(result.call_id, result.name), returned]
@@ -186,9 +190,11 @@ class Teller:
                 pieces = self._call(call_id, tool)
                 self._ask("approval", approval_id, call_id, tool, reason or f"may {tool} be called?", digest=digest)
                 return pieces
-            case e.QuestionAsked(call_id, tool, question, choices):
+            case e.QuestionAsked(call_id, tool, question, choices, client=client):
+                if client:
+                    self._clients.add(call_id)
                 pieces = self._call(call_id, tool)
-                self._ask("question", call_id, call_id, tool, question, choices)
+                self._ask("call" if client else "question", call_id, call_id, tool, question, choices)
                 return pieces
             case e.ApprovalDecided(call_id) | e.QuestionAnswered(call_id) | e.UnknownDecided(call_id):
                 self.asked.pop(call_id, None)
@@ -216,11 +222,11 @@ class Teller:
         if found in self._wanted:
             self._wanted.remove(found)
         self._known[call_id] = found
-        return [Called(call_id, name, found.arguments)]
+        return [Called(call_id, name, found.arguments, call_id in self._clients)]
 
     def _ask(
         self,
-        kind: Literal["approval", "question", "decision"],
+        kind: Literal["approval", "question", "decision", "call"],
         id: str,
         call_id: str,
         tool: str,

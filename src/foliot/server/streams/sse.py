@@ -26,6 +26,7 @@ HEARTBEAT: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 # Browsers come back by themselves, after so many milliseconds.
 CLOSING: Final = b": this server stops; go on at the next one\nretry: 1000\n\n"
+_AGAIN: Final = "ask again; with the same idempotency key the work under way is gone on with"
 # Who reads nothing does not hear that the server stops.
 FAREWELL_WITHIN: Final = 2.0
 _encode: Final = msgspec.json.Encoder().encode
@@ -72,7 +73,8 @@ class EventStream(Response):
     A `FoliotError` on the way is told as an event `error` with the problem as its data, and ends the stream. With
     `slots` it is one of those that the caller may have; one too many is refused with `TooMany` instead of begun. With
     `slot` its place is held already, and is let go when it ends. `still` is asked again and again while it lasts, and
-    raises when the caller may no longer have it; `told` is how that is said.
+    raises when the caller may no longer have it; `told` is how that is said. With `whole` a stream that the server does
+    not send to its end is a failure too: whoever reads must not take half of it for all.
     """
 
     media_type = "text/event-stream"
@@ -88,6 +90,7 @@ class EventStream(Response):
         slot: AbstractContextManager[Any] | None = None,
         still: Callable[[Scope], Awaitable[None]] | None = None,
         told: Callable[[FoliotError], bytes] | None = None,
+        whole: bool = False,
     ) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no", "Cache-Control": "no-cache, no-transform"})
         del self.headers["content-length"]
@@ -97,6 +100,7 @@ class EventStream(Response):
         self._slot = slot or (nullcontext() if slots is None else slots.hold(caller))
         self._still = still
         self._told = told or _told
+        self._whole = whole
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._slot:
@@ -107,7 +111,7 @@ class EventStream(Response):
         await line.put(KEEP_ALIVE)  # it is on
         work = asyncio.create_task(self._write(line))
         ends = [asyncio.create_task(_left(receive)), asyncio.create_task(self._closing.wait())]
-        farewell = CLOSING
+        farewell = self._told(Unavailable("this server stops before the end", hint=_AGAIN)) if self._whole else CLOSING
         try:
             await self._beat({work, *ends}, line, scope)
         except FoliotError as error:

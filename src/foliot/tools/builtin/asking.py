@@ -1,9 +1,10 @@
-"""The tool that asks a person something and waits for the answer."""
+"""Tools that ask somebody and wait for the answer: a person, or the program that began the run."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from foliot.kernel.messages import ToolSpec
 from foliot.tools.base import Invocation, OnOutput, Question, ToolArgumentsInvalid, ToolDefinition, ToolUnsupported
 from foliot.tools.builtin.arguments import (
     object_schema,
@@ -20,6 +21,8 @@ LONGEST_CHOICE: Final = 500
 MOST_CHOICES: Final = 20
 # Every wait ends: a question that nobody answers for a week is not answered any more.
 LONGEST_WAIT: Final = 7 * 24 * 3600
+# A client that has not sent the result of its own tool after a day has forgotten the run, or never meant to.
+CLIENT_WAIT: Final = 24 * 3600
 
 
 class AskUser:
@@ -69,3 +72,27 @@ class AskUser:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         """Never called by a run: its call is parked before. Raises `ToolUnsupported`."""
         raise ToolUnsupported("ask_user waits for a person, and only a run can wait")
+
+
+class ClientTool:
+    """A tool that the client of a run brings along and calls itself: the call is parked until it sends the result."""
+
+    def __init__(self, spec: ToolSpec) -> None:
+        # What it does is the client's to know. Here nothing is done, so nothing is done twice.
+        self.definition = ToolDefinition(
+            name=spec.name,
+            description=spec.description,
+            schema=spec.schema,
+            effect="idempotent",
+            type="client",
+            category="client",
+            timeout=None,
+            breaker=False,
+        )
+
+    def question(self, call: Invocation) -> Question:
+        return Question(f"{call.tool} is called by the client of this run", seconds=float(CLIENT_WAIT), client=True)
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        """Never called by a run: its call is parked before. Raises `ToolUnsupported`."""
+        raise ToolUnsupported(f"{call.tool!r} is called by the client of a run, and there is none here")
