@@ -6,10 +6,15 @@ import asyncio
 import base64
 import json
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Media
@@ -30,12 +35,17 @@ from foliot.tools.base import (
     ToolUnreachable,
 )
 from foliot.tools.masking import MASK
-from foliot.tools.outbound.guard import Outbound, OutboundRefused
+from foliot.tools.outbound.client import OutboundClient, Patience
+from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused
 from foliot.tools.pipeline import Pipeline
 from tests.tools.web_service import call, definition, saying, serving, way_out
 
 BEARER = AuthSpec("bearer", "k1")
 SECRETS = {"FOLIOT_SECRET_K1": "open-sesame"}
+
+
+ELSEWHERE = ["1/delete", "1\\delete", "1%2fdelete", "1%2Fdelete", "1%5Cdelete", "1%252fdelete", "%2e%2e", "../x"]
+ELSEWHERE += ["..;", "a\n"]
 
 
 def template(endpoint: str, **http: Any) -> RequestTemplate:
@@ -60,8 +70,8 @@ class TestRequest:
         assert made.headers == {"Content-Type": "application/json"}
 
     def test_arguments_fill_the_path_and_the_rest_is_the_body(self) -> None:
-        made = template("https://a.example/u/{id}/x?v={v}#part", method="PUT").fill({"id": "a/b?c", "v": True, "n": 1})
-        assert made.url == "https://a.example/u/a%2Fb%3Fc/x?v=true"
+        made = template("https://a.example/u/{id}/x?v={v}#part", method="PUT").fill({"id": "a b?c", "v": True, "n": 1})
+        assert made.url == "https://a.example/u/a%20b%3Fc/x?v=true"
         assert json.loads(made.body or b"") == {"n": 1}
 
     def test_without_a_body_the_rest_is_the_query(self) -> None:
@@ -89,10 +99,50 @@ class TestRequest:
         made = template("https://a.example/", query={"filter": '{"a": 1}'}).fill({})
         assert made.url == "https://a.example/?filter=%7B%22a%22%3A%201%7D"
 
-    @pytest.mark.parametrize("value", ["..", ".", "", None, ["a"], {"a": 1}])
+    @pytest.mark.parametrize("value", ["..", ".", "", None, ["a"], {"a": 1}, *ELSEWHERE])
     def test_an_argument_cannot_lead_elsewhere(self, value: Any) -> None:
         with pytest.raises(ToolArgumentsInvalid):
             template("https://a.example/u/{id}/x").fill({"id": value})
+        if value not in ("", "."):  # beside other text they are part of a name
+            with pytest.raises(ToolArgumentsInvalid):
+                template("https://a.example/u/{id}{more}").fill({"id": value, "more": ""})
+
+    @given(st.one_of(st.text(), st.text(alphabet="./\\%2fFeE5cC?#@:;1\r\n\0")))
+    def test_whatever_is_given_a_server_finds_the_place_that_was_declared(self, value: str) -> None:
+        """Whether it undoes escapes never, once or twice, and whatever it takes for a separator."""
+        try:
+            made = template("https://a.example/users/{id}").fill({"id": value})
+        except ToolArgumentsInvalid:
+            return
+        place = urlsplit(made.url)
+        assert (place.scheme, place.netloc, place.query, place.fragment) == ("https", "a.example", "", "")
+        for path in (place.path, unquote(place.path), unquote(unquote(place.path))):
+            route = path.replace("\\", "/").split("/")
+            assert (len(route), route[1]) == (3, "users")
+            assert route[2] not in ("", ".", "..")
+
+    async def test_a_server_that_undoes_escapes_is_not_led_elsewhere(self) -> None:
+        async def answer(request: web.Request) -> web.Response:
+            return web.Response(text=request.path)
+
+        async with serving(answer) as service, way_out() as out:
+            tool = HttpTool(definition(f"{service.url}/users/{{id}}"), out.client, out.auth)
+            slashes = HttpTool(definition(f"{service.url}/projects/{{+id}}/x"), out.client, out.auth)
+            for value in ELSEWHERE:
+                with pytest.raises(ToolArgumentsInvalid):
+                    await tool.invoke(call({"id": value}))
+            assert service.requests == []
+            assert await tool.invoke(call({"id": "a?b#c&d=e@f:g"})) == "/users/a?b#c&d=e@f:g"
+            assert await slashes.invoke(call({"id": "group/project"})) == "/projects/group/project/x"
+            assert service.requests[-1].raw_path == "/projects/group%2Fproject/x"
+            with pytest.raises(ToolArgumentsInvalid):
+                await slashes.invoke(call({"id": "group/../../users"}))
+
+    @pytest.mark.parametrize("endpoint", ["https://a.example/?action=read", "https://a.example/"])
+    def test_an_argument_cannot_say_otherwise_what_the_query_says(self, endpoint: str) -> None:
+        query = {} if "?" in endpoint else {"action": "read"}
+        with pytest.raises(ToolArgumentsInvalid, match="itself says action"):
+            template(endpoint, method="GET", query=query).fill({"action": "delete"})
 
     def test_a_missing_argument_is_named(self) -> None:
         with pytest.raises(ToolArgumentsInvalid, match="needs id"):
@@ -275,6 +325,83 @@ class TestTokens:
             with pytest.raises(ToolAuthInvalid):
                 await HttpTool(definition(service.url, auth=BEARER), out.client, out.auth).invoke(call())
             assert len(service.requests) == 1
+
+    async def test_a_secret_that_was_changed_meanwhile_is_looked_up_once_more(self) -> None:
+        environ = {"FOLIOT_SECRET_K1": "old-key"}
+
+        async def answer(request: web.Request) -> web.Response:
+            environ["FOLIOT_SECRET_K1"] = "new-key"
+            good = request.headers["Authorization"] == "Bearer new-key"
+            return web.Response(text="ok") if good else web.Response(status=401)
+
+        async with serving(answer) as service, way_out(environ) as out:
+            assert await HttpTool(definition(service.url, auth=BEARER), out.client, out.auth).invoke(call()) == "ok"
+            assert len(service.requests) == 2
+
+
+@asynccontextmanager
+async def hanging(said: bytes) -> AsyncGenerator[str]:
+    """A server that says this and then nothing, until the other side has had enough; its host and port."""
+    left = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        with suppress(OSError):
+            while await reader.read(1024):
+                pass
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        left.set()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with asyncio.timeout(10):
+            await left.wait()
+
+
+class TestPhases:
+    @pytest.mark.parametrize(
+        ("said", "phase", "words"),
+        [
+            (b"", "headers", "did not begin to answer within 0.2 s"),
+            (b"HTTP/1.1 200 OK\r\nX-A: b\r\n", "headers", "did not begin to answer within 0.2 s"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "body", "stopped in the middle of its answer"),
+        ],
+    )
+    async def test_each_phase_of_a_request_has_its_limit(self, said: bytes, phase: str, words: str) -> None:
+        async with hanging(said) as place, way_out() as out:
+            out.client.patience = Patience(head=0.2, silence=0.2)
+            tool = HttpTool(definition(f"http://{place}/", timeout=None), out.client, out.auth)
+            with pytest.raises(ToolTimeout, match=words) as caught:
+                await tool.invoke(call())
+        assert caught.value.details["phase"] == phase
+
+    async def test_a_server_that_sends_drop_by_drop_is_left(self) -> None:
+        async def drip(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            while True:
+                await response.write(b".")
+                await asyncio.sleep(0.01)
+
+        async with serving(drip) as service, way_out() as out:
+            out.client.patience = Patience(silence=10, body=0.3)
+            with pytest.raises(ToolTimeout, match="took too long to send its answer"):
+                await HttpTool(definition(service.url, timeout=None), out.client, out.auth).invoke(call())
+
+    async def test_a_server_that_does_not_speak_tls_is_left(self) -> None:
+        async with hanging(b"") as place:
+            client = OutboundClient(Guard(Outbound(allow_hosts=("127.0.0.1",))), connect_timeout=0.2)
+            with pytest.raises(ToolTimeout, match="no connection") as caught:
+                async with client.send("GET", f"https://{place}/"):
+                    pass
+            await client.close()
+        assert caught.value.details["phase"] == "connect"
+
+    def test_a_call_that_may_take_an_hour_may_be_silent_for_that(self) -> None:
+        assert Patience().of(3600.0) == Patience(3600.0, 3600.0, 3600.0)
+        assert Patience().of(30.0) == Patience().of(None) == Patience()
 
 
 class TestStreams:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from foliot.tools.auth import ToolAuth
+from foliot.tools.auth import Credentials, ToolAuth
 from foliot.tools.base import (
     Invocation,
     ToolAuthForbidden,
@@ -50,20 +50,33 @@ class Exchange:
     ) -> AsyncGenerator[Answer]:
         """The answer of a server that did not refuse. Raises the error that its status means.
 
-        When a token that was fetched is not accepted (401), another is fetched and the request made once more: the
-        server did nothing the first time.
+        When the credentials are not accepted (401), they are looked up once more (a token is fetched anew, a secret may
+        have been changed meanwhile), and if there are others the request is made once more: the server did nothing the
+        first time.
         """
         tool = self._definition
+        patience = self._client.patience.of(tool.timeout)
+        used = await self._credentials()
         for last in (False, True):
-            used = await self._auth.credentials(tool.auth, namespace=tool.namespace, tool=tool.name)
-            async with self._client.send(method, url, headers=headers, credentials=used.headers, body=body) as answer:
-                if answer.status == 401 and used.renewable and not last:
-                    self._auth.evict(tool.auth, used)
-                    continue
+            async with self._client.send(
+                method, url, headers=headers, credentials=used.headers, body=body, patience=patience
+            ) as answer:
+                if answer.status == 401 and tool.auth is not None and not last:
+                    refused, used = used, await self._renewed(used)
+                    if used.headers != refused.headers:
+                        continue
                 if answer.status >= 300:
                     raise await self._refusal(answer)
                 yield answer
                 return
+
+    async def _credentials(self) -> Credentials:
+        tool = self._definition
+        return await self._auth.credentials(tool.auth, namespace=tool.namespace, tool=tool.name)
+
+    async def _renewed(self, refused: Credentials) -> Credentials:
+        self._auth.evict(self._definition.auth, refused)
+        return await self._credentials()
 
     async def _refusal(self, answer: Answer) -> ToolError:
         body = (await answer.beginning(_ERROR_BODY)).decode(errors="replace")

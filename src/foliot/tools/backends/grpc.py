@@ -98,10 +98,13 @@ class GrpcTool:
         try:
             return await self._execute(call, used)
         except ToolAuthInvalid:
-            if self._auth is None or used is None or not used.renewable:
+            if self._auth is None or used is None:
                 raise
             self._auth.evict(self._definition.auth, used)
-            return await self._execute(call, await self._credentials(call))
+            renewed = await self._credentials(call)
+            if renewed is None or renewed.headers == used.headers:
+                raise
+            return await self._execute(call, renewed)
 
     async def _credentials(self, call: Invocation) -> Credentials | None:
         if self._auth is None or self._definition.auth is None:

@@ -1,6 +1,7 @@
 """From a call's arguments to the request that an `http` tool makes.
 
-    endpoint: https://api.example/users/{id}     {name} stands for an argument, escaped; never in the host
+    endpoint: https://api.example/users/{id}     {name} stands for an argument, escaped; never in the host. One name of
+                                                 the path; {+name} may hold slashes, which are sent as %2F
     http:
       method: PATCH                              POST when not said
       headers: {Accept-Language: "{lang}"}       a header or query value whose argument is missing is left out
@@ -8,7 +9,8 @@
       body: json                                 or form, or none: what is left of the arguments goes into the query
 
 Arguments that no template uses make the body. A model writes arguments, so they can fill a place in the path but never
-change where it leads: no other host, no `..`, no second header.
+change where it leads: no other host, no slash, no `..`, no second header, no second value for what the query says.
+An escaped slash is one too: most servers undo escapes before they look where a path leads, and some do it twice.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import msgspec
 
 from foliot.tools.base import ToolArgumentsInvalid, ToolDefinition, ToolPolicyInvalid
 
-_PLACE: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_PLACE: Final = re.compile(r"\{\+?([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_UNDONE: Final = 3  # how often escapes in an argument are undone to see what it could be taken for
 _ADDRESS: Final = re.compile(r"(?P<origin>https?://[^/?#]*)(?P<path>[^?#]*)(\?(?P<query>[^#]*))?(#.*)?", re.IGNORECASE)
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 
@@ -51,6 +54,8 @@ class RequestTemplate:
         self._body = options.get("body") or ("none" if self._method in _BODILESS else "json")
         templates = (definition.endpoint, *self._headers.values(), *self._query.values())
         self._used = frozenset(name for template in templates for name in _PLACE.findall(template))
+        written = self._address["query"] if self._address else None
+        self._said = {*self._query, *(name for name, _ in parse_qsl(written or "", keep_blank_values=True))}
 
     def fill(self, arguments: Mapping[str, Any]) -> HttpRequest:
         """Raises `ToolArgumentsInvalid` for arguments that do not fit, `ToolPolicyInvalid` for an unusable endpoint."""
@@ -65,6 +70,8 @@ class RequestTemplate:
             body = urlencode([pair for item in rest.items() for pair in _spread(*item)]).encode()
             headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         else:
+            if twice := sorted(self._said & rest.keys()):
+                raise ToolArgumentsInvalid(f"tool {self._tool!r} itself says {', '.join(twice)}", field=twice[0])
             query += [pair for item in rest.items() for pair in _spread(*item)]
         if query:
             url += ("&" if "?" in url else "?") + urlencode(query, quote_via=quote)
@@ -81,8 +88,21 @@ class RequestTemplate:
         return found["origin"] + path + query
 
     def _segment(self, template: str, arguments: Mapping[str, Any]) -> str:
+        """One name of the path. Raises `ToolArgumentsInvalid` when what fills it is more, or none."""
         segment = self._escaped(template, arguments)
-        if segment != template and segment in ("", ".", ".."):
+        if segment == template:
+            return segment
+        for place in _PLACE.finditer(template):
+            slashes = place[0].startswith("{+")
+            given = _text(arguments[place[1]])
+            if _leads_elsewhere(given if place[0] == template else f"x{given}", slashes=slashes):
+                may = "" if slashes else f"; `{{+{place[1]}}}` in the endpoint lets it hold slashes"
+                raise ToolArgumentsInvalid(
+                    f"{place[1]} would change where a call of tool {self._tool!r} leads",
+                    hint=f"give one name{may}",
+                    field=place[1],
+                )
+        if _leads_elsewhere(unquote(segment), slashes=True):
             names = ", ".join(_PLACE.findall(template))
             raise ToolArgumentsInvalid(f"{names} would change the path of tool {self._tool!r}", field=names)
         return segment
@@ -108,6 +128,18 @@ class RequestTemplate:
                 raise ToolArgumentsInvalid(f"an argument cannot be sent in the header {name}", field=name)
             headers[name] = value
         return headers
+
+
+def _leads_elsewhere(text: str, *, slashes: bool) -> bool:
+    """Whether a server may take it for something else than one name (with `slashes`, several) of a path."""
+    for _ in range(_UNDONE):
+        names = text.replace("\\", "/").split("/")
+        if len(names) > 1 and (not slashes or "\\" in text):
+            return True
+        if any(name.partition(";")[0].strip() in ("", ".", "..") for name in names) or not text.isprintable():
+            return True
+        text = unquote(text)
+    return False
 
 
 def _fill(template: str, arguments: Mapping[str, Any]) -> str | None:

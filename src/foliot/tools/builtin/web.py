@@ -23,13 +23,14 @@ from foliot.tools.base import (
 from foliot.tools.builtin.arguments import given, object_schema, optional, optional_text, text
 from foliot.tools.builtin.page_text import page_text
 from foliot.tools.builtin.results import ToolNothingThere
-from foliot.tools.outbound.client import Answer, OutboundClient, decoded
+from foliot.tools.outbound.client import Answer, OutboundClient, Patience, decoded
 from foliot.tools.running import blocking
 
 LARGEST_BODY: Final = 100 * 1024
 LONGEST_TEXT: Final = 20_000
 LARGEST_SENT: Final = 1024 * 1024
 SECONDS: Final = 30.0
+_PATIENCE: Final = Patience(head=20.0, silence=10.0, body=25.0)  # less than that, so that it is known what was slow
 READING: Final = ("GET", "HEAD")
 METHODS: Final = (*READING, "POST", "PUT", "PATCH", "DELETE")
 _CUT: Final = "\n[content truncated]"
@@ -94,7 +95,7 @@ class HttpRequest:
             headers["Content-Type"] = "text/plain; charset=utf-8"
         if method not in READING and call.idempotency_key:
             headers["Idempotency-Key"] = call.idempotency_key
-        async with self._client.send(method, url, headers=headers, body=body) as answer:
+        async with self._client.send(method, url, headers=headers, body=body, patience=_PATIENCE) as answer:
             if not 200 <= answer.status < 400:
                 raise await _refusal(answer)
             body, whole = await _read(answer)

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import urljoin
 from weakref import WeakKeyDictionary
@@ -39,6 +40,25 @@ _CHARSETS: Final = re.compile(
 _BODY_HEADERS: Final = frozenset({"content-type", "content-length", "content-encoding"})
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long each phase of a request may take, in seconds. Connecting, TLS included, is bounded by the session.
+
+    `head`: from the request to the status and headers of its answer. `silence`: between two pieces of the body. `body`:
+    all of it. How long a call may take is decided around this; here it is found out which phase a server hangs in.
+    """
+
+    head: float = 300.0
+    silence: float = 120.0
+    body: float = 900.0
+
+    def of(self, timeout: float | None) -> Patience:
+        """With whoever may take longer on the whole: a call that is allowed an hour may compute or stream for that."""
+        if timeout is None or timeout <= self.head:
+            return self
+        return Patience(timeout, max(self.silence, timeout), max(self.body, timeout))
+
+
 class ToolAnswerTooLarge(ToolError):
     """More came than is read. Nothing of it is used: half an answer could say the opposite of the whole."""
 
@@ -50,9 +70,11 @@ class ToolAnswerTooLarge(ToolError):
 class Answer:
     """What came back. The body is still on its way: `read` or `pieces` it once."""
 
-    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, where: str, patience: Patience) -> None:
         self._response = response
         self._where = where
+        self._patience = patience
+        self._until = asyncio.get_running_loop().time() + patience.body
         self.status = response.status
         self.url = str(response.url)  # of the last hop
         self.headers: Mapping[str, str] = response.headers
@@ -69,7 +91,7 @@ class Answer:
         """At most `size` bytes, whatever follows; less when it breaks off. For bodies of errors."""
         found = bytearray()
         try:
-            while len(found) < size and (piece := await self._response.content.readany()):
+            while len(found) < size and (piece := await self._piece()):
                 found += piece
         except Exception:
             return bytes(found[:size])  # the status has said what matters
@@ -79,16 +101,32 @@ class Answer:
         """The body as it comes. Raises like `read`."""
         left = limit
         while True:
-            try:
-                piece = await self._response.content.readany()
-            except Exception as error:
-                _explain(error, self._where, sent="yes")
+            piece = await self._piece()
             if not piece:
                 return
             left -= len(piece)
             if left < 0:
                 raise self._too_large(limit)
             yield piece
+
+    async def _piece(self) -> bytes:
+        """What has come since, empty at the end. Raises `ToolTimeout` when nothing does, or it takes too long."""
+        until = min(asyncio.get_running_loop().time() + self._patience.silence, self._until)
+        bound = asyncio.timeout_at(until)
+        try:
+            async with bound:
+                return await self._response.content.readany()
+        except Exception as error:
+            if isinstance(error, TimeoutError) and bound.expired():
+                self._response.close()
+                limit = self._patience.body if until == self._until else self._patience.silence
+                what = (
+                    "took too long to send its answer"
+                    if until == self._until
+                    else "stopped in the middle of its answer"
+                )
+                raise ToolTimeout(f"{self._where} {what} (limit {limit:g} s)", sent="yes", phase="body") from None
+            _explain(error, self._where, sent="yes")
 
     def _too_large(self, limit: int) -> ToolAnswerTooLarge:
         self._response.close()  # at once, so that the sender stops
@@ -108,8 +146,11 @@ def decoded(body: bytes, charset: str | None) -> str:
 class OutboundClient:
     """Asks servers on behalf of tools. One per runtime; `close` when done."""
 
-    def __init__(self, guard: Guard, *, connect_timeout: float = Waits().answer) -> None:
+    def __init__(
+        self, guard: Guard, *, connect_timeout: float = Waits().answer, patience: Patience | None = None
+    ) -> None:
         self.guard = guard
+        self.patience = patience or Patience()
         self._connect_timeout = connect_timeout
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
 
@@ -123,6 +164,7 @@ class OutboundClient:
         credentials: Mapping[str, str] | None = None,
         body: bytes | None = None,
         redirects: int = MAX_REDIRECTS,
+        patience: Patience | None = None,
     ) -> AsyncGenerator[Answer]:
         """The answer to a request, whatever its status. `credentials` are headers that stay with their origin.
 
@@ -130,12 +172,13 @@ class OutboundClient:
         """
         from yarl import URL
 
+        patience = patience or self.patience
         target = await self.guard.check_url(url)
         place, sent = URL(url.strip()), {**(headers or {}), **(credentials or {})}
         acted = False  # whether a server that sends us on may have done what it was asked to
         while True:
             try:
-                response = await self._ask(method, place, target, sent, body)
+                response = await self._ask(method, place, target, sent, body, patience.head)
             except ToolError as error:
                 error.before_effect = error.before_effect and not acted
                 raise
@@ -143,7 +186,7 @@ class OutboundClient:
                 onward = response.headers.get("Location") if response.status in _REDIRECTS else None
                 if onward is None:
                     _check_encoding(response, target)
-                    yield Answer(response, _where(target))
+                    yield Answer(response, _where(target), patience)
                     return
             if redirects <= 0:
                 raise OutboundRefused(f"{_where(target)} redirects to somewhere else too often", host=target.host)
@@ -191,21 +234,26 @@ class OutboundClient:
             raise OutboundRefused("a redirect to an address that cannot be read is not followed") from None
 
     async def _ask(
-        self, method: str, place: URL, target: Target, headers: Mapping[str, str], body: bytes | None
+        self, method: str, place: URL, target: Target, headers: Mapping[str, str], body: bytes | None, seconds: float
     ) -> aiohttp.ClientResponse:
         from foliot.tools.outbound.pinned import CHECKED
 
         token = CHECKED.set(target)
+        bound = asyncio.timeout(seconds)
         try:
-            return await self._session().request(
-                method,
-                place,
-                headers=dict(headers),
-                data=body,
-                allow_redirects=False,
-                skip_auto_headers=("Content-Type",),
-            )
+            async with bound:
+                return await self._session().request(
+                    method,
+                    place,
+                    headers=dict(headers),
+                    data=body,
+                    allow_redirects=False,
+                    skip_auto_headers=("Content-Type",),
+                )
         except Exception as error:
+            if isinstance(error, TimeoutError) and bound.expired():
+                message = f"{_where(target)} did not begin to answer within {seconds:g} s"
+                raise ToolTimeout(message, sent="unknown", phase="headers") from None
             _explain(error, _where(target), sent="unknown")
         finally:
             CHECKED.reset(token)
@@ -246,7 +294,7 @@ def _explain(error: Exception, where: str, *, sent: str) -> NoReturn:
         what = "cannot be reached" if secure else "has no secure connection to offer"
         unsent = ToolUnreachable(f"{where} {what}: {words}", retryable=secure, sent="no")
     elif isinstance(error, aiohttp.ConnectionTimeoutError):
-        unsent = ToolTimeout(f"no connection to {where} in time", sent="no")
+        unsent = ToolTimeout(f"no connection to {where} in time", sent="no", phase="connect")
     elif isinstance(error, aiohttp.InvalidURL) or type(error) is ValueError:
         unsent = ToolError(f"the request to {where} cannot be made: {words}", retryable=False, sent="no")
     if unsent is not None:
