@@ -20,6 +20,7 @@ from foliot.kernel.messages import (
 )
 
 USAGE = Usage(120, 30, 80, 10, 5, 0.0123, "estimated")
+ANSWER_USAGE = Usage(120, 30, cache_write_1h_tokens=8, web_searches=2, file_searches=1, tier="flex")
 RESULT = ToolResult(
     "c1",
     "search",
@@ -95,4 +96,5 @@ GROWN: tuple[e.Event, ...] = (
     e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", before_effect=True))),
     e.RunCreated("clerk", "sha256:00", equality=1),
     e.QuestionAsked("c1", "get_weather", "the client calls it", client=True),
+    e.ModelResponded(2, ModelResponse(Message("assistant", (Text("hi"),)), ANSWER_USAGE), wasted=USAGE),
 )

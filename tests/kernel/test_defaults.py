@@ -18,7 +18,7 @@ from foliot.kernel.codec import EVENT_TYPES
 from foliot.kernel.plan import Plan
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.task_codec import FACT_TYPES
-from tests.kernel.samples import GROWN, SAMPLES
+from tests.kernel.samples import ANSWER_USAGE, GROWN, SAMPLES
 from tests.kernel.task_samples import TASK_SAMPLES
 
 STORED = (*EVENT_TYPES, *FACT_TYPES, RunSpec, Plan)
@@ -88,7 +88,7 @@ def _held(value: Any) -> Iterator[Struct]:
             yield from _held(each)
 
 
-@pytest.mark.parametrize("samples", [(*SAMPLES, *GROWN), TASK_SAMPLES], ids=["runs", "tasks"])
+@pytest.mark.parametrize("samples", [(*SAMPLES, *GROWN), (*TASK_SAMPLES, ANSWER_USAGE)], ids=["runs", "tasks"])
 def test_the_samples_set_every_field_of_every_event(samples: tuple[Struct, ...]) -> None:
     """Otherwise the golden files would not hold the bytes of all that can be written."""
     known = defaults()

@@ -50,8 +50,11 @@ from foliot.kernel.events import (
     ToolFinished,
     UnknownReason,
 )
-from foliot.kernel.loop import decide
+from foliot.kernel.loop import decide, may_ask_again
+from foliot.kernel.messages import Usage
 from foliot.kernel.state import State
+from foliot.models import spending
+from foliot.models.spending import Account
 from foliot.stopping import stop_tasks
 from foliot.store.base import Document
 from foliot.store.runs import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
@@ -280,6 +283,9 @@ class Driver:
             if self._unreadable is not None and not self._effects():
                 await self._write()  # what came back meanwhile is not lost
                 raise self._unreadable
+            if self._asking is not None and self.state.ending is not None:
+                await self._stop_asking(self._asking)
+                continue
             action = decide(self.state)
             if type(action) is End and self._settlement is not None:
                 return await self._end(action, self._settlement)
@@ -453,15 +459,35 @@ class Driver:
         shown = self._stream or self._watcher.wanted(run_id)
         heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
         models, spec, clock = self._models, self.state.spec, self._clock
+        account = spending.count()
+        limits = spec.limits
+        if limits.max_tokens is not None or limits.max_cost_usd is not None:
+            account.checks.append(partial(self._leaves_room, account))
         free = self._purse is None or self._purse.is_free
         if free and (self._gate is None or self._gate.is_open(spec.namespace)):
-            fact = await ask_model(models, spec, action, on_delta=heard, clock=clock)
+            asking = ask_model(models, spec, action, on_delta=heard, clock=clock, account=account)
         else:
-            ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock)
+            ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock, account=account)
             paid = ask if self._purse is None else partial(self._purse.ask, action, ask)
-            fact = await self._ask_governed(action, paid)
+            asking = self._ask_governed(action, paid)
+        try:
+            fact = await asking
+        except asyncio.CancelledError:
+            if (used := account.usage).total_tokens:
+                self._post(ModelFailed(action.step, "cancelled", "the question was given up", usage=used))
+            raise
         self._asking = None
         self._post(fact)
+
+    async def _leaves_room(self, account: Account, _: Usage) -> bool:
+        return may_ask_again(self.state, account.usage)
+
+    async def _stop_asking(self, asking: asyncio.Task[None]) -> None:
+        """Have the question given up before the run ends: what it has used by then belongs into the last account."""
+        self._asking = None
+        self._cancel(asking)
+        self._stopping.append(asking)
+        await asyncio.wait((asking,), timeout=self._waits.stop)
 
     async def _ask_governed(
         self, action: AskModel, ask: Callable[[], Awaitable[Asked | BudgetExceeded]]

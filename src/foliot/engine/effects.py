@@ -12,12 +12,15 @@ from msgspec.structs import replace
 from foliot.engine.base import Clock, Models
 from foliot.engine.definition import DEFERRED
 from foliot.kernel.actions import AskModel, CallIntent
+from foliot.kernel.budget import Spent
 from foliot.kernel.errors import Unencodable
 from foliot.kernel.events import Event, ModelFailed, ModelResponded, ToolFinished, ToolUnknown, UnknownReason
-from foliot.kernel.messages import Text, ToolFailure, ToolResult
+from foliot.kernel.messages import Text, ToolFailure, ToolResult, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call
+from foliot.models import spending
 from foliot.models.base import ModelError, OnDelta
+from foliot.models.spending import Account
 from foliot.tools.base import Admitted, MayAct, OnOutput
 from foliot.tools.contract import VERSION
 from foliot.tools.result import MAY_HAVE_ACTED
@@ -28,9 +31,17 @@ log = logging.getLogger(__name__)
 
 
 async def ask_model(
-    models: Models, spec: RunSpec, action: AskModel, *, on_delta: OnDelta | None, clock: Clock
+    models: Models,
+    spec: RunSpec,
+    action: AskModel,
+    *,
+    on_delta: OnDelta | None,
+    clock: Clock,
+    account: Account | None = None,
 ) -> ModelResponded | ModelFailed:
+    """The answer, or that there was none. What attempts used that gave no answer is on the account, and in the fact."""
     started = clock()
+    account = account or spending.count()
     limit = None if action.deadline is None else asyncio.timeout(max(0.0, action.deadline - started))
     request = action.request
     if deferred := spec.extra.get(DEFERRED):
@@ -42,21 +53,22 @@ async def ask_model(
             async with limit:
                 response = await models.ask(spec, request, on_delta=on_delta)
     except ModelError as error:
-        return not_answered(action.step, error)
+        return not_answered(action.step, error, account)
     except (GeneratorExit, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         if limit is not None and limit.expired():
-            return ModelFailed(action.step, "timeout", "the time limit of the run passed before the model had answered")
+            message = "the time limit of the run passed before the model had answered"
+            return ModelFailed(action.step, "timeout", message, usage=account.usage)
         if _was_told_to_stop(error):
             raise
         # A gateway promises to raise nothing else. One that does must not leave a run without an owner.
         log.exception("the model gateway for run of agent %s broke", spec.agent)
-        return ModelFailed(action.step, "other", f"the model gateway broke: {_named(error)}")
-    return ModelResponded(action.step, response, clock() - started)
+        return ModelFailed(action.step, "other", f"the model gateway broke: {_named(error)}", usage=account.usage)
+    return ModelResponded(action.step, response, clock() - started, account.usage)
 
 
-def not_answered(step: int, error: ModelError) -> ModelFailed:
+def not_answered(step: int, error: ModelError, account: Account | None = None) -> ModelFailed:
     return ModelFailed(
         step=step,
         kind=error.kind,
@@ -66,6 +78,7 @@ def not_answered(step: int, error: ModelError) -> ModelFailed:
         retry_after=error.retry_after,
         status=error.status,
         provider=error.provider,
+        usage=Usage() if account is None else account.usage,
     )
 
 
@@ -84,7 +97,7 @@ async def call_tool(
     `ends_run`: its result is the answer of the run, as the tool or the agent declares; a failure never is.
     """
     started = clock()
-    spending = count()
+    delegated = count()
     limit = None if deadline is None else asyncio.timeout(max(0.0, deadline - started))
     try:
         if limit is None:
@@ -104,7 +117,9 @@ async def call_tool(
             log.warning("the call %s of %s broke: %r", intent.call_id, intent.name, error)
             failure = ToolFailure("execution_failed", "tool_backend_failure", f"the call broke: {_named(error)}")
             result = _lost(intent, failure, "broken")
-    spent: dict[str, Any] = {"usage": spending.usage, "runs": dict(spending.runs)} if spending.runs else _NOTHING_SPENT
+    spent: dict[str, Any] = _NOTHING_SPENT
+    if delegated.runs:
+        spent = {"usage": delegated.usage, "runs": dict(delegated.runs)}
     error = result.error
     if error is not None and error.unknown and intent.rule.effect == "once":
         reason = cast("UnknownReason", error.unknown)
@@ -163,7 +178,11 @@ def in_place_of(event: Event, error: Unencodable, call: Call | None = None) -> E
             failure = ToolFailure("execution_failed", "tool_backend_failure", f"the result cannot be stored: {error}")
             return ToolFinished(failed(result.call_id, result.name, failure), event.seconds)
         case ModelResponded():
-            return ModelFailed(event.step, "garbage", f"the answer cannot be stored: {error}", retryable=True)
+            used = Spent()
+            used.add(event.response.usage)
+            used.add(event.wasted)
+            message = f"the answer cannot be stored: {error}"
+            return ModelFailed(event.step, "garbage", message, retryable=True, usage=used.usage())
         case ModelFailed():
             return replace(event, message=event.message.encode("utf-8", "replace").decode())
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from foliot.models.pieces import Pieces
 from foliot.models.pricing import Pricing
 from foliot.models.registry import default_registry
 from foliot.models.router import UNBOUNDED_OUTPUT, Router, most_hopeful
+from foliot.models.spending import account, cut_usage
 from foliot.models.tokens import estimate_request
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.resources.references import Origin, foreign, qualified, target_of
@@ -113,7 +115,8 @@ class RunModels:
                 return await self._ask(spec.namespace, ref, asked, pieces)
             except ModelError as error:
                 failures.append((ref, error))
-                if position + 1 == len(refs) or (position == 0 and error.kind not in FALL_BACK_ON):
+                over = position + 1 == len(refs) or error.spent_out
+                if over or (position == 0 and error.kind not in FALL_BACK_ON):
                     raise most_hopeful(failures)  # noqa: B904  # one of the failures, each with a cause of its own
                 if pieces is not None:
                     pieces.restart(f"{ref} failed ({error.kind}); asking {refs[position + 1]}")
@@ -122,7 +125,7 @@ class RunModels:
     async def _ask(self, namespace: str, ref: str, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:
         gateway = self._direct.get(ref)
         if gateway is not None:
-            return await gateway.respond(request, on_delta=on_delta)
+            return await _of_object(gateway, request, on_delta)
         await self._allow_asking(namespace, ref)
         before = self._found.get(ref)
         pieces = None if on_delta is None else Pieces(on_delta)
@@ -131,7 +134,7 @@ class RunModels:
         except ModelError as error:
             # Nobody fails by an endpoint that was repaired while it was asked, or a moment before.
             used = before or self._found.get(ref)
-            if used is None or await self._looked_up_anew(ref) in (used[1], None):
+            if error.spent_out or used is None or await self._looked_up_anew(ref) in (used[1], None):
                 raise
             if pieces is not None:
                 pieces.restart(f"{ref} failed ({error.kind}) and has changed; asking again")
@@ -300,10 +303,31 @@ async def models_reached(
     return tuple(dict.fromkeys(models))
 
 
+async def _of_object(gateway: Gateway, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:
+    """The answer of a gateway in Python; what it used without giving one is counted as a router counts it."""
+    try:
+        return await gateway.respond(request, on_delta=on_delta)
+    except ModelError as error:
+        error.usage = _priced(gateway, error.usage)
+        if (paying := account()) is not None:
+            await paying.book(error)
+        raise
+    except asyncio.CancelledError as cut:
+        if (paying := account()) is not None:
+            paying.add(_priced(gateway, cut_usage(cut)))
+        raise
+
+
+def _priced(gateway: Gateway, usage: Usage) -> Usage:
+    pricing = getattr(gateway, "pricing", None)
+    if usage.cost_usd is not None or not usage.total_tokens or not isinstance(pricing, Pricing):
+        return usage
+    return replace(usage, cost_usd=pricing.cost(usage))
+
+
 def _quoted(gateway: Gateway, request: ModelRequest) -> Usage:
     usage = Usage(estimate_request(request), request.settings.max_output_tokens or UNBOUNDED_OUTPUT, source="estimated")
-    pricing = getattr(gateway, "pricing", None)
-    return replace(usage, cost_usd=pricing.cost(usage)) if isinstance(pricing, Pricing) else usage
+    return _priced(gateway, usage)
 
 
 def stored_secrets(

@@ -200,11 +200,15 @@ class StepStarted(Fact, frozen=True, tag="step.started"):
 
 
 class ModelResponded(Fact, frozen=True, tag="model.responded"):
-    """The answer as the provider gave it. `seconds` is how long it took."""
+    """The answer as the provider gave it. `seconds` is how long it took.
+
+    `wasted` is what attempts at it had used before, that failed or were cut: retries, and endpoints that fell back.
+    """
 
     step: int
     response: ModelResponse
     seconds: Number | None = None
+    wasted: Usage = Usage()
 
 
 class ModelFailed(Fact, frozen=True, tag="model.failed"):

@@ -141,6 +141,8 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     state.compacted = False
     state.spent.steps += 1
     state.spent.add(response.usage)
+    if event.wasted.total_tokens:
+        state.spent.add(event.wasted)
     if tokens := response.usage.total_tokens:
         state.known_tokens, state.new_chars = tokens, 0
         state.transcript.append(open_calls(state, response))

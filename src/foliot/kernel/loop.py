@@ -50,7 +50,7 @@ from foliot.kernel.events import (
     WaitReason,
 )
 from foliot.kernel.folds import FOLDS, inputs_due
-from foliot.kernel.messages import Message, ModelRequest
+from foliot.kernel.messages import Message, ModelRequest, Usage
 from foliot.kernel.rules import GUARDS, LEGAL, refusal
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Answer, Call, State
@@ -332,6 +332,16 @@ def _ask(state: State) -> AskModel:
     request = ModelRequest(spec.model, messages, spec.system, state.tools, spec.output_schema, settings, spec.agent)
     step = state.step
     return AskModel(step, request, (StepStarted(step, state.asks + 1, note),), state.deadline)
+
+
+def may_ask_again(state: State, wasted: Usage) -> bool:
+    """Whether the limits leave room for the question that is under way once more, after attempts that used so much."""
+    limits = state.spec.limits
+    if limits.max_tokens is None and limits.max_cost_usd is None:
+        return True
+    spent = replace(state.spent)
+    spent.add(wasted)
+    return budget.check_step(limits, spent, estimate=_estimate(state)) is None
 
 
 def _estimate(state: State) -> int:

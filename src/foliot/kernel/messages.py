@@ -117,7 +117,9 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens of one or many answers. `input_tokens` includes what was read from and written to a cache.
 
     `source` is "provider" when the provider counted, "estimated" when Foliot did. `cost_usd` is None when no price is
-    known: an unknown price is not a price of zero.
+    known: an unknown price is not a price of zero. Of one answer it also says what its price depends on: how much of
+    `cache_write_tokens` is kept for an hour, the searches that the provider itself made, and the tier it was served at
+    ("flex", "priority", "batch"); none of these is kept in a sum.
     """
 
     input_tokens: int = 0
@@ -127,6 +129,10 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
     reasoning_tokens: int = 0
     cost_usd: Number | None = None
     source: Literal["provider", "estimated"] = "provider"
+    cache_write_1h_tokens: int = 0
+    web_searches: int = 0
+    file_searches: int = 0
+    tier: str = ""
 
     @property
     def total_tokens(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol, TypeAlias
 
 from foliot.errors import FoliotError
-from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
+from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
 
 OnDelta: TypeAlias = Callable[[Delta], None]
 
@@ -17,7 +17,8 @@ class Gateway(Protocol):
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """Ask and wait for the finished answer; when `on_delta` is given, stream, and call it for each piece.
 
-        Cancelling the task stops the request. Raises a `ModelError`, and no other exception.
+        Cancelling the task stops the request. Raises a `ModelError`, and no other exception. What the provider had
+        counted by then is the error's `usage`; a cancellation carries it too (`spending.mark_cut`).
         """
         ...
 
@@ -27,7 +28,8 @@ class Gateway(Protocol):
 class ModelError(FoliotError):
     """A model did not give an answer that can be used.
 
-    `kind` is what a policy decides by; `retry_after` is in seconds, when the provider said so.
+    `kind` is what a policy decides by; `retry_after` is in seconds, when the provider said so. `usage` is what the
+    attempt used all the same. With `spent_out` nobody asks again for this answer: what was used leaves no room for it.
     """
 
     code: ClassVar[str] = "model_failed"
@@ -48,6 +50,8 @@ class ModelError(FoliotError):
         self.provider = provider
         self.status = status
         self.retry_after = retry_after
+        self.usage = Usage()
+        self.spent_out = False
 
 
 class ModelAuthError(ModelError):

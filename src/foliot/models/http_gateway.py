@@ -5,6 +5,7 @@ The classes beside this file choose a format, an address and an authorisation he
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import ClassVar, Final
 
 import msgspec
@@ -19,12 +20,14 @@ from foliot.kernel.messages import (
     TextDelta,
     ToolCall,
     ToolCallDelta,
+    Usage,
 )
 from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout, OnDelta
 from foliot.models.config import GatewayConfig
 from foliot.models.http import HttpEndpoint
 from foliot.models.provider_errors import read_payload, refusal, shorten
-from foliot.models.tokens import estimate_parts, estimate_request
+from foliot.models.spending import mark_cut
+from foliot.models.tokens import estimate_parts, estimate_request, estimate_text
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
 from foliot.models.wire.calls import CallIds
 from foliot.models.wire.lines import JsonLines, SseLines
@@ -65,10 +68,12 @@ class HttpGateway:
         names = self._wire.names(request)
         path, body = self._encode(request, names, stream)
         ids = CallIds(request, lambda: body)
+        whole: bytes | None = None
+        assembler: Assembler | None = None
         try:
             if on_delta is None:
-                answer = self._wire.parse(await self._endpoint.fetch(path, body), names, ids)
-                return self._completed(answer, request, ids)
+                whole = await self._endpoint.fetch(path, body)
+                return self._completed(self._wire.parse(whole, names, ids), request, ids)
             assembler = self._wire.assembler(names, ids)
             try:
                 whole = await self._pump(path, body, assembler, on_delta)
@@ -78,10 +83,37 @@ class HttpGateway:
                 return self._completed(assembler.finish(), request, ids)
             response = self._completed(self._wire.parse(whole, names, ids), request, ids)
         except _UNREADABLE as error:
-            raise self._explain(error) from error
+            failed = self._explain(error)
+            failed.usage = self._used(request, whole, assembler)
+            raise failed from error
+        except ModelError as error:
+            error.usage = self._used(request, whole, assembler)
+            raise
+        except CancelledError as cut:
+            mark_cut(cut, self._used(request, whole, assembler))
+            raise
         for delta in deltas_of(response):
             on_delta(delta)
         return response
+
+    def _used(self, request: ModelRequest, whole: bytes | None, assembler: Assembler | None) -> Usage:
+        """What an attempt has cost that gave no answer: what the provider counted, and what it had written by then."""
+        if whole is not None:
+            try:
+                return self._wire.counted(whole)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return Usage()
+        if assembler is None:
+            return Usage()
+        counted, written = assembler.heard()
+        if not written and not counted.total_tokens:
+            return counted  # it had not begun
+        # The count of a stream comes at its end; what was written until it broke off is billed all the same.
+        given = counted.input_tokens or estimate_request(request)
+        output = max(counted.output_tokens, estimate_text(written))
+        if (given, output) == (counted.input_tokens, counted.output_tokens):
+            return counted
+        return msgspec.structs.replace(counted, input_tokens=given, output_tokens=output, source="estimated")
 
     async def close(self) -> None:
         await self._endpoint.close()

@@ -10,11 +10,11 @@ first answer has to be priced, and a model with plain prices is then priced by m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
@@ -40,48 +40,84 @@ _SELLERS: Final[Mapping[str, str | None]] = {
 _SPOKEN_BY_MANY: Final = frozenset({"openai", "openai-responses", "openai-compatible", "vllm", "ollama"})
 
 
+# What a tier costs where the tables do not say so of the model: batch and flex are sold at half the price by all who
+# have them. Gemini asks 75 to 100 % more for priority; Anthropic's priority is paid for in advance, not by the answer.
+_FACTORS: Final[Mapping[tuple[str, str], float]] = {
+    ("anthropic", "batch"): 0.5,
+    ("google", "batch"): 0.5,
+    ("google", "flex"): 0.5,
+    ("google", "priority"): 2.0,
+    ("openai", "batch"): 0.5,
+    ("openai", "flex"): 0.5,
+    ("openai", "priority"): 2.0,
+    ("azure", "batch"): 0.5,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Dollars per million tokens. Cached tokens cost as much as other input unless they have a price of their own."""
+    """Dollars per million tokens. Cached tokens cost as much as other input unless they have a price of their own.
+
+    `request`, `web_search` and `file_search` are dollars for each. `tiers` are factors on the price of tokens, by the
+    name of the tier ("flex": 0.5).
+    """
 
     input: float
     output: float
     cache_read: float | None = None
     cache_write: float | None = None
     request: float = 0.0
+    cache_write_1h: float | None = None
+    web_search: float = 0.0
+    file_search: float = 0.0
+    tiers: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def cost(self, usage: Usage) -> float:
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
+        hour = write if self.cache_write_1h is None else self.cache_write_1h
+        kept = min(usage.cache_write_tokens, usage.cache_write_1h_tokens)
         fresh = max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens)
         tokens = (
             fresh * self.input
             + usage.cache_read_tokens * read
-            + usage.cache_write_tokens * write
+            + (usage.cache_write_tokens - kept) * write
+            + kept * hour
             + usage.output_tokens * self.output
         )
-        return tokens / _MILLION + self.request
+        calls = usage.web_searches * self.web_search + usage.file_searches * self.file_search
+        return tokens * self.tiers.get(usage.tier, 1.0) / _MILLION + self.request + calls
 
     @classmethod
     def read(cls, value: Mapping[str, Any], place: str = "pricing") -> Pricing:
         """The `pricing` of an endpoint. Raises `InvalidInput` for an unknown key or a price that is not a number."""
-        known = ("input", "output", "cache_read", "cache_write", "request")
-        prices: dict[str, float] = {}
+        known = [each.name for each in fields(cls)]
+        prices: dict[str, Any] = {}
         for key, price in value.items():
             if key not in known:
                 raise InvalidInput(f"{place}.{key} is not known", hint=f"known: {', '.join(known)}")
             if price is None:
                 continue
-            try:
-                prices[key] = float(price)
-            except (TypeError, ValueError):
-                prices[key] = -1.0
-            if not 0 <= prices[key] < float("inf"):
-                raise InvalidInput(f"{place}.{key} must be dollars per million tokens, 0 or more, not {price!r}")
+            if key == "tiers":
+                factors = cast("Mapping[str, Any]", price) if isinstance(price, Mapping) else {"": price}
+                prices[key] = {name: _number(given, f"{place}.tiers") for name, given in factors.items()}
+            else:
+                prices[key] = _number(price, f"{place}.{key}")
         for key in ("input", "output"):
             if key not in prices:
                 raise InvalidInput(f"{place}.{key} is missing", hint="give both input and output; 0 means free")
         return cls(**prices)
+
+
+def _number(value: Any, place: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        what = "a factor on the usual price" if place.endswith("tiers") else "dollars per million tokens"
+        raise InvalidInput(f"{place} must be {what}, 0 or more, not {value!r}")
+    return number
 
 
 def _now() -> datetime:
@@ -93,8 +129,12 @@ class PriceBook:
 
     def __init__(self, *, now: Callable[[], datetime] = _now) -> None:
         self._now = now
-        self._known: dict[tuple[str, str, str], Pricing | tuple[Provider, ModelInfo] | None] = {}
+        self._known: dict[tuple[str, str, str], _Entry | None] = {}
         self._loaded = False
+
+    @property
+    def loaded(self) -> bool:
+        return self._loaded
 
     async def load(self) -> None:
         """Import the tables without holding up the event loop. Cheap when done before."""
@@ -114,22 +154,34 @@ class PriceBook:
         known = self._known[key]
         if known is None:
             return None
-        if isinstance(known, Pricing):
-            return known.cost(usage)
-        return self._compute(known[0], known[1], usage)
+        special = usage.tier or usage.cache_write_1h_tokens or usage.web_searches or usage.file_searches
+        if known.plain is not None and not special:
+            return known.plain.cost(usage)
+        return self._compute(known.seller, known.info, usage)
 
     def _compute(self, seller: Provider, info: ModelInfo, usage: Usage) -> float | None:
-        """Prices with tiers or dates: the library does the sum."""
+        """Prices with tiers or dates, and what is sold beside tokens: the library does the sum."""
         from genai_prices import Usage as PricedUsage
+
+        context = {"processing": "batch"} if usage.tier == "batch" else {"service_tier": usage.tier}
+        variants: Sequence[Any] = getattr(info, "price_variants", None) or ()
+        sold = any(variant.when == context for variant in variants)
+        factor = 1.0 if sold else _FACTORS.get((seller.id, usage.tier), 1.0)
 
         counts = PricedUsage(
             input_tokens=max(usage.input_tokens, usage.cache_read_tokens + usage.cache_write_tokens),
             output_tokens=usage.output_tokens,
             cache_read_tokens=usage.cache_read_tokens or None,
             cache_write_tokens=usage.cache_write_tokens or None,
+            cache_write_1h_tokens=usage.cache_write_1h_tokens or None,
+            web_searches=usage.web_searches or None,
+            storage_searches=usage.file_searches or None,
         )
         try:
-            return float(info.calc_price(counts, seller, genai_request_timestamp=self._now()).total_price)
+            price = info.calc_price(
+                counts, seller, genai_request_timestamp=self._now(), price_context=context if sold else {}
+            )
+            return float(price.total_price) * factor
         except (LookupError, ValueError):  # priced by something else than tokens
             return None
 
@@ -140,7 +192,15 @@ def _import_tables() -> None:
     assert tables.providers
 
 
-def _look_up(provider: str, model: str, base_url: str) -> Pricing | tuple[Provider, ModelInfo] | None:
+class _Entry(NamedTuple):
+    """One model in the tables; `plain` where a question for text alone is priced by multiplication."""
+
+    seller: Provider
+    info: ModelInfo
+    plain: Pricing | None
+
+
+def _look_up(provider: str, model: str, base_url: str) -> _Entry | None:
     from genai_prices.data_snapshot import get_snapshot
 
     snapshot = get_snapshot()
@@ -157,7 +217,7 @@ def _look_up(provider: str, model: str, base_url: str) -> Pricing | tuple[Provid
         _, info = snapshot.find_provider_model(model, seller, None, None)
     except LookupError:
         return None
-    return _plain(info) or (seller, info)
+    return _Entry(seller, info, _plain(info))
 
 
 def _plain(info: ModelInfo) -> Pricing | None:

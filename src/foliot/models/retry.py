@@ -47,7 +47,7 @@ class RetryPolicy:
 
     def wait(self, attempt: int, error: ModelError, random: Random) -> float | None:
         """Seconds to wait after `attempt` failed with `error`; None when there is no use in going on."""
-        if not error.retryable or attempt >= self.attempts:
+        if not error.retryable or error.spent_out or attempt >= self.attempts:
             return None
         jitter = random.random() * min(self.longest, self.base * 2.0 ** min(attempt - 1, 60))
         if error.retry_after is None:

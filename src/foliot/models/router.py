@@ -31,7 +31,9 @@ from foliot.models.pieces import Pieces
 from foliot.models.pricing import PriceBook
 from foliot.models.registry import Registry, default_registry
 from foliot.models.retry import Attempt, Clock, Sleep, with_retry
+from foliot.models.spending import account, cut_usage
 from foliot.models.tokens import TokenCounter, estimate_request
+from foliot.models.wire.counts import tier_of
 
 Resolve: TypeAlias = Callable[[str], EndpointConfig | Awaitable[EndpointConfig]]
 MayFallBack: TypeAlias = Callable[[str, str], Awaitable[None]]
@@ -117,7 +119,8 @@ class Router:
             except ModelError as error:
                 failures.append((name, error))
                 # A broken fallback must not hide that the next one may work; a broken first one follows its own rule.
-                if after is None or (position == 0 and error.kind not in first.fall_back_on):
+                over = after is None or error.spent_out
+                if over or (position == 0 and error.kind not in first.fall_back_on):
                     raise most_hopeful(failures)  # noqa: B904  # one of the failures, each with a cause of its own
                 if pieces is not None:
                     pieces.restart(f"{name} failed ({error.kind}); asking {after}")
@@ -223,13 +226,43 @@ class Router:
             response = await entry.gateway.respond(request, on_delta=pieces)
             used = response.usage.total_tokens
             return response
+        except asyncio.CancelledError as cut:
+            if (paying := account()) is not None:
+                # No price is waited for here: the tables are there, or the endpoint has its own.
+                paying.add(self._priced_now(entry, endpoint, request, cut_usage(cut)))
+            raise
         except ModelError as error:
-            used = 0 if error.kind in _REFUSED else None  # nothing was counted
+            used = error.usage.total_tokens or (0 if error.kind in _REFUSED else None)  # or nothing was counted
+            if error.usage.total_tokens:
+                await self._book(entry, endpoint, request, error)
             if error.kind == "rate_limit" and error.retry_after is not None:
                 limiter.pause(min(error.retry_after, _LONGEST_PAUSE))
             raise
         finally:
             permit.release(used)
+
+    async def _book(
+        self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, error: ModelError
+    ) -> None:
+        """Price what the attempt used, and put it on the account of whoever asked."""
+        if endpoint.pricing is None and entry.provider not in _UNPRICED:
+            await self._prices.load()
+        error.usage = self._priced_now(entry, endpoint, request, error.usage)
+        if (paying := account()) is not None:
+            await paying.book(error)
+
+    def _priced_now(self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, usage: Usage) -> Usage:
+        """The usage with its price, as far as that is known without waiting."""
+        if usage.cost_usd is not None or not usage.total_tokens:
+            return usage
+        usage = _tiered(usage, request)
+        if endpoint.pricing is not None:
+            return replace(usage, cost_usd=endpoint.pricing.cost(usage))
+        if entry.provider in _UNPRICED or not self._prices.loaded:
+            return usage
+        model = request.model or endpoint.gateway.model
+        cost = self._prices.cost(entry.provider, model, usage, base_url=endpoint.gateway.base_url)
+        return replace(usage, cost_usd=cost)
 
     async def _finish(
         self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, response: ModelResponse
@@ -240,6 +273,7 @@ class Router:
             key = _counted_as(entry, request.model or endpoint.gateway.model)
             self.tokens.observe(key, estimated=estimate_request(request), counted=usage.input_tokens)
         if usage.cost_usd is None:
+            usage = _tiered(usage, request)
             seller = response.provider if entry.provider in _GO_BETWEENS else entry.provider
             cost = await self._cost(endpoint, entry.provider, seller, model, usage)
             if cost is not None:
@@ -295,6 +329,14 @@ def _named(request: ModelRequest, endpoint: EndpointConfig) -> ModelRequest:
 def _for_fallback(request: ModelRequest, endpoint: EndpointConfig) -> ModelRequest:
     """The model's name means something at the first endpoint only."""
     return replace(request, model=endpoint.gateway.model or request.model)
+
+
+def _tiered(usage: Usage, request: ModelRequest) -> Usage:
+    """The usage at the tier that was asked for, where the provider does not say at which one it served."""
+    asked = request.settings.extra.get("service_tier") or request.settings.extra.get("serviceTier")
+    if not asked or usage.tier or not isinstance(asked, str):
+        return usage
+    return replace(usage, tier=tier_of(asked))
 
 
 def _counted_as(entry: OpenGateway, model: str) -> str:

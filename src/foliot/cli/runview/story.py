@@ -117,7 +117,7 @@ class Story:
             lines += [Line("text", row, wrap=True) for row in lines_of(message.text.strip())]
         for call in message.calls:
             self._asked[call.id] = _call(call.name, call.arguments)
-        lines.append(Line("quiet", " · ".join(spent(response.usage, seconds))))
+        lines.append(Line("quiet", " · ".join((*spent(response.usage, seconds), *cache_read(response.usage)))))
         return lines
 
     def _finished(self, finished: e.ToolFinished) -> list[Line]:
@@ -154,6 +154,13 @@ def spent(usage: Usage, seconds: float | None = None) -> list[str]:
     if usage.cost_usd:
         parts.append(money(usage.cost_usd))
     return parts
+
+
+def cache_read(usage: Usage) -> list[str]:
+    """`82 % cached`: how much of what was sent the provider read from its prompt cache; nothing where it says none."""
+    if not usage.input_tokens or not (usage.cache_read_tokens or usage.cache_write_tokens):
+        return []
+    return [f"{usage.cache_read_tokens * 100 // usage.input_tokens} % cached"]
 
 
 def closing(result: RunResult, calls: int, seconds: float) -> Line:

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from foliot.cli.runview.story import SYNTHETIC, spent
+from foliot.cli.runview.story import SYNTHETIC, cache_read, spent
 from foliot.cli.terminal import paint
-from foliot.engine.story.amounts import arguments, counted, duration
+from foliot.engine.story.amounts import arguments, counted, duration, money, tokens
 from foliot.engine.story.trace import Ask, CallTrace, Mark, StepTrace, Trace
 from foliot.kernel.codec import type_of
 from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
@@ -86,7 +86,7 @@ def _step(step: StepTrace, texts: _Texts, *, gone: bool) -> Node:
     before = [mark for mark in step.marks if step.answered_at is None or mark.at < step.answered_at]
     node.children += [_mark(mark, texts) for mark in before]
     if step.answered_at is not None:
-        took = " · ".join(spent(step.usage, step.seconds))
+        took = " · ".join((*spent(step.usage, step.seconds), *cache_read(step.usage), *_wasted(step)))
         answer = Node(f"{one_line(step.model or 'the model', 60)}  {_dim(took)}")
         answer.texts += texts.of("thought: ", step.reasoning)
         answer.texts += texts.of("", step.text)
@@ -100,6 +100,14 @@ def _step(step: StepTrace, texts: _Texts, *, gone: bool) -> Node:
         elif item not in before:
             node.children.append(_mark(item, texts))
     return node
+
+
+def _wasted(step: StepTrace) -> list[str]:
+    lost = step.wasted
+    if not lost.total_tokens:
+        return []
+    price = f", {money(lost.cost_usd)}" if lost.cost_usd else ""
+    return [f"and {tokens(lost.total_tokens)}{price} without an answer"]
 
 
 def _ask(ask: Ask) -> Node:

@@ -23,6 +23,7 @@ from foliot.kernel.messages import ModelRequest, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
 from foliot.models.base import ModelError
+from foliot.models.spending import account
 from foliot.resources.money import micros_of_cost
 from foliot.store.budgets import Act, Amount
 from foliot.store.runs import Journal
@@ -30,6 +31,7 @@ from foliot.store.runs import Journal
 log = logging.getLogger(__name__)
 
 Asked: TypeAlias = ModelResponded | ModelFailed
+HoldAgain: TypeAlias = Callable[[Act], Awaitable[Hold | Shortage | None]]
 Answer = TypeVar("Answer", bound=ModelResponded | ModelFailed | BudgetExceeded)
 
 
@@ -81,7 +83,13 @@ class Purse:
             return ModelFailed(action.step, "budget", message, retryable=True)
         if isinstance(hold, Shortage):
             return hold.fact()
-        return await ask() if hold is None else await self._paid(hold, ask)
+        if hold is None:
+            return await ask()
+
+        async def hold_again(act: Act) -> Hold | Shortage | None:
+            return await self._service.reserve(spec.namespace, act, self.payer, estimate)
+
+        return await self._paid(hold, ask, hold_again)
 
     async def ask_within(
         self, limits: Sequence[BudgetRule], action: AskModel, ask: Callable[[], Awaitable[Asked | BudgetExceeded]]
@@ -91,12 +99,16 @@ class Purse:
         root = state.created.root if state.created is not None else ""
         work = Payer(state.spec.namespace, root or state.run_id, (state.spec.agent,))
         act = Act(state.run_id, f"step/{action.step}/{_attempt(action)}/work")
+
+        async def reserve(act: Act) -> Hold | Shortage:
+            return await self._service.reserve_in(limits, act, work, Estimate(Amount(0, 1), state.spec.model))
+
         try:
-            hold = await self._service.reserve_in(limits, act, work, Estimate(Amount(0, 1), state.spec.model))
+            hold = await reserve(act)
         except FoliotError as error:
             message = f"the tokens of this work cannot be counted: {error.message}"
             return ModelFailed(action.step, "budget", message, retryable=True)
-        return hold.fact() if isinstance(hold, Shortage) else await self._paid(hold, ask)
+        return hold.fact() if isinstance(hold, Shortage) else await self._paid(hold, ask, reserve)
 
     def close(self) -> None:
         """The run is let go. Returns at once."""
@@ -114,19 +126,80 @@ class Purse:
             )
         return self._payer
 
-    async def _paid(self, hold: Hold, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _paid(self, hold: Hold, ask: Callable[[], Awaitable[Answer]], reserve: HoldAgain) -> Answer:
+        payment = _Payment(self._service, hold, reserve)
+        paying = account()
+        if paying is not None:
+            paying.checks.append(payment.goes_on)
         try:
             fact = await ask()
         except asyncio.CancelledError:
-            self._service.let_go(hold)
+            payment.cut(Usage() if paying is None else paying.usage)
             raise
         if isinstance(fact, ModelResponded):
-            await self._service.settle(hold, _amount(fact.response.usage) or _unpriced(hold, fact.response.usage))
+            await payment.settle(fact.response.usage, expected=True)
         elif isinstance(fact, ModelFailed):
-            await self._service.settle(hold, _amount(fact.usage) or Amount(0, fact.usage.total_tokens))
+            await payment.settle(fact.usage)
         else:
-            self._service.let_go(hold)  # it was not asked
+            payment.let_go()  # it was not asked
         return fact
+
+
+class _Payment:
+    """Pays for the attempts at one answer, one after the other: each is reserved for, and settled when it is over."""
+
+    def __init__(self, service: BudgetService, hold: Hold, reserve: HoldAgain) -> None:
+        self._service = service
+        self._hold: Hold | None = hold
+        self._first = hold
+        self._reserve = reserve
+        self._attempts = 1
+        self._settled = Amount(0, 0)
+
+    async def goes_on(self, used: Usage) -> bool:
+        """Pay for an attempt that failed; and whether there is room for the next one."""
+        hold, self._hold = self._hold, None
+        if hold is None:
+            return True
+        paid = _amount(used) or _unpriced(hold, used)
+        await self._service.settle(hold, paid)
+        self._settled = Amount(self._settled.micros + paid.micros, self._settled.tokens + paid.tokens)
+        self._attempts += 1
+        try:
+            held = await self._reserve(Act(self._first.act.run_id, f"{self._first.act.name}/{self._attempts}"))
+        except FoliotError:
+            return False
+        if isinstance(held, Shortage):
+            return False
+        self._hold = held
+        return True
+
+    async def settle(self, used: Usage, *, expected: bool = False) -> None:
+        """The last attempt is over. `expected`: it gave the answer; otherwise `used` is that of all attempts."""
+        if self._hold is None:
+            return
+        if expected:
+            await self._service.settle(self._hold, _amount(used) or _unpriced(self._hold, used))
+        else:
+            await self._service.settle(self._hold, self._rest(used))
+
+    def cut(self, used: Usage) -> None:
+        """Nobody waits for the answer any more; `used` is what its attempts took that is known."""
+        if self._hold is None:
+            return
+        if used.total_tokens:
+            self._service.settle_later(self._hold, self._rest(used))
+        else:
+            self._service.let_go(self._hold)
+
+    def let_go(self) -> None:
+        if self._hold is not None:
+            self._service.let_go(self._hold)
+
+    def _rest(self, used: Usage) -> Amount:
+        whole = _amount(used) or Amount(0, used.total_tokens)
+        micros, tokens = whole.micros - self._settled.micros, whole.tokens - self._settled.tokens
+        return Amount(max(0, micros), max(0, tokens))
 
 
 def _attempt(action: AskModel) -> int:

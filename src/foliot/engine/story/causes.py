@@ -39,14 +39,14 @@ def _budget(trace: Trace, failed: RunFailed, limits: Limits) -> list[str]:
             asked = f"step {last.number} of {limits.max_steps} still asked for {wanted}" if last and wanted else ""
             return [line for line in (asked, *_habits(trace)) if line]
         case "tokens":
-            dear = sorted(trace.steps, key=lambda step: step.usage.total_tokens, reverse=True)[:MOST]
-            took = ", ".join(f"step {step.number} took {step.usage.total_tokens:,}" for step in dear)
+            dear = sorted(trace.steps, key=lambda step: step.spent.total_tokens, reverse=True)[:MOST]
+            took = ", ".join(f"step {step.number} took {step.spent.total_tokens:,}" for step in dear)
             return [
                 f"{tokens(trace.usage.total_tokens)} in {counted(len(trace.steps), 'step')}: {took}",
                 *_habits(trace),
             ]
         case "cost_usd":
-            unpriced = [step for step in trace.steps if step.usage.cost_usd is None and step.usage.total_tokens]
+            unpriced = [step for step in trace.steps if step.spent.cost_usd is None and step.spent.total_tokens]
             if unpriced:
                 model = unpriced[0].model or "the model"
                 return [f"no price is known for {model}: give the endpoint a `pricing`, or take the limit away"]

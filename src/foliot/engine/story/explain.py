@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from foliot.engine.story.amounts import arguments, counted, duration, money, times, tokens
 from foliot.engine.story.causes import causes_of_failure
-from foliot.engine.story.trace import CallTrace, StepTrace, Trace
+from foliot.engine.story.trace import CallTrace, StepTrace, Trace, total
 from foliot.engine.worker import in_words, is_gone
 from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
 from foliot.kernel.spec import RunSpec
@@ -270,16 +270,20 @@ def cost_of(trace: Trace) -> list[str]:
     lines = [
         f"{tokens(usage.total_tokens)} ({usage.input_tokens:,} in, {usage.output_tokens:,} out{estimated}), {price}"
     ]
+    if wasted := sum(step.wasted.total_tokens for step in trace.steps):
+        lost = total(step.wasted for step in trace.steps).cost_usd
+        price = f", {money(lost)}" if lost else ""
+        lines.append(f"{tokens(wasted)} of it{price} went into attempts that gave no answer")
     dear = sorted(
-        (step for step in trace.steps if step.usage.total_tokens), key=lambda s: s.usage.total_tokens, reverse=True
+        (step for step in trace.steps if step.spent.total_tokens), key=lambda s: s.spent.total_tokens, reverse=True
     )
     if len(dear) > 1:
         lines += [_share(step, usage.total_tokens) for step in dear[:SHOWN_STEPS]]
     by_model: dict[str, int] = {}
     for step in trace.steps:
-        if step.answered_at is None and not step.usage.total_tokens:
+        if step.answered_at is None and not step.spent.total_tokens:
             continue  # nobody has answered yet, and nobody failed at a price
-        by_model[step.model] = by_model.get(step.model, 0) + step.usage.total_tokens
+        by_model[step.model] = by_model.get(step.model, 0) + step.spent.total_tokens
     if len(by_model) > 1:
         lines.append("by model: " + ", ".join(f"{name or '?'} {count:,}" for name, count in by_model.items()))
     if len(dear) > 2:
@@ -290,7 +294,7 @@ def cost_of(trace: Trace) -> list[str]:
 
 
 def _share(step: StepTrace, whole: int) -> str:
-    usage = step.usage
+    usage = step.spent
     price = f", {money(usage.cost_usd)}" if usage.cost_usd is not None else ""
     return f"step {step.number}: {tokens(usage.total_tokens)} ({usage.total_tokens * 100 // whole} %){price}"
 

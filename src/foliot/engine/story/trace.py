@@ -55,6 +55,7 @@ class Ask(Struct):
     status: int | None = None
     provider: str = ""
     lost: bool = False
+    usage: Usage = Usage()
 
 
 class CallTrace(Struct):
@@ -97,7 +98,10 @@ class CallTrace(Struct):
 
 
 class StepTrace(Struct):
-    """One step: how often the model was asked, what it answered, and what came of it, in the order it happened."""
+    """One step: how often the model was asked, what it answered, and what came of it, in the order it happened.
+
+    `usage` is that of the answer; `wasted` is what attempts used that gave none.
+    """
 
     number: int
     at: float
@@ -105,6 +109,7 @@ class StepTrace(Struct):
     text: str = ""
     reasoning: str = ""
     usage: Usage = Usage()
+    wasted: Usage = Usage()
     model: str = ""
     endpoint: str = ""
     stop: str = ""
@@ -120,6 +125,11 @@ class StepTrace(Struct):
     @property
     def marks(self) -> list[Mark]:
         return [item for item in self.items if isinstance(item, Mark)]
+
+    @property
+    def spent(self) -> Usage:
+        """All that the step took."""
+        return total((self.usage, self.wasted)) if self.wasted.total_tokens else self.usage
 
     @property
     def failures(self) -> list[Ask]:

@@ -105,6 +105,7 @@ class _Building:
         step.reasoning = "".join(part.text for part in response.message.parts if isinstance(part, Reasoning))
         step.usage, step.model, step.endpoint = response.usage, response.model, response.endpoint
         step.stop = response.stop
+        self._waste(step, event.wasted)
         asked = step.asks[-1] if step.asks else Ask(at)
         asked.seconds = event.seconds if event.seconds is not None else max(0.0, at - asked.at)
         step.seconds = asked.seconds
@@ -125,7 +126,8 @@ class _Building:
             event.status,
             event.provider,
         )
-        self._spend(event.usage)
+        asked.usage = event.usage
+        self._waste(step, event.usage)
 
     def tool_started(self, at: float, event: e.ToolStarted) -> None:
         call = self.call(event.call_id, event.name)
@@ -177,6 +179,11 @@ class _Building:
         for run_id in runs.keys() - self._paid:
             self._paid.add(run_id)
             self._spend(runs[run_id])
+
+    def _waste(self, step: StepTrace, usage: Usage) -> None:
+        if usage.total_tokens:
+            step.wasted = total((step.wasted, usage))
+            self._spend(usage)
 
     def _spend(self, usage: Usage) -> None:
         self._usages.append(usage)

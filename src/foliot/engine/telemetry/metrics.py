@@ -173,6 +173,10 @@ def _counted(tally: Tally) -> Iterable[Metric]:
     yield _counter("tokens", "Tokens; input includes what came from a cache.", tally.tokens, ("model", "type"))
     yield _counter("cost_usd", "What models cost, in US dollars, where the price is known.", tally.cost, ("model",))
     yield _counter("unpriced_answers", "Answers whose price is not known.", tally.unpriced, ("model",))
+    yield _counter(
+        "wasted_tokens", "Tokens of attempts that gave no answer; part of `tokens`.", {(): tally.wasted_tokens}
+    )
+    yield _counter("wasted_cost_usd", "What those cost, in US dollars; part of `cost_usd`.", {(): tally.wasted_cost})
     yield _counter("approvals_requested", "Calls that were parked for consent.", {(): tally.approvals_requested})
     yield _counter("approvals_decided", "Parked calls, by decision.", tally.approvals_decided, ("decision",))
     yield _histogram(

@@ -89,6 +89,8 @@ class Tally:
         self.tokens: defaultdict[Labels, int] = defaultdict(int)
         self.cost: defaultdict[Labels, float] = defaultdict(float)
         self.unpriced: defaultdict[Labels, int] = defaultdict(int)
+        self.wasted_tokens = 0
+        self.wasted_cost = 0.0
         self.approvals_requested = 0
         self.approvals_decided: defaultdict[Labels, int] = defaultdict(int)
         self.budget_stops: defaultdict[Labels, int] = defaultdict(int)
@@ -159,10 +161,18 @@ class Tally:
         if event.seconds is not None:
             self.model_seconds[model,].add(event.seconds)
         self._spent(model, event.response.usage)
+        if event.wasted.total_tokens:
+            self._spent(model, event.wasted)
+            self._lost(event.wasted)
 
     def _failed(self, run_id: str, at: float, event: ModelFailed) -> None:
         self.steps["", self._reasons(event.kind)] += 1
         self._spent("", event.usage)
+        self._lost(event.usage)
+
+    def _lost(self, usage: Usage) -> None:
+        self.wasted_tokens += usage.total_tokens
+        self.wasted_cost += usage.cost_usd or 0.0
 
     def _compacted(self, run_id: str, at: float, event: SessionCompacted) -> None:
         self._spent("", event.usage)

@@ -20,9 +20,16 @@ from foliot.kernel.messages import (
     Text,
     ToolCall,
     ToolResult,
+    Usage,
 )
 from foliot.models.config import GatewayConfig
-from foliot.models.wire.anthropic_answer import OUTPUT_TOOL, REDACTED, MessagesAssembler, parse_messages
+from foliot.models.wire.anthropic_answer import (
+    OUTPUT_TOOL,
+    REDACTED,
+    MessagesAssembler,
+    counted_in_message,
+    parse_messages,
+)
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.calls import CallIds, arguments_object, sendable_id
 from foliot.models.wire.media import address, decoded_text, is_image, is_text, placeholder, result_texts
@@ -105,6 +112,9 @@ class AnthropicWire:
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         return parse_messages(body, names, ids)
+
+    def counted(self, body: bytes) -> Usage:
+        return counted_in_message(body)
 
     def assembler(self, names: ToolNames, ids: CallIds) -> MessagesAssembler:
         return MessagesAssembler(names, ids)

@@ -24,7 +24,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments
-from foliot.models.wire.counts import Count, count
+from foliot.models.wire.counts import Count, count, tier_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
@@ -55,12 +55,24 @@ class _OutputDetails(Struct):
     thinking_tokens: Count = None
 
 
+class _CacheCreation(Struct):
+    ephemeral_1h_input_tokens: Count = None
+
+
+class _ServerTools(Struct):
+    web_search_requests: Count = None
+
+
 class _Usage(Struct):
     input_tokens: Count = None
     output_tokens: Count = None
     cache_read_input_tokens: Count = None
     cache_creation_input_tokens: Count = None
     output_tokens_details: _OutputDetails | None = None
+    cache_creation: _CacheCreation | None = None
+    server_tool_use: _ServerTools | None = None
+    service_tier: str | None = None
+    speed: str | None = None
 
 
 class _Message(Struct):
@@ -92,7 +104,12 @@ class _Event(Struct):
     error: Any = None
 
 
+class _Counted(Struct):
+    usage: _Usage | None = None
+
+
 _MESSAGE = msgspec.json.Decoder(_Message)
+_COUNTED = msgspec.json.Decoder(_Counted)
 _EVENT = msgspec.json.Decoder(_Event)
 
 
@@ -109,7 +126,17 @@ def _usage(usage: _Usage | None) -> Usage:
         cache_read_tokens=read,
         cache_write_tokens=wrote,
         reasoning_tokens=count(details.thinking_tokens) if details else 0,
+        cache_write_1h_tokens=min(wrote, count(usage.cache_creation.ephemeral_1h_input_tokens))
+        if usage.cache_creation
+        else 0,
+        web_searches=count(usage.server_tool_use.web_search_requests) if usage.server_tool_use else 0,
+        tier="fast" if usage.speed == "fast" else tier_of(usage.service_tier),
     )
+
+
+def counted_in_message(body: bytes) -> Usage:
+    """What the provider has counted, whatever else the body holds."""
+    return _usage(_COUNTED.decode(body).usage)
 
 
 def _part(block: _Block, arguments: str, call_id: str, names: ToolNames) -> Part | None:
@@ -248,6 +275,9 @@ class MessagesAssembler:
         elif delta.signature:
             opened.signature.append(delta.signature)
         return NO_DELTAS
+
+    def heard(self) -> tuple[Usage, str]:
+        return _usage(self._usage), "".join(piece for opened in self._blocks for piece in opened.pieces)
 
     def finish(self) -> ModelResponse:
         if self._head is None or not self.done:

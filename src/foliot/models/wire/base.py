@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
+from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
 from foliot.models.wire.calls import CallIds
 from foliot.models.wire.tool_names import ToolNames
 
@@ -50,6 +50,10 @@ class Assembler(Protocol):
         """The whole answer. Raises `WireError` when the stream ended before the provider said it was done."""
         ...
 
+    def heard(self) -> tuple[Usage, str]:
+        """Tell what the provider has counted so far, and all that the model has written: what a cut answer costs."""
+        ...
+
 
 class Wire(Protocol):
     """One format, configured for one endpoint. Holds no state between calls."""
@@ -63,5 +67,9 @@ class Wire(Protocol):
     def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]: ...
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse: ...
+
+    def counted(self, body: bytes) -> Usage:
+        """Read the counts out of a body that is no answer. Raises `msgspec.DecodeError` for one that is no JSON."""
+        ...
 
     def assembler(self, names: ToolNames, ids: CallIds) -> Assembler: ...

@@ -21,9 +21,18 @@ from foliot.kernel.messages import (
     Text,
     ToolCall,
     ToolResult,
+    Usage,
 )
 from foliot.models.wire.calls import CallIds, arguments_object, is_own_id
-from foliot.models.wire.gemini_answer import ALONE, ON_CALL, ON_TEXT, ON_THOUGHT, GeminiAssembler, parse_gemini
+from foliot.models.wire.gemini_answer import (
+    ALONE,
+    ON_CALL,
+    ON_TEXT,
+    ON_THOUGHT,
+    GeminiAssembler,
+    counted_in_gemini,
+    parse_gemini,
+)
 from foliot.models.wire.gemini_schema import gemini_schema
 from foliot.models.wire.media import address, placeholder, result_files, result_texts
 from foliot.models.wire.opaque import unmark
@@ -72,6 +81,9 @@ class GeminiWire:
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         return parse_gemini(body, names, ids)
+
+    def counted(self, body: bytes) -> Usage:
+        return counted_in_gemini(body)
 
     def assembler(self, names: ToolNames, ids: CallIds) -> GeminiAssembler:
         return GeminiAssembler(names, ids)

@@ -25,7 +25,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments
-from foliot.models.wire.counts import Count, count
+from foliot.models.wire.counts import Count, count, tier_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
@@ -79,10 +79,15 @@ class _Content(Struct, rename="camel"):
     parts: list[_Part] | None = None
 
 
+class _Grounding(Struct, rename="camel"):
+    web_search_queries: list[Any] | None = None
+
+
 class _Candidate(Struct, rename="camel"):
     content: _Content | None = None
     finish_reason: str | None = None
     index: int | None = None
+    grounding_metadata: _Grounding | None = None
 
 
 class _Usage(Struct, rename="camel"):
@@ -91,6 +96,8 @@ class _Usage(Struct, rename="camel"):
     thoughts_token_count: Count = None
     cached_content_token_count: Count = None
     tool_use_prompt_token_count: Count = None
+    service_tier: str | None = None
+    traffic_type: str | None = None  # Vertex
 
 
 class _Feedback(Struct, rename="camel"):
@@ -106,10 +113,15 @@ class _Body(Struct, rename="camel"):
     error: Any = None
 
 
+class _Counted(Struct, rename="camel"):
+    usage_metadata: _Usage | None = None
+
+
 _DECODER = msgspec.json.Decoder(_Body)
+_COUNTED = msgspec.json.Decoder(_Counted)
 
 
-def _usage(usage: _Usage | None) -> Usage:
+def _usage(usage: _Usage | None, searches: int = 0) -> Usage:
     if usage is None:
         return Usage()
     thoughts = count(usage.thoughts_token_count)
@@ -119,7 +131,14 @@ def _usage(usage: _Usage | None) -> Usage:
         output_tokens=count(usage.candidates_token_count) + thoughts,
         cache_read_tokens=count(usage.cached_content_token_count),
         reasoning_tokens=thoughts,
+        web_searches=searches,
+        tier=tier_of(usage.service_tier or usage.traffic_type),
     )
+
+
+def counted_in_gemini(body: bytes) -> Usage:
+    """What the provider has counted, whatever else the body holds."""
+    return _usage(_COUNTED.decode(body).usage_metadata)
 
 
 def parse_gemini(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
@@ -143,6 +162,7 @@ class GeminiAssembler:
         self._usage: _Usage | None = None
         self._reason: str | None = None
         self._blocked = False
+        self._searches = 0
         self._model = self._id = ""
 
     def feed(self, event: bytes) -> Sequence[Delta]:
@@ -161,6 +181,8 @@ class GeminiAssembler:
             if candidate.index:  # a second alternative: only the first one is the answer
                 continue
             self._reason = candidate.finish_reason or self._reason
+            if candidate.grounding_metadata is not None:
+                self._searches = max(self._searches, len(candidate.grounding_metadata.web_search_queries or ()))
             for part in (candidate.content.parts if candidate.content else None) or ():
                 self._take(part, deltas)
         return deltas
@@ -210,6 +232,15 @@ class GeminiAssembler:
             self._parts.append(Reasoning(text) if self._open_thought else Text(text))
         self._open.clear()
 
+    def heard(self) -> tuple[Usage, str]:
+        written = "".join(self._open)
+        for part in self._parts:
+            if isinstance(part, (Text, Reasoning)):
+                written += part.text
+            elif isinstance(part, ToolCall):
+                written += part.name + part.arguments
+        return _usage(self._usage, self._searches), written
+
     def finish(self) -> ModelResponse:
         self._close()
         if self._reason in _BROKEN:
@@ -221,7 +252,7 @@ class GeminiAssembler:
             stop = "tool_calls"
         return ModelResponse(
             message=Message("assistant", tuple(self._parts)),
-            usage=_usage(self._usage),
+            usage=_usage(self._usage, self._searches),
             stop=stop,
             model=self._model,
             id=self._id,

@@ -116,6 +116,9 @@ class OllamaWire:
         assembler.feed(body)
         return assembler.finish()
 
+    def counted(self, body: bytes) -> Usage:
+        return _usage(_COUNTED.decode(body))
+
     def assembler(self, names: ToolNames, ids: CallIds) -> OllamaAssembler:
         return OllamaAssembler(names, ids)
 
@@ -192,7 +195,17 @@ class _Body(Struct):
     error: Any = None
 
 
+class _Counted(Struct):
+    prompt_eval_count: Count = None
+    eval_count: Count = None
+
+
 _DECODER = msgspec.json.Decoder(_Body)
+_COUNTED = msgspec.json.Decoder(_Counted)
+
+
+def _usage(counted: _Body | _Counted) -> Usage:
+    return Usage(input_tokens=count(counted.prompt_eval_count), output_tokens=count(counted.eval_count))
 
 
 class OllamaAssembler:
@@ -235,6 +248,11 @@ class OllamaAssembler:
                 self._calls.append(made)
         return deltas
 
+    def heard(self) -> tuple[Usage, str]:
+        calls = (piece for call in self._calls for piece in (call.name, call.arguments))
+        counted = Usage() if self._last is None else _usage(self._last)
+        return counted, "".join((*self._thought, *self._text, *calls))
+
     def finish(self) -> ModelResponse:
         last = self._last
         if last is None:
@@ -250,7 +268,7 @@ class OllamaAssembler:
             stop = "tool_calls"
         return ModelResponse(
             message=Message("assistant", tuple(parts)),
-            usage=Usage(input_tokens=count(last.prompt_eval_count), output_tokens=count(last.eval_count)),
+            usage=_usage(last),
             stop=stop,
             model=last.model or "",
         )

@@ -21,6 +21,7 @@ from foliot.kernel.messages import (
     Text,
     ToolCall,
     ToolResult,
+    Usage,
     joined,
 )
 from foliot.models.config import GatewayConfig
@@ -38,7 +39,7 @@ from foliot.models.wire.media import (
     result_texts,
 )
 from foliot.models.wire.opaque import unmark
-from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, parse_chat
+from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, counted_in_chat, parse_chat
 from foliot.models.wire.schemas import is_strict
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
@@ -134,6 +135,9 @@ class OpenAIChatWire:
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         return parse_chat(body, names, ids)
+
+    def counted(self, body: bytes) -> Usage:
+        return counted_in_chat(body)
 
     def assembler(self, names: ToolNames, ids: CallIds) -> ChatAssembler:
         return ChatAssembler(names, ids)

@@ -28,7 +28,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments, raw_piece
-from foliot.models.wire.counts import Count, count
+from foliot.models.wire.counts import TICKS, Count, count, dollars, tier_of
 from foliot.models.wire.media import from_address
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
@@ -90,12 +90,22 @@ class _OutputDetails(Struct):
     reasoning_tokens: Count = None
 
 
+class _CostDetails(Struct):
+    upstream_inference_cost: Count = None
+
+
 class _Usage(Struct):
     prompt_tokens: Count = None
     completion_tokens: Count = None
+    total_tokens: Count = None
     prompt_tokens_details: _InputDetails | None = None
     completion_tokens_details: _OutputDetails | None = None
     prompt_cache_hit_tokens: Count = None  # DeepSeek's name for what was read from the cache
+    # What it cost, where the provider says so itself: OpenRouter in dollars, x.ai in ten-billionths of one.
+    cost: Count = None
+    cost_details: _CostDetails | None = None
+    is_byok: bool | None = None
+    cost_in_usd_ticks: Count = None
 
 
 class _Body(Struct):
@@ -103,24 +113,53 @@ class _Body(Struct):
     model: str | None = None
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
+    service_tier: str | None = None
     error: Any = None
 
 
+class _Counted(Struct):
+    usage: _Usage | None = None
+    service_tier: str | None = None
+
+
 _DECODER = msgspec.json.Decoder(_Body)
+_COUNTED = msgspec.json.Decoder(_Counted)
 
 
-def _usage(usage: _Usage | None) -> Usage:
+def _usage(usage: _Usage | None, tier: str | None) -> Usage:
     if usage is None:
         return Usage()
     read = usage.prompt_tokens_details or _InputDetails()
     wrote = usage.completion_tokens_details or _OutputDetails()
+    given, written = count(usage.prompt_tokens), count(usage.completion_tokens)
+    thought = count(wrote.reasoning_tokens)
+    if thought and count(usage.total_tokens) == given + written + thought:
+        written += thought  # x.ai counts reasoning beside the completion, OpenAI inside it: the total tells
     return Usage(
-        input_tokens=count(usage.prompt_tokens),
-        output_tokens=count(usage.completion_tokens),
+        input_tokens=given,
+        output_tokens=written,
         cache_read_tokens=count(read.cached_tokens or usage.prompt_cache_hit_tokens),
         cache_write_tokens=count(read.cache_write_tokens),
-        reasoning_tokens=count(wrote.reasoning_tokens),
+        reasoning_tokens=thought,
+        cost_usd=_cost(usage),
+        tier=tier_of(tier),
     )
+
+
+def _cost(usage: _Usage) -> float | None:
+    if (ticks := usage.cost_in_usd_ticks) is not None:
+        return dollars(ticks / TICKS)
+    paid = dollars(usage.cost)
+    if paid is not None and usage.is_byok and usage.cost_details is not None:
+        # With a key of one's own OpenRouter takes a fee, and the provider behind it the price.
+        paid += dollars(usage.cost_details.upstream_inference_cost) or 0.0
+    return paid
+
+
+def counted_in_chat(body: bytes) -> Usage:
+    """What the provider has counted, whatever else the body holds."""
+    found = _COUNTED.decode(body)
+    return _usage(found.usage, found.service_tier)
 
 
 def _stop(reason: str | None, calls: bool, refused: bool) -> StopReason:
@@ -177,7 +216,7 @@ def parse_chat(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
     parts.extend(calls)
     return ModelResponse(
         message=Message("assistant", tuple(parts)),
-        usage=_usage(answer.usage),
+        usage=_usage(answer.usage, answer.service_tier),
         stop=_stop(answer.choices[0].finish_reason, bool(calls), bool(said.refusal)),
         model=answer.model or "",
         id=answer.id or "",
@@ -213,6 +252,7 @@ class ChatAssembler:
         self._reason: str | None = None
         self.done = False
         self._usage: _Usage | None = None
+        self._tier: str | None = None
         self._model = self._id = ""
 
     def feed(self, event: bytes) -> Sequence[Delta]:
@@ -224,8 +264,10 @@ class ChatAssembler:
             raise ProviderFault({"error": chunk.error})
         if chunk.usage is not None:
             self._usage = chunk.usage
+            self._tier = chunk.service_tier or self._tier
         if not self._id:
             self._id, self._model = chunk.id or "", chunk.model or ""
+            self._tier = chunk.service_tier
         if not chunk.choices:
             return NO_DELTAS
         choice = chunk.choices[0]
@@ -298,6 +340,10 @@ class ChatAssembler:
         named = piece.function is not None and bool(piece.function.name)
         return new if named or not self._calls else new - 1
 
+    def heard(self) -> tuple[Usage, str]:
+        calls = (piece for call in self._calls for piece in (call.name, *call.arguments))
+        return _usage(self._usage, self._tier), "".join((*self._thought, *self._text, *calls))
+
     def finish(self) -> ModelResponse:
         if not self.done and self._reason is None:
             raise WireError("its stream was cut before the answer was finished")
@@ -311,7 +357,7 @@ class ChatAssembler:
             parts.append(ToolCall(call.id, call.name, "".join(call.arguments) or "{}"))
         return ModelResponse(
             message=Message("assistant", tuple(parts)),
-            usage=_usage(self._usage),
+            usage=_usage(self._usage, self._tier),
             stop=_stop(self._reason, bool(self._calls), self._refused),
             model=self._model,
             id=self._id,

@@ -12,12 +12,27 @@ from typing import Any
 
 import msgspec
 
-from foliot.kernel.messages import Media, Message, ModelRequest, ModelResponse, Reasoning, Text, ToolCall, ToolResult
+from foliot.kernel.messages import (
+    Media,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from foliot.models.config import GatewayConfig
 from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
 from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
-from foliot.models.wire.openai_responses_answer import REASONING, ResponsesAssembler, parse_responses
+from foliot.models.wire.openai_responses_answer import (
+    REASONING,
+    ResponsesAssembler,
+    counted_in_response,
+    parse_responses,
+)
 from foliot.models.wire.schemas import is_strict
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
@@ -89,6 +104,9 @@ class OpenAIResponsesWire:
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         return parse_responses(body, names, ids)
+
+    def counted(self, body: bytes) -> Usage:
+        return counted_in_response(body)
 
     def assembler(self, names: ToolNames, ids: CallIds) -> ResponsesAssembler:
         return ResponsesAssembler(names, ids)

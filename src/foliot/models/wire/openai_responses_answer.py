@@ -29,7 +29,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds
-from foliot.models.wire.counts import Count, count
+from foliot.models.wire.counts import TICKS, Count, count, dollars, tier_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
@@ -73,6 +73,8 @@ class _Usage(Struct):
     output_tokens: Count = None
     input_tokens_details: _InputDetails | None = None
     output_tokens_details: _OutputDetails | None = None
+    cost: Count = None  # OpenRouter, in dollars
+    cost_in_usd_ticks: Count = None  # x.ai, in ten-billionths of one
 
 
 class _Incomplete(Struct):
@@ -83,6 +85,7 @@ class _Body(Struct):
     id: str | None = None
     model: str | None = None
     status: str | None = None
+    service_tier: str | None = None
     output: list[_Item] | None = None
     usage: _Usage | None = None
     incomplete_details: _Incomplete | None = None
@@ -100,11 +103,22 @@ class _Event(Struct):
     code: Any = None
 
 
+class _Made(Struct):
+    type: str = ""
+
+
+class _Counted(Struct):
+    usage: _Usage | None = None
+    service_tier: str | None = None
+    output: list[_Made] | None = None
+
+
 _BODY = msgspec.json.Decoder(_Body)
+_COUNTED = msgspec.json.Decoder(_Counted)
 _EVENT = msgspec.json.Decoder(_Event)
 
 
-def _usage(usage: _Usage | None) -> Usage:
+def _usage(usage: _Usage | None, tier: str | None, items: Sequence[_Item | _Made]) -> Usage:
     if usage is None:
         return Usage()
     read = usage.input_tokens_details or _InputDetails()
@@ -115,7 +129,17 @@ def _usage(usage: _Usage | None) -> Usage:
         cache_read_tokens=count(read.cached_tokens),
         cache_write_tokens=count(read.cache_write_tokens),
         reasoning_tokens=count(wrote.reasoning_tokens),
+        cost_usd=dollars(usage.cost) if usage.cost_in_usd_ticks is None else dollars(usage.cost_in_usd_ticks / TICKS),
+        web_searches=sum(item.type == "web_search_call" for item in items),
+        file_searches=sum(item.type == "file_search_call" for item in items),
+        tier=tier_of(tier),
     )
+
+
+def counted_in_response(body: bytes) -> Usage:
+    """What the provider has counted, whatever else the body holds."""
+    found = _COUNTED.decode(body)
+    return _usage(found.usage, found.service_tier, found.output or ())
 
 
 def _reasoning(item: _Item) -> Reasoning | None:
@@ -165,7 +189,8 @@ def _response(body: _Body, names: ToolNames, claimed: dict[int, str], ids: CallI
     elif refused:
         stop = "refusal"
     message = Message("assistant", tuple(parts))
-    return ModelResponse(message=message, usage=_usage(body.usage), stop=stop, model=body.model or "", id=body.id or "")
+    usage = _usage(body.usage, body.service_tier, body.output)
+    return ModelResponse(message=message, usage=usage, stop=stop, model=body.model or "", id=body.id or "")
 
 
 def parse_responses(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
@@ -183,6 +208,7 @@ class ResponsesAssembler:
         self._open: dict[int, tuple[int, str]] = {}
         self._items: dict[int, _Item] = {}
         self._last: _Body | None = None
+        self._written: list[str] = []
         self.done = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
@@ -190,6 +216,8 @@ class ResponsesAssembler:
             return NO_DELTAS
         told = _EVENT.decode(event)
         kind = told.type
+        if isinstance(told.delta, str):
+            self._written.append(told.delta)
         if kind in _TEXT:
             return (TextDelta(told.delta),) if isinstance(told.delta, str) and told.delta else NO_DELTAS
         if kind == "response.function_call_arguments.delta":
@@ -220,6 +248,11 @@ class ResponsesAssembler:
             raise WireError("its stream continues a call that was never begun")
         index, name = self._open[told.output_index]
         return (ToolCallDelta(index, self._claimed[told.output_index], name, str(told.delta or "")),)
+
+    def heard(self) -> tuple[Usage, str]:
+        last = self._last
+        counted = Usage() if last is None else _usage(last.usage, last.service_tier, last.output or ())
+        return counted, "".join(self._written)
 
     def finish(self) -> ModelResponse:
         last = self._last

@@ -66,6 +66,18 @@ class ModelPricing(Model):
     cache_read: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Tokens read from a cache.")
     cache_write: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Tokens put into a cache.")
     request: Annotated[float, Field(ge=0)] | None = Field(default=None, description="Each question, in dollars.")
+    cache_write_1h: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="Tokens put into a cache for an hour; else as `cache_write`."
+    )
+    web_search: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="Each web search of the provider's own, in dollars."
+    )
+    file_search: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="Each file search of the provider's own, in dollars."
+    )
+    tiers: dict[str, Annotated[float, Field(ge=0)]] | None = Field(
+        default=None, description="Factors on the price of tokens by tier, such as flex: 0.5."
+    )
 
 
 class ModelEndpointSpec(Model):

@@ -172,10 +172,13 @@ class Teller:
 
     def _record(self, event: e.Event) -> Iterable[Piece]:
         match event:
+            case e.ModelFailed(usage=usage):
+                self.usage = _sum(self.usage, usage)
+                return []
             case e.ModelResponded(step, response):
                 self._stop, self._recorded = response.stop, step
                 self._wanted = list(response.message.calls)
-                self.usage = _sum(self.usage, response.usage)
+                self.usage = _sum(_sum(self.usage, response.usage), event.wasted)
                 return [] if self._structured else self._whole(step, response.message.text)
             case e.ToolStarted(call_id, name):
                 return self._call(call_id, name)

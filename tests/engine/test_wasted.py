@@ -1,0 +1,147 @@
+"""Attempts that give no answer, on real runs: they count against every limit, and the journal keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot.agent import Agent
+from foliot.engine.story.explain import cost_of
+from foliot.engine.story.tracing import trace_of
+from foliot.kernel.events import ModelFailed, RunCancelled
+from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, Usage
+from foliot.models.base import ModelOverloaded
+from foliot.models.pricing import Pricing
+from foliot.models.retry import RetryPolicy
+from foliot.models.spending import mark_cut
+from foliot.resources.validate import validate_document
+from foliot.runtime import Runtime
+from foliot.store.base import Put
+from foliot.store.budgets import SqlBudgetLedger
+from foliot.testing.wire import Fault, Play, WireServer
+
+ANSWER = ModelResponse(
+    Message("assistant", (Text("It is done, all of it."),)),
+    usage=Usage(input_tokens=200_000, output_tokens=50),
+    model="claude-sonnet-4-5",
+)
+BROKEN = Play(ANSWER, pieces=7, fault=Fault("error_event", after=4))
+
+
+class Failing:
+    """Fails `times` after the provider had counted 1,000 tokens; each costs a millionth of a dollar."""
+
+    pricing = Pricing(1.0, 1.0)
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.asked = 0
+
+    async def respond(self, request: ModelRequest, *, on_delta: Any = None) -> ModelResponse:
+        self.asked += 1
+        if self.asked <= self.times:
+            error = ModelOverloaded("broke off", retry_after=0.0)
+            error.usage = Usage(990, 10)
+            raise error
+        return ModelResponse(Message("assistant", (Text("done"),)), Usage(100, 50, cost_usd=0.01))
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
+    async with Runtime(tmp_path / "foliot.db") as opened:
+        yield opened
+
+
+async def events(runtime: Runtime, run_id: str) -> list[Any]:
+    return [event for _, event in await runtime.runs.facts(run_id)]
+
+
+@pytest.mark.parametrize(("limit", "requests"), [(150_000, 1), (450_000, 3), (None, 4)])
+async def test_retries_end_where_the_limit_of_tokens_does(
+    limit: int | None, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with WireServer([BROKEN, BROKEN, BROKEN, Play(ANSWER)]) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+        monkeypatch.setattr("foliot.models.retry.DEFAULT", RetryPolicy(base=0.0))
+        clerk = Agent("clerk", model="anthropic:claude-sonnet-4-5", limits={"max_tokens": limit} if limit else {})
+        async with Runtime() as runtime:
+            async for item in runtime.stream(clerk, "go"):
+                last = item
+        assert len(server.requests) == requests
+    ended = last.event  # pyright: ignore[reportAttributeAccessIssue]
+    assert ended.usage.input_tokens == 200_000 * requests
+    assert type(ended).__name__ == ("RunSucceeded" if limit is None else "RunFailed")
+
+
+async def test_what_was_wasted_is_told_and_stands_in_the_trace(runtime: Runtime) -> None:
+    result = await runtime.run(_clerk(1), "go")
+    facts = await runtime.runs.facts(result.run_id)
+    assert result.usage.total_tokens == 1_150
+    trace = trace_of(result.run_id, facts)
+    assert trace.usage.total_tokens == 1_150
+    assert trace.steps[0].wasted.total_tokens == 1_000
+    assert any("1,000 tokens of it" in line and "no answer" in line for line in cost_of(trace))
+
+
+def _clerk(times: int) -> Agent:
+    return Agent("clerk", model=Failing(times))
+
+
+async def test_a_budget_pays_for_every_attempt(runtime: Runtime) -> None:
+    document, problems = validate_document(
+        {"kind": "Budget", "metadata": {"name": "team"}, "spec": {"limit": {"amount": 1}, "window": "day"}}
+    )
+    assert document is not None, problems
+    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    assert parts.resources is not None
+    assert parts.database is not None
+    await parts.resources.write([Put(document)])
+    result = await runtime.run(_clerk(1), "go")
+    assert result.succeeded
+    (found,) = await SqlBudgetLedger(parts.database).list("default")
+    assert (found.balance.spent.micros, found.balance.spent.tokens) == (11_000, 1_150)
+    assert found.balance.reserved.micros == 0
+
+
+class Hanging(Failing):
+    """Never ends; whoever stops it is told what it took."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.begun = asyncio.Event()
+
+    async def respond(self, request: ModelRequest, *, on_delta: Any = None) -> ModelResponse:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as cut:
+            mark_cut(cut, Usage(700, 3))
+            raise
+        raise AssertionError
+
+
+async def test_a_cancelled_question_is_paid_for(runtime: Runtime) -> None:
+    model = Hanging()
+    run_id = runtime.new_run_id()
+    running = asyncio.ensure_future(_last(runtime, Agent("clerk", model=model), run_id))
+    await model.begun.wait()
+    await runtime.cancel(run_id, by="ann")
+    last = await running
+    assert isinstance(last, RunCancelled)
+    assert last.usage.total_tokens == 703
+    assert any(isinstance(event, ModelFailed) and event.kind == "cancelled" for event in await events(runtime, run_id))
+
+
+async def _last(runtime: Runtime, agent: Agent, run_id: str) -> Any:
+    last: Any = None
+    async for item in runtime.stream(agent, "go", run_id=run_id):
+        last = getattr(item, "event", last)
+    return last
