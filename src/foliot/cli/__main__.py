@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-# `-m` puts the current folder first: a `yaml.py` that lies there would be imported as the library.
+# `-m` puts the current folder first: a `yaml.py` that lies there would be imported as the library. Tools are found
+# there all the same, see folders.py.
 if sys.path and sys.path[0] in ("", os.getcwd()):
-    sys.path.append(sys.path.pop(0))
+    del sys.path[0]
 
 from foliot.cli.main import main  # behind the lines above, which decide where it is imported from
 

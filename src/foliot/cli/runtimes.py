@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import click
 
 from foliot.cli.connect import namespace
 from foliot.cli.errors import warn
+from foliot.cli.folders import tools_from
 from foliot.cli.invocation import current
 from foliot.client.local_work import LOOKED_AT as LOOKED_AT
 from foliot.client.local_work import LocalWork
@@ -43,15 +43,13 @@ STORE_WAIT: Final = 5.0
 async def opened(*folders: str, store_wait: float = STORE_WAIT) -> AsyncGenerator[Runtime]:
     """The runtime on the store that the settings name. Tools are imported from the current folder too, and `folders`.
 
-    A function tool may be a module that lies where one works; behind all that is installed, so that a `yaml.py` there
-    is not taken for a library. Raises `UsageError` when the settings name a server.
+    A function tool may be a module that lies where one works; no library imports from there
+    (see folders.py). Raises `UsageError` when the settings name a server.
     """
     settings = current().store_settings()
     for warning in settings.warnings:
         warn(warning)
-    for folder in (*folders, os.getcwd()):
-        if folder not in sys.path:
-            sys.path.append(folder)
+    tools_from((*folders, os.getcwd()))
     async with Runtime(settings=settings, store_wait=store_wait) as runtime, _traced(runtime, settings):
         yield runtime
 

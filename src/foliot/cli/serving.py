@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -13,6 +12,7 @@ from pathlib import Path
 from foliot.bus.open import nats_options
 from foliot.cli.connect import namespace
 from foliot.cli.errors import warn
+from foliot.cli.folders import tools_from
 from foliot.cli.invocation import current
 from foliot.cli.manifests import load
 from foliot.cli.services import StopSignals
@@ -115,11 +115,9 @@ def _not_served(document: Document, error: FoliotError) -> None:
 
 
 def _importable_from(files: Sequence[str]) -> None:
-    """Function tools may be modules that lie beside the manifests, or where one works; libraries come first."""
+    """Function tools may be modules that lie beside the manifests, or where one works."""
     beside = [path if os.path.isdir(path) else os.path.dirname(path) for path in files if path != "-"]
-    for folder in (*map(os.path.abspath, beside), os.getcwd()):
-        if folder not in sys.path:
-            sys.path.append(folder)
+    tools_from((*beside, os.getcwd()))
 
 
 async def _documents(order: Serving, store: ResourceStore) -> list[Document]:
