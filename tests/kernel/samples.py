@@ -12,6 +12,7 @@ from foliot.kernel.messages import (
     Message,
     ModelResponse,
     Reasoning,
+    Source,
     Text,
     ToolCall,
     ToolFailure,
@@ -97,4 +98,14 @@ GROWN: tuple[e.Event, ...] = (
     e.RunCreated("clerk", "sha256:00", equality=1),
     e.QuestionAsked("c1", "get_weather", "the client calls it", client=True),
     e.ModelResponded(2, ModelResponse(Message("assistant", (Text("hi"),)), ANSWER_USAGE), wasted=USAGE),
+    e.ModelResponded(
+        1,
+        ModelResponse(
+            Message("assistant", (Text("no"),)),
+            stop="refusal",
+            notes=("temperature was not sent",),
+            detail="cyber",
+            sources=(Source("https://example.com", "Example", "a quote", 0, 2),),
+        ),
+    ),
 )

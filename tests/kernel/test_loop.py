@@ -19,7 +19,7 @@ from foliot.kernel.events import (
     ToolFinished,
 )
 from foliot.kernel.loop import apply, decide, fold
-from foliot.kernel.messages import Media, Message, ModelResponse, Text, ToolCall, ToolResult, Usage
+from foliot.kernel.messages import Media, Message, ModelResponse, ModelSettings, Text, ToolCall, ToolResult, Usage
 from foliot.kernel.spec import Contract, Repairs
 from foliot.kernel.state import State
 from tests.kernel.play import Play, asks, failure, result, rule, says, spec, user
@@ -324,3 +324,54 @@ def test_a_new_state_has_nothing_of_the_old_one():
     assert two.transcript == []
     assert two.call_ids == set()
     assert RunCreated("a", "b").definitions == {}
+
+
+def test_a_model_that_pauses_goes_on_without_a_word_and_nothing_of_its_answer_is_lost():
+    play = Play(spec(), [says("First, ", stop="pause"), says("", stop="pause"), says("then.")])
+    play.run()
+    assert play.state.ended == RunSucceeded("First, then.", None, 3, 0, Usage(30, 15, cost_usd=0.03))
+    assert play.state.transcript == [
+        user("go"),
+        Message("assistant", (Text("First, "),)),
+        Message("assistant", (Text("then."),)),
+    ]
+
+
+def test_what_a_model_said_in_a_pause_before_a_call_is_not_part_of_its_answer():
+    play = Play(spec(), [says("Let me see. ", stop="pause"), asks(("c1", "look")), says("42")])
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.output == "42"
+
+
+def test_a_refusal_says_what_the_provider_says_of_it():
+    refused = ModelResponse(Message("assistant", (Text("No."),)), stop="refusal", detail="cyber: it could do harm")
+    play = Play(spec(), [refused])
+    play.run()
+    assert isinstance(play.state.ended, RunFailed)
+    assert play.state.ended.message == "No. (cyber: it could do harm)"
+
+
+@pytest.mark.parametrize(
+    ("choice", "answers", "sent"),
+    [
+        ("required", [says("no"), says("42")], ["required"]),
+        ("required", [asks(("c1", "look")), says("42")], ["required", "auto"]),
+        ("required", [asks(("c1", "missing")), asks(("c2", "look")), says("42")], ["required", "required", "auto"]),
+        ("save", [asks(("c1", "look")), asks(("c2", "save")), says("42")], ["save", "save", "auto"]),
+        ("unheard", [asks(("c1", "look")), says("42")], ["auto", "auto"]),
+        ("none", [says("42")], ["none"]),
+    ],
+)
+def test_a_call_is_forced_until_it_was_made(choice: str, answers: list[ModelResponse], sent: list[str]):
+    asked: list[str] = []
+
+    def heard(answer: ModelResponse):
+        def respond(action: AskModel) -> ModelResponse:
+            asked.append(action.request.settings.tool_choice)
+            return answer
+
+        return respond
+
+    Play(spec(settings=ModelSettings(tool_choice=choice)), [heard(answer) for answer in answers]).run()
+    assert asked == sent

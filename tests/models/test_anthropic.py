@@ -271,8 +271,7 @@ def test_a_limit_that_is_no_number_is_a_configuration_error(value: str) -> None:
         ("max_tokens", "length"),
         ("model_context_window_exceeded", "length"),
         ("refusal", "refusal"),
-        ("pause_turn", "other"),
-        ("something_new", "other"),
+        ("pause_turn", "pause"),
     ],
 )
 def test_stop_reasons(reason: str, stop: str) -> None:
@@ -287,7 +286,8 @@ def test_blocks_of_server_tools_are_not_the_runs_calls() -> None:
 
 
 def test_arguments_are_kept_as_the_model_wrote_them() -> None:
-    raw = b'{"type":"message","content":[{"type":"tool_use","id":"t","name":"memory_write","input":{"b": 1,  "a":2}}]}'
+    block = b'{"type":"tool_use","id":"t","name":"memory_write","input":{"b": 1,  "a":2}}'
+    raw = b'{"type":"message","stop_reason":"tool_use","content":[' + block + b"]}"
     request = ask(tools=(ToolSpec("memory.write"),))
     wire = AnthropicWire()
     answer = wire.parse(raw, wire.names(request), CallIds(request, lambda: b""))

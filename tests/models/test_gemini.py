@@ -151,7 +151,7 @@ def test_a_schema_for_the_answer_is_asked_in_words_where_it_excludes_functions()
 
 
 @pytest.mark.parametrize(
-    ("reason", "stop"), [("STOP", "end"), ("MAX_TOKENS", "length"), ("SAFETY", "refusal"), ("LANGUAGE", "other")]
+    ("reason", "stop"), [("STOP", "end"), ("MAX_TOKENS", "length"), ("SAFETY", "refusal"), ("LANGUAGE", "refusal")]
 )
 def test_stop_reasons(reason: str, stop: str) -> None:
     assert parse({"text": "x"}, finishReason=reason).stop == stop

@@ -129,7 +129,6 @@ def test_a_schema_becomes_the_format_of_the_text() -> None:
         ({"status": "completed", "output": []}, "end"),
         ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}, "length"),
         ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}, "output": []}, "refusal"),
-        ({"status": "incomplete", "incomplete_details": None, "output": []}, "other"),
         (
             {
                 "status": "completed",

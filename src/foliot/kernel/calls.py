@@ -47,6 +47,7 @@ def open_calls(state: State, response: ModelResponse) -> Message:
 
 def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
     call = Call(written, state.rules.get(written.name))
+    state.called.add(written.name)
     if state.final:
         call.verdict = feedback.not_run(call.id, call.name, "budget", started=False)
         return call

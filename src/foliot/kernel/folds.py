@@ -149,9 +149,17 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     else:
         add_message(state, open_calls(state, response))
     if response.stop == "refusal":
-        state.end("refused", "model_refusal", response.message.text or "the model refused to answer")
+        said = response.message.text or "the model refused to answer"
+        state.end("refused", "model_refusal", f"{said} ({response.detail})" if response.detail else said)
+    if response.stop == "pause" and not state.calls:
+        # Nothing is said to it: it goes on from where it was.
+        state.begun += response.message.text
+        if not response.message.parts:
+            state.transcript.pop()
+        return
+    before, state.begun = state.begun, ""
     if not state.calls:
-        text = response.message.text
+        text = before + response.message.text
         empty = not text.strip() and not any(isinstance(part, Media) for part in response.message.parts)
         state.answer = Answer(text, cut=response.stop == "length", empty=empty)
         if empty:

@@ -326,6 +326,8 @@ def _ask(state: State) -> AskModel:
     settings = spec.settings
     if state.final and state.tools:
         settings = replace(settings, tool_choice="none")  # the tools stay in the request: its prefix must not change
+    elif settings.tool_choice not in ("auto", "none") and _was_called(state, settings.tool_choice):
+        settings = replace(settings, tool_choice="auto")
     if spec.limits.max_tokens is not None and settings.max_output_tokens is not None:
         left = spec.limits.max_tokens - state.spent.tokens - _estimate(state)
         settings = replace(settings, max_output_tokens=min(settings.max_output_tokens, max(1, left)))
@@ -342,6 +344,13 @@ def may_ask_again(state: State, wasted: Usage) -> bool:
     spent = replace(state.spent)
     spent.add(wasted)
     return budget.check_step(limits, spent, estimate=_estimate(state)) is None
+
+
+def _was_called(state: State, wanted: str) -> bool:
+    """Whether a call is no longer to be forced: it was asked for, or is of a tool that the model is not shown."""
+    if wanted == "required":
+        return not state.called.isdisjoint(state.rules)
+    return wanted in state.called or all(tool.name != wanted for tool in state.tools)
 
 
 def _estimate(state: State) -> int:

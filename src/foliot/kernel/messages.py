@@ -18,7 +18,9 @@ from msgspec import Struct
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 # A whole number stays whole: 1 and 1.0 are other bytes, and what is decoded and encoded again must not change.
 Number: TypeAlias = int | float
-StopReason: TypeAlias = Literal["end", "tool_calls", "length", "refusal", "other"]
+# `pause`: the turn is the model's still, which goes on when it is asked again. `other` stands in old journals only.
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+StopReason: TypeAlias = Literal["end", "tool_calls", "length", "refusal", "pause", "other"]
 
 
 class Text(Struct, frozen=True, gc=False, tag="text", omit_defaults=True):
@@ -148,16 +150,22 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelSettings(Struct, frozen=True, omit_defaults=True):
-    """Knobs that providers share. `extra` goes into the provider's request body as it is."""
+    """Knobs that providers share. `extra` goes into the provider's request body as it is.
+
+    `tool_choice` is "auto", "none", "required", or the name of the tool that must be called. `parallel_tool_calls` lets
+    one answer ask for several; `strict_tools` holds the model to the schemas of the tools, where a provider can.
+    """
 
     max_output_tokens: int | None = None
     temperature: Number | None = None
     top_p: Number | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
-    tool_choice: Literal["auto", "none", "required"] = "auto"
+    reasoning_effort: Effort | None = None
+    tool_choice: str = "auto"
     extra: dict[str, Any] = {}
+    parallel_tool_calls: bool | None = None
+    strict_tools: bool | None = None
 
 
 class ModelRequest(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -175,8 +183,25 @@ class ModelRequest(Struct, frozen=True, gc=False, omit_defaults=True):
     agent: str = ""
 
 
+class Source(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A place that an answer names as its ground: a citation, an annotation, or what a search found.
+
+    `quote` are the words of the source; `start` and `end` are where in the answer's text it counts, if that is said.
+    """
+
+    url: str = ""
+    title: str = ""
+    quote: str = ""
+    start: int | None = None
+    end: int | None = None
+
+
 class ModelResponse(Struct, frozen=True, gc=False, omit_defaults=True):
-    """One finished answer. `message.role` is "assistant". `model` is what really answered, by way of `endpoint`."""
+    """One finished answer. `message.role` is "assistant". `model` is what really answered, by way of `endpoint`.
+
+    `notes` say what of the question was not sent as it was asked, and of the answer not kept. `detail` is what the
+    provider says of a refusal. `sources` are what it names as the grounds of its text.
+    """
 
     message: Message
     usage: Usage = Usage()
@@ -185,6 +210,9 @@ class ModelResponse(Struct, frozen=True, gc=False, omit_defaults=True):
     provider: str = ""
     id: str = ""
     endpoint: str = ""
+    notes: tuple[str, ...] = ()
+    detail: str = ""
+    sources: tuple[Source, ...] = ()
 
 
 class TextDelta(Struct, frozen=True, tag="text.delta"):

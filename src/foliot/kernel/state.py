@@ -134,10 +134,12 @@ class State:
         "attempt",
         "bad_steps",
         "began_at",
+        "begun",
         "busy",
         "busy_since",
         "cache",
         "call_ids",
+        "called",
         "calls",
         "compacted",
         "created",
@@ -211,6 +213,8 @@ class State:
         self.calls: list[Call] = []
         self.open_calls = 0
         self.call_ids: set[str] = set()
+        self.called: set[str] = set()  # tools that the model has asked for
+        self.begun = ""  # the text of an answer that the model paused in
         self.answer: Answer | None = None
         self.notes: list[Message] = []  # what the kernel tells the model at the next boundary
         self.inputs: list[InputReceived] = []

@@ -42,7 +42,6 @@ _STOPS: dict[str, StopReason] = {
     "length": "length",
     "content_filter": "refusal",
     "tool_call": "tool_calls",
-    "error": "other",
 }
 
 
@@ -189,14 +188,16 @@ def _to_answer_part(part: Part, names: ToolNames) -> theirs.ModelResponsePart:
 
 
 def from_response(response: theirs.ModelResponse, request: ModelRequest, names: ToolNames) -> ModelResponse:
-    """Raises `ModelGarbage` for an answer with nothing in it, or with its end cut off."""
+    """Raises `ModelGarbage` for an answer with nothing in it, with its end cut off, or ended for an unknown reason."""
     ids = CallIds(request, lambda: msgspec.msgpack.encode((request.system, request.messages)))
     parts = tuple(mine for part in response.parts if (mine := _from_part(part, names, ids)) is not None)
     if response.state != "complete":
         raise ModelGarbage(f"the answer is {response.state}", provider="pydantic-ai")
     if not parts:
         raise ModelGarbage("the model answered nothing", provider="pydantic-ai")
-    stop = _STOPS.get(response.finish_reason or "", "end")
+    stop = _STOPS.get(response.finish_reason or "stop")
+    if stop is None:
+        raise ModelGarbage(f"the answer broke off ({response.finish_reason})", provider="pydantic-ai")
     if any(isinstance(part, ToolCall) for part in parts) and stop == "end":
         stop = "tool_calls"
     return ModelResponse(

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from foliot.errors import FoliotError
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
-from foliot.models.base import Gateway, ModelError, ModelOverloaded, ModelRequestError, OnDelta
+from foliot.models.base import Gateway, ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, OnDelta
 from foliot.models.endpoints import EndpointConfig, GatewayCache, OpenGateway
 from foliot.models.limits import LimiterPool
 from foliot.models.pieces import Pieces
@@ -225,6 +225,8 @@ class Router:
         try:
             response = await entry.gateway.respond(request, on_delta=pieces)
             used = response.usage.total_tokens
+            if response.stop == "other":  # nobody knows whether this is all of it
+                raise ModelGarbage(f"model provider {entry.provider!r}: its answer broke off", provider=entry.provider)
             return response
         except asyncio.CancelledError as cut:
             if (paying := account()) is not None:

@@ -69,7 +69,8 @@ def _of(response: ModelResponse, kind: type[Any]) -> list[Any]:
 # ── OpenAI chat completions ─────────────────────────────────────────────────────────────────────────────────────────
 
 _CHAT_STOPS = {
-    "end": "stop", "tool_calls": "tool_calls", "length": "length", "refusal": "content_filter", "other": "stop",
+    "end": "stop", "tool_calls": "tool_calls", "length": "length", "refusal": "content_filter", "pause": "stop",
+    "other": "error",
 }  # fmt: skip
 
 
@@ -253,7 +254,8 @@ def _responses_error(message: str) -> bytes:
 # ── Anthropic Messages ──────────────────────────────────────────────────────────────────────────────────────────────
 
 _MESSAGES_STOPS = {
-    "end": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "refusal": "refusal", "other": "pause_turn",
+    "end": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "refusal": "refusal", "pause": "pause_turn",
+    "other": "unheard_of",
 }  # fmt: skip
 
 _ANTHROPIC_EMPTY: dict[str, dict[str, Any]] = {
@@ -338,7 +340,9 @@ def _anthropic_error(message: str) -> bytes:
 
 # ── Gemini ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_GEMINI_STOPS = {"end": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY", "other": "OTHER"}
+_GEMINI_STOPS = {
+    "end": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY", "pause": "STOP", "other": "OTHER",
+}  # fmt: skip
 
 
 def _gemini_parts(response: ModelResponse) -> list[dict[str, Any]]:

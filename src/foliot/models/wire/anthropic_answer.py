@@ -15,7 +15,6 @@ from foliot.kernel.messages import (
     Part,
     Reasoning,
     ReasoningDelta,
-    StopReason,
     Text,
     TextDelta,
     ToolCall,
@@ -25,19 +24,12 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments
 from foliot.models.wire.counts import Count, count, tier_of
+from foliot.models.wire.finishes import MESSAGES, stop_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
 OUTPUT_TOOL = "final_answer_json"
 REDACTED = "anthropic.redacted"
-_STOPS: dict[str, StopReason] = {
-    "end_turn": "end",
-    "stop_sequence": "end",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "refusal",
-}
 
 
 class _Block(Struct):
@@ -155,9 +147,7 @@ def _part(block: _Block, arguments: str, call_id: str, names: ToolNames) -> Part
 
 
 def _response(head: _Message, parts: list[Part], reason: str | None, usage: _Usage | None) -> ModelResponse:
-    stop = _STOPS.get(reason or "", "other")
-    if stop == "tool_calls" and not any(isinstance(part, ToolCall) for part in parts):
-        stop = "end"  # the one call was the final answer
+    stop = stop_of(MESSAGES, reason, calls=any(isinstance(part, ToolCall) for part in parts))
     message = Message("assistant", tuple(parts))
     return ModelResponse(message=message, usage=_usage(usage), stop=stop, model=head.model or "", id=head.id or "")
 

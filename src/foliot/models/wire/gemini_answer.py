@@ -16,7 +16,6 @@ from foliot.kernel.messages import (
     Part,
     Reasoning,
     ReasoningDelta,
-    StopReason,
     Text,
     TextDelta,
     ToolCall,
@@ -26,6 +25,7 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments
 from foliot.models.wire.counts import Count, count, tier_of
+from foliot.models.wire.finishes import GEMINI, stop_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
@@ -34,20 +34,6 @@ ON_CALL = "gemini.call"
 ON_TEXT = "gemini.text"
 ON_THOUGHT = "gemini.thought"
 ALONE = "gemini.alone"
-
-_STOPS: dict[str, StopReason] = {
-    "STOP": "end",
-    "MAX_TOKENS": "length",
-    "SAFETY": "refusal",
-    "RECITATION": "refusal",
-    "BLOCKLIST": "refusal",
-    "PROHIBITED_CONTENT": "refusal",
-    "SPII": "refusal",
-    "IMAGE_SAFETY": "refusal",
-    "IMAGE_PROHIBITED_CONTENT": "refusal",
-    "IMAGE_RECITATION": "refusal",
-}
-_BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE"})
 
 
 class _FunctionCall(Struct, rename="camel"):
@@ -243,13 +229,9 @@ class GeminiAssembler:
 
     def finish(self) -> ModelResponse:
         self._close()
-        if self._reason in _BROKEN:
-            raise WireError(f"the model wrote a call that cannot be read ({self._reason})")
         if self._reason is None and not self._blocked:
             raise WireError("its answer was cut before it was finished, or holds no candidate")
-        stop = "refusal" if self._reason is None else _STOPS.get(self._reason, "other")
-        if stop == "end" and self._calls:
-            stop = "tool_calls"
+        stop = "refusal" if self._reason is None else stop_of(GEMINI, self._reason, calls=bool(self._calls))
         return ModelResponse(
             message=Message("assistant", tuple(self._parts)),
             usage=_usage(self._usage, self._searches),

@@ -22,7 +22,6 @@ from foliot.kernel.messages import (
     Part,
     Reasoning,
     ReasoningDelta,
-    StopReason,
     Text,
     TextDelta,
     ToolCall,
@@ -35,10 +34,9 @@ from foliot.models.config import GatewayConfig
 from foliot.models.wire.base import NO_DELTAS, ProviderFault, Unsendable, WireError
 from foliot.models.wire.calls import CallIds, arguments_object, raw_arguments
 from foliot.models.wire.counts import Count, count
+from foliot.models.wire.finishes import OLLAMA, stop_of
 from foliot.models.wire.media import decoded_text, is_image, is_text, needs_bytes, result_files, result_texts
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
-
-_STOPS: dict[str, StopReason] = {"stop": "end", "length": "length"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +261,7 @@ class OllamaAssembler:
         if text := "".join(self._text):
             parts.append(Text(text))
         parts.extend(self._calls)
-        stop = _STOPS.get(last.done_reason or "stop", "other")
-        if stop == "end" and self._calls:
-            stop = "tool_calls"
+        stop = stop_of(OLLAMA, last.done_reason or "stop", calls=bool(self._calls))
         return ModelResponse(
             message=Message("assistant", tuple(parts)),
             usage=_usage(last),

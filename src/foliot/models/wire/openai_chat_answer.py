@@ -29,18 +29,12 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments, raw_piece
 from foliot.models.wire.counts import TICKS, Count, count, dollars, tier_of
+from foliot.models.wire.finishes import CHAT, stop_of
 from foliot.models.wire.media import from_address
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
 DETAILS = "openai.chat.details"
-_STOPS: dict[str, StopReason] = {
-    "stop": "end",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "refusal",
-}
 
 
 class _Function(Struct):
@@ -163,11 +157,8 @@ def counted_in_chat(body: bytes) -> Usage:
 
 
 def _stop(reason: str | None, calls: bool, refused: bool) -> StopReason:
-    stop = _STOPS.get(reason or "stop", "other")
-    if stop == "end":
-        # Many compatible servers end an answer that calls tools with "stop".
-        return "tool_calls" if calls else "refusal" if refused else "end"
-    return stop
+    # A whole answer without a reason is what small servers send.
+    return stop_of(CHAT, (reason or "stop").lower(), calls=calls, refused=refused)
 
 
 def _texts(content: str | list[dict[str, Any]] | None, between: str = "") -> tuple[str, str]:

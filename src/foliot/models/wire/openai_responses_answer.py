@@ -20,7 +20,6 @@ from foliot.kernel.messages import (
     Part,
     Reasoning,
     ReasoningDelta,
-    StopReason,
     Text,
     TextDelta,
     ToolCall,
@@ -30,11 +29,11 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds
 from foliot.models.wire.counts import TICKS, Count, count, dollars, tier_of
+from foliot.models.wire.finishes import RESPONSES, stop_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
 REASONING = "openai.responses"
-_INCOMPLETE: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
 _TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THOUGHT = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -177,17 +176,12 @@ def _response(body: _Body, names: ToolNames, claimed: dict[int, str], ids: CallI
         raise ProviderFault({"error": body.error or {"message": "the response failed", "code": "server_error"}})
     if body.output is None:
         raise WireError("its answer holds no output")
-    if body.status in ("queued", "in_progress", "cancelled"):
-        raise WireError(f"its answer is not finished but {body.status}")
+    reason = body.status or "completed"
+    if reason == "incomplete":
+        reason = (body.incomplete_details.reason if body.incomplete_details else None) or reason
     parts, refused = _parts(body.output, names, claimed, ids)
-    stop: StopReason = "end"
-    if body.status == "incomplete":
-        details = body.incomplete_details
-        stop = _INCOMPLETE.get((details.reason if details else None) or "", "other")
-    elif any(isinstance(part, ToolCall) for part in parts):
-        stop = "tool_calls"
-    elif refused:
-        stop = "refusal"
+    calls = any(isinstance(part, ToolCall) for part in parts)
+    stop = stop_of(RESPONSES, reason, calls=calls, refused=refused)
     message = Message("assistant", tuple(parts))
     usage = _usage(body.usage, body.service_tier, body.output)
     return ModelResponse(message=message, usage=usage, stop=stop, model=body.model or "", id=body.id or "")
