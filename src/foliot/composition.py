@@ -69,6 +69,10 @@ class Parts:
     limiting: Limiting | None = None
     wall: Clock | None = None
 
+    @property
+    def _waits(self) -> Waits:
+        return Waits(self.runs.lease_seconds)
+
     @cached_property
     def tasking(self) -> Tasking:
         """Tasks, made when they are first needed. Raises `UsageError` in memory."""
@@ -78,7 +82,9 @@ class Parts:
 
         if self.database is None or self.resources is None or self.settings is None:
             raise UsageError("a runtime in memory keeps no tasks", hint="give the runtime a store, such as a path")
-        transport = OpenedLater(partial(open_transport, self.settings, self.database, clock=self.clock))
+        transport = OpenedLater(
+            partial(open_transport, self.settings, self.database, clock=self.clock, waits=self._waits)
+        )
         return Tasking(
             self.database,
             self.resources,
@@ -101,7 +107,7 @@ class Parts:
         from foliot.bus.open import open_live
         from foliot.engine.relay import Relay
 
-        return Relay(hub, partial(open_live, self.settings, self.database))
+        return Relay(hub, partial(open_live, self.settings, self.database, waits=self._waits))
 
     async def settlement(self, lease: Lease) -> Settlement:
         """The task that a queued run belongs to."""
@@ -173,12 +179,12 @@ async def compose(
     )
 
 
-def _over_nats(settings: Settings) -> dict[str, Any]:
+def _over_nats(settings: Settings, waits: Waits) -> dict[str, Any]:
     """How tools over NATS are reached, and what their calls are signed with. Raises `InvalidInput` for a bad key."""
     from foliot.bus.open import nats_options
     from foliot.tools.serving.signing import Signer, read_key
 
-    given: dict[str, Any] = {"nats": nats_options(settings, name="foliot-tools")}
+    given: dict[str, Any] = {"nats": nats_options(settings, name="foliot-tools", waits=waits)}
     if settings.nats_caller_key is not None:
         given["signer"] = Signer(settings.nats_caller, read_key(settings.nats_caller_key, "FOLIOT_NATS_CALLER_KEY"))
     return given
@@ -197,6 +203,7 @@ def _assembled(
     given: Clock | None,
     lease_seconds: float,
 ) -> Parts:
+    waits = Waits(lease_seconds)
     clock, lease_clock, wall = given or time.time, given, None
     if given is None and database is not None:
         clock, lease_clock, wall = database.clock, database.lease_clock, time.time
@@ -214,13 +221,14 @@ def _assembled(
         secrets,
         resources,
         grants=Grants.of(settings),
-        **(_over_nats(settings) if settings and settings.nats else {}),
+        **(_over_nats(settings, waits) if settings and settings.nats else {}),
         public_url=settings.public_url if settings else None,
         environ=os.environ,
         journal=journal,
         workspace=workspace or (settings.workspace if settings else None),
         namespace=settings.namespace if settings else "default",
         references=references,
+        waits=waits,
     )
     models = RunModels(
         resources,
@@ -229,6 +237,7 @@ def _assembled(
         secrets=secrets,
         outbound=lambda: backends.web.client,
         references=references,
+        waits=waits,
     )
     budgets = (
         open_budgets(

@@ -8,7 +8,8 @@ holds a run must hear that the store is away, and try once more, before others m
     attempt   one try of it on one connection, and the making of a connection   four fifths of that
     lock      the server waits for the lock of another transaction              half a try
     ping      a quiet connection is asked whether its other end lives           a ninth of the lease
-    goodbye   what may still be said while a process ends                       a sixth of the lease
+    goodbye   what a part may still say while a process ends                    a sixth of the lease
+    leave     the same of one that has nothing more to lose, before the others  half of that
     stop      what was told to stop comes to its end, before others go on       a sixth, and no more than 5 s
     child     a run that ends with its parent does so, inside that              four fifths of that
     inquiry   whoever slept past its lease asks whether it is still its own     a fifteenth, and no more than 2 s
@@ -52,7 +53,11 @@ class Waits:
 
     @property
     def goodbye(self) -> float:
-        return max(self.lease / 6, SHORTEST)
+        return max(self.lease / 6, SHORTEST * 2 / 3)
+
+    @property
+    def leave(self) -> float:
+        return self.goodbye / 2
 
     @property
     def stop(self) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from foliot.bus import nats_link
 from foliot.bus.base import Ticket
 from foliot.bus.nats import NatsTransport
 from foliot.bus.nats_link import NatsLink, NatsOptions
@@ -34,12 +33,9 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_tickets_go_out_when_a_silent_server_answers_again(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nats_link, "_PING_EVERY", 0.2)
+async def test_tickets_go_out_when_a_silent_server_answers_again(nats_url: str) -> None:
     with Proxy(nats_url) as proxy:
-        link = NatsLink(NatsOptions(proxy.url))
+        link = NatsLink(NatsOptions(proxy.url, waits=Waits(lease=1.0)))
         transport = await NatsTransport.open(link, patience=ENDS)
         assert transport.is_connected
         proxy.silence()
@@ -56,10 +52,9 @@ async def test_tickets_go_out_when_a_silent_server_answers_again(
         await asyncio.wait_for(transport.close(), ENDS)
 
 
-async def test_a_link_of_tools_can_be_closed_in_silence(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_link, "_WAITS", Waits(lease=1.0))
+async def test_a_link_of_tools_can_be_closed_in_silence(nats_url: str) -> None:
     with Proxy(nats_url) as proxy:
-        link = tool_link.NatsLink(proxy.url)
+        link = tool_link.NatsLink(proxy.url, waits=Waits(lease=1.0))
         client = await link.client()
         proxy.silence()
         await client.publish("tool.x", b"lost")

@@ -6,15 +6,23 @@ import asyncio
 import gc
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foliot import Runtime
+from foliot.bus.open import nats_options
 from foliot.kernel.messages import Message, ModelRequest, Text
 from foliot.models.base import ModelTimeout
 from foliot.models.config import GatewayConfig, Timeouts
+from foliot.models.http import _new_socket
 from foliot.models.openai_chat import OpenAIChatGateway
+from foliot.resources.validate import validate_document
+from foliot.settings import load_settings
+from foliot.store.base import Put
 from foliot.testing.services.proxy import Proxy
+from foliot.waits import Waits
 
 ASK = ModelRequest("m", (Message("user", (Text("hello"),)),))
 # What the client library leaves to the garbage collector of a connection that was cut off is no concern of this test.
@@ -47,3 +55,38 @@ async def test_a_provider_that_goes_silent_is_a_time_out_and_can_be_left_at_any_
         await asyncio.wait({asking}, timeout=30)
         assert asking.cancelled()
         await patient.close()
+
+
+async def test_bounds_follow_the_lease_that_is_configured(tmp_path: Path) -> None:
+    settings = load_settings({"store": str(tmp_path / "foliot.db"), "lease": "12s", "nats": "nats://127.0.0.1:1"})
+    endpoints = {
+        "silent": ({}, 3.0),  # a quarter of the lease
+        "patient": ({"timeouts": {"connect": "9s"}}, 9.0),
+    }
+    async with Runtime(settings=settings) as runtime:
+        models = runtime._assembly.models
+        for name, (spec, connect) in endpoints.items():
+            spec = {"provider": "openai", "default_model": "m", "base_url": "http://127.0.0.1:1", **spec}
+            document, _ = validate_document({"kind": "ModelEndpoint", "metadata": {"name": name}, "spec": spec})
+            assert document is not None
+            await runtime.resources.write([Put(document)])
+            config = (await models._resolve(f"default/{name}")).gateway
+            assert config.timeouts.connect == connect
+            assert config.timeouts.idle == Timeouts().idle, "silence inside a stream is the endpoint's own"
+            assert config.waits == Waits(lease=12)
+        assert (await models._resolve("openai:m")).gateway.timeouts.connect == 3.0
+        assert runtime._assembly.backends.web.client._waits == Waits(lease=12)
+        assert runtime._assembly.backends._nats_options.waits == Waits(lease=12)  # type: ignore[union-attr]
+    assert nats_options(settings, name="x").waits.ping == pytest.approx(12 / 9)
+
+
+async def test_the_system_asks_a_silent_provider_by_the_lease() -> None:
+    asked: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        made = _new_socket(Waits(lease=18), (server.family, socket.SOCK_STREAM, 0, "", server.getsockname()))
+        with made:
+            asked.append(made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            for option, seconds in (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 2), ("TCP_USER_TIMEOUT", 4500)):
+                if hasattr(socket, option):
+                    assert made.getsockopt(socket.IPPROTO_TCP, getattr(socket, option)) == seconds
+    assert asked == [1]

@@ -19,6 +19,7 @@ from foliot.tools.outbound.addresses import address_class
 from foliot.tools.outbound.client import OutboundClient, ToolAnswerTooLarge
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, Target
 from foliot.tools.outbound.pinned import CHECKED, PinnedResolver, pinned_socket
+from foliot.waits import Waits
 from tests.tools.web_service import saying, self_signed, serving, way_out
 
 PUBLIC = "93.184.216.34"
@@ -287,11 +288,11 @@ class TestPinning:
     async def test_no_socket_is_made_for_an_address_that_was_not_checked(self) -> None:
         info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))
         with pytest.raises(OSError, match="not checked"):
-            pinned_socket(info)
+            pinned_socket(Waits(), info)
         token = CHECKED.set(Target("http", "x.example", 80, (ipaddress.ip_address(PUBLIC),)))
         try:
             with pytest.raises(OSError, match="not checked"):
-                pinned_socket(info)
+                pinned_socket(Waits(), info)
             with pytest.raises(OSError, match="not checked"):
                 await PinnedResolver().resolve("y.example")
             assert [found["host"] for found in await PinnedResolver().resolve("x.example", 80)] == [PUBLIC]
@@ -392,7 +393,7 @@ class TestClient:
                 for one in waiting:  # fill the queue of the system, so that the next one gets no answer at all
                     one.setblocking(False)
                     one.connect_ex(("127.0.0.1", port))
-                async with way_out(connect_timeout=0.05) as out:
+                async with way_out(waits=Waits(lease=1.0)) as out:
                     with pytest.raises(ToolTimeout) as caught:
                         async with out.client.send("GET", f"http://127.0.0.1:{port}/"):
                             pass

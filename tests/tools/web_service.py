@@ -23,6 +23,7 @@ from foliot.tools.base import AuthSpec, Caller, Invocation, ToolDefinition
 from foliot.tools.masking import Masker
 from foliot.tools.outbound.guard import Outbound
 from foliot.tools.secrets import EnvironmentSecrets, Secrets
+from foliot.waits import Waits
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -112,11 +113,11 @@ async def way_out(
     policy: Outbound | None = None,
     *,
     callbacks: Callbacks | None = None,
-    connect_timeout: float = 10.0,
+    waits: Waits | None = None,
 ) -> AsyncGenerator[Web]:
     """The parts of a runtime that may call loopback; secrets come from `environ`."""
     secrets = Secrets(EnvironmentSecrets(environ or {}), Masker())
-    made = Web(secrets, policy or Outbound(allow_loopback=True), callbacks=callbacks, connect_timeout=connect_timeout)
+    made = Web(secrets, policy or Outbound(allow_loopback=True), callbacks=callbacks, waits=waits)
     try:
         yield made
     finally:

@@ -15,15 +15,12 @@ from foliot.bus.envelope import subject_token
 from foliot.bus.live import Numbers, Piece, Readers, Subscription
 from foliot.bus.nats_link import NatsLink
 from foliot.stopping import stop_tasks
-from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 PREFIX: Final = "foliot.live"
 MOST_WAITING: Final = 4096
-# A silent connection takes nothing any more when its buffers are full.
-_ANSWER_SECONDS: Final = Waits().attempt
 
 
 class _Wire(Struct, array_like=True):
@@ -73,6 +70,7 @@ class NatsLive:
     async def _run(self) -> None:
         from nats.errors import Error
 
+        patience = self._link.options.waits.attempt  # a silent connection takes nothing when its buffers are full
         while True:
             await self._work.wait()
             self._work.clear()
@@ -81,12 +79,12 @@ class NatsLive:
                 self._outbox.clear()
                 continue
             with suppress(Error, OSError, TimeoutError):
-                async with asyncio.timeout(_ANSWER_SECONDS):
+                async with asyncio.timeout(patience):
                     await self._attend(client)
                 while self._outbox:
                     subject, wire = self._outbox.popleft()
                     if len(wire) <= client.max_payload:
-                        async with asyncio.timeout(_ANSWER_SECONDS):
+                        async with asyncio.timeout(patience):
                             await client.publish(subject, wire)
 
     async def _attend(self, client: Any) -> None:

@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 _RECONNECT_AFTER: Final = 0.2
 _RETRY_AFTER: Final = 1.0
-# A ping without an answer until the next ends a connection: one that is silent looks like one that is quiet.
-_PING_EVERY: Final = Waits().ping
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,6 +34,7 @@ class NatsOptions:
     """Where NATS is and how to get in. `url` may name several servers, with commas, and a user and password or a token.
 
     `credentials` is a file with a JWT and its seed, or with an nkey seed alone; `ca`, `cert` and `key` are for TLS.
+    `waits` are the bounds of what is waited for, by the lease that this process works with.
     """
 
     url: str
@@ -44,6 +43,7 @@ class NatsOptions:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    waits: Waits = field(default_factory=Waits)
 
     def __repr__(self) -> str:
         return f"NatsOptions({self.place!r})"
@@ -144,9 +144,9 @@ class NatsLink:
 
             with suppress(Error, TimeoutError, OSError):
                 if client.is_connected:
-                    await client.flush(timeout=1)
+                    await client.flush(timeout=min(1.0, self.options.waits.goodbye / 2))  # pyright: ignore[reportArgumentType] - it only waits for it
             with suppress(Error, TimeoutError, OSError):
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(min(2.0, self.options.waits.goodbye / 2)):
                     await client.close()
 
     async def _keep(self, arguments: dict[str, Any]) -> None:
@@ -163,7 +163,8 @@ class NatsLink:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=_RECONNECT_AFTER,  # pyright: ignore[reportArgumentType] - it only sleeps for it
                     connect_timeout=2,
-                    ping_interval=_PING_EVERY,  # pyright: ignore[reportArgumentType] - it only sleeps for it
+                    # One without an answer until the next ends the connection: a silent one looks like a quiet one.
+                    ping_interval=self.options.waits.ping,  # pyright: ignore[reportArgumentType] - it only sleeps for it
                     max_outstanding_pings=1,
                     error_cb=self._trouble,
                     disconnected_cb=self._disconnected,

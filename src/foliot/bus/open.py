@@ -14,10 +14,15 @@ from foliot.bus.store import StoreTransport
 from foliot.errors import UsageError
 from foliot.settings import Settings
 from foliot.store.base import Database, Notices
+from foliot.waits import Waits
 
 
 async def open_transport(
-    settings: Settings, database: Database, *, clock: Callable[[], float] = time.time
+    settings: Settings,
+    database: Database,
+    *,
+    clock: Callable[[], float] = time.time,
+    waits: Waits | None = None,
 ) -> Transport:
     """NATS JetStream when `settings.nats` names a server; otherwise the database itself, by notices where it has them.
 
@@ -29,13 +34,15 @@ async def open_transport(
         from foliot.bus.nats_stream import StreamPlan
 
         plan = StreamPlan(stream=settings.nats_stream, prefix=settings.nats_prefix)
-        return await NatsTransport.open(NatsLink(nats_options(settings, name="foliot-work")), plan, clock=clock)
+        return await NatsTransport.open(
+            NatsLink(nats_options(settings, name="foliot-work", waits=waits)), plan, clock=clock
+        )
     if isinstance(database, Notices):
         return PostgresTransport(database, clock=clock)
     return StoreTransport(database, clock=clock)
 
 
-async def open_live(settings: Settings, database: Database) -> LiveBus:
+async def open_live(settings: Settings, database: Database, *, waits: Waits | None = None) -> LiveBus:
     """Over NATS when `settings.nats` names a server, else by notices of the database, else within this process.
 
     The caller closes it, before the database. Raises `UsageError` for settings that cannot work.
@@ -43,12 +50,15 @@ async def open_live(settings: Settings, database: Database) -> LiveBus:
     if settings.nats is not None:
         from foliot.bus.live_nats import NatsLive
 
-        return NatsLive(NatsLink(nats_options(settings, name="foliot-live")))
+        return NatsLive(NatsLink(nats_options(settings, name="foliot-live", waits=waits)))
     return PostgresLive(database) if isinstance(database, Notices) else LocalLive()
 
 
-def nats_options(settings: Settings, *, name: str) -> NatsOptions:
-    """How to reach the NATS server of the settings. Raises `UsageError` when they name none."""
+def nats_options(settings: Settings, *, name: str, waits: Waits | None = None) -> NatsOptions:
+    """How to reach the NATS server of the settings. Raises `UsageError` when they name none.
+
+    `waits` are by default the bounds that belong to the lease of the settings.
+    """
     if settings.nats is None:
         raise UsageError("no NATS server is named", hint="set FOLIOT_NATS, or nats in the configuration file")
     return NatsOptions(
@@ -58,4 +68,5 @@ def nats_options(settings: Settings, *, name: str) -> NatsOptions:
         ca=settings.nats_ca,
         cert=settings.nats_cert,
         key=settings.nats_cert_key,
+        waits=waits or Waits(settings.lease),
     )

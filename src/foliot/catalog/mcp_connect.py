@@ -15,6 +15,7 @@ from foliot.tools.mcp.credentials import auth_headers, secret_values
 from foliot.tools.oauth import TokenCache
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
+from foliot.waits import Waits
 
 
 @asynccontextmanager
@@ -23,7 +24,7 @@ async def opened_connections(
 ) -> AsyncGenerator[McpConnections]:
     """Connections for one command, closed at its end. `allow`: what may be started besides the settings' commands."""
     secrets = stored_secrets(store, environ)
-    client = OutboundClient(Guard(Outbound(allow_hosts=settings.outbound_allow)))
+    client = OutboundClient(Guard(Outbound(allow_hosts=settings.outbound_allow)), waits=Waits(settings.lease))
     connections = McpConnections(
         allowed_commands={*settings.mcp_commands, *allow},
         resolve_secret=secret_values(secrets),

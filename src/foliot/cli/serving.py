@@ -56,7 +56,7 @@ async def serve_tools(order: Serving, signals: StopSignals) -> int:
             raise NotFound("None of these tools can be served.")
         reached = nats_options(replace(settings, nats=url), name="foliot-tools")
         reached.check()
-        link = NatsLink(url, options=reached.arguments())
+        link = NatsLink(url, options=reached.arguments(), waits=reached.waits)
         server = ToolServer(tools, link, config, callers=callers, agents=runtime.tools.rights_of)
         try:
             await _reached(link, reached.place)

@@ -19,6 +19,7 @@ from foliot.resources.agreed import Agreed
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUnsupported
 from foliot.tools.secrets import Secrets
+from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from foliot.bus.nats_link import NatsOptions
@@ -54,7 +55,9 @@ class Backends:
         workspace: Path | None = None,
         namespace: str = "default",
         references: References | None = None,
+        waits: Waits | None = None,
     ) -> None:
+        self._waits = waits or Waits()
         self._secrets = secrets
         self._store = store
         self._references = references or References(store)
@@ -132,6 +135,7 @@ class Backends:
                 self._secrets,
                 Outbound(allow_hosts=self.grants.outbound_allow),
                 callbacks=Callbacks(self._public_url or ""),
+                waits=self._waits,
             )
         return self._web
 
@@ -164,7 +168,7 @@ class Backends:
                     lacks="the setting nats",
                 )
             self._nats_options.check()
-            self._nats = NatsLink(self._nats_options.url, options=self._nats_options.arguments())
+            self._nats = NatsLink(self._nats_options.url, options=self._nats_options.arguments(), waits=self._waits)
         return NatsTool(definition, self._nats, signer=self._signer)
 
     def _mcp_tool(self, document: Document, definition: ToolDefinition) -> Tool:

@@ -16,7 +16,7 @@ from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretErr
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.models.base import Gateway, ModelError, ModelRequestError, OnDelta
-from foliot.models.config import GatewayConfig
+from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
 from foliot.models.from_resource import endpoint_config
 from foliot.models.pieces import Pieces
@@ -33,6 +33,7 @@ from foliot.tools.masking import Masker
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
 from foliot.tools.secrets import EnvironmentSecrets, SecretChain, Secrets, StoreSecrets
+from foliot.waits import Waits
 
 # How long an endpoint that was looked up is used without looking again.
 FRESH_FOR = 1.0
@@ -50,8 +51,10 @@ class RunModels:
         secrets: Secrets | None = None,
         outbound: Callable[[], OutboundClient] | None = None,
         references: References | None = None,
+        waits: Waits | None = None,
     ) -> None:
         """`outbound` is the way to addresses that somebody else than the operator chose; none lets nobody inside."""
+        self._waits = waits or Waits()
         self._outbound = outbound or self._to_the_public
         self._own: OutboundClient | None = None
         self._store = store
@@ -228,7 +231,15 @@ class RunModels:
             provider = default_registry().find(name)
             key = next((key for each in provider.key_variables if (key := self._environ.get(each, ""))), "")
             url = provider.address_in(self._environ)
-        return EndpointConfig(name=ref, gateway=GatewayConfig(name, base_url=url, api_key=key, model=model.strip()))
+        gateway = GatewayConfig(
+            name,
+            base_url=url,
+            api_key=key,
+            model=model.strip(),
+            timeouts=Timeouts(connect=self._waits.answer),
+            waits=self._waits,
+        )
+        return EndpointConfig(name=ref, gateway=gateway)
 
     async def _from_store(self, ref: str) -> tuple[EndpointConfig, float]:
         """The endpoint, and for how long it is good."""
@@ -246,7 +257,7 @@ class RunModels:
         api_key = await self._api_key(document, key.namespace)
         # The key of another namespace is good for one use: leave for it may be taken back before the next.
         fresh_for = 0.0 if foreign(document) else FRESH_FOR
-        config = endpoint_config(ModelEndpoint.model_validate(document), api_key=api_key)
+        config = endpoint_config(ModelEndpoint.model_validate(document), api_key=api_key, waits=self._waits)
         if own := own_address(document, self._environ):
             return dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, base_url=own)), fresh_for
         if declared_by_operator(document) or not chosen_address(document, self._environ):
@@ -256,7 +267,7 @@ class RunModels:
 
     def _to_the_public(self) -> OutboundClient:
         if self._own is None:
-            self._own = OutboundClient(Guard(Outbound()))
+            self._own = OutboundClient(Guard(Outbound()), waits=self._waits)
         return self._own
 
     async def _api_key(self, document: Document, namespace: str) -> str:

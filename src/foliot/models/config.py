@@ -31,7 +31,7 @@ class Timeouts:
     In a stream `total` is the longest time without anything of the answer: a healthy one may take as long as it likes.
     """
 
-    connect: float = Waits().answer
+    connect: float = Waits().answer  # that of the lease, where an endpoint does not say
     idle: float = 300.0
     total: float = 600.0
 
@@ -62,6 +62,7 @@ class GatewayConfig:
     proxy: str | None = field(default=None, repr=False)
     max_response_bytes: int = 32 * 1024 * 1024
     way_out: WayOut | None = field(default=None, repr=False)
+    waits: Waits = field(default_factory=Waits)
 
     def __post_init__(self) -> None:
         put = object.__setattr__

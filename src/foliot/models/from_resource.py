@@ -10,18 +10,22 @@ from foliot.models.limits import NO_LIMITS, Limits
 from foliot.models.pricing import Pricing
 from foliot.resources.durations import seconds
 from foliot.resources.references import qualified
+from foliot.waits import Waits
 
 if TYPE_CHECKING:  # loading the kinds takes longer than everything here together
     from foliot.resources.definitions.model_endpoint import ModelEndpoint, ModelRateLimit, ModelTimeouts
 
 
-def endpoint_config(endpoint: ModelEndpoint, *, api_key: str = "", secret_version: str = "") -> EndpointConfig:
+def endpoint_config(
+    endpoint: ModelEndpoint, *, api_key: str = "", secret_version: str = "", waits: Waits | None = None
+) -> EndpointConfig:
     """The endpoint, named `namespace/name`; fallbacks without a namespace are taken from its own.
 
-    A gateway is replaced when the definition changes (its generation), not when its status does. Raises `InvalidInput`
-    for a key or an address that cannot be used.
+    A gateway is replaced when the definition changes (its generation), not when its status does. `waits` say how
+    long connecting may take where it does not. Raises `InvalidInput` for a key or an address that cannot be used.
     """
     meta, spec = endpoint.metadata, endpoint.spec
+    waits = waits or Waits()
     options: dict[str, Any] = dict(spec.options)
     if spec.script is not None:
         options["script"] = spec.script
@@ -35,7 +39,8 @@ def endpoint_config(endpoint: ModelEndpoint, *, api_key: str = "", secret_versio
             api_key=api_key,
             model=spec.default_model,
             options=options,
-            timeouts=_timeouts(spec.timeouts),
+            timeouts=_timeouts(spec.timeouts, waits),
+            waits=waits,
         ),
         limits=NO_LIMITS if spec.rate_limit is None else _limits(spec.rate_limit),
         pricing=None if spec.pricing is None else Pricing.read(spec.pricing.model_dump()),
@@ -53,6 +58,7 @@ def _limits(declared: ModelRateLimit) -> Limits:
     )
 
 
-def _timeouts(declared: ModelTimeouts) -> Timeouts:
+def _timeouts(declared: ModelTimeouts, waits: Waits) -> Timeouts:
     given = {"connect": declared.connect, "idle": declared.idle, "total": declared.total}
-    return Timeouts(**{name: seconds(value) for name, value in given.items() if value is not None})
+    declared_ones = {name: seconds(value) for name, value in given.items() if value is not None}
+    return Timeouts(**{"connect": waits.answer, **declared_ones})

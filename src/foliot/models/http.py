@@ -14,6 +14,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
@@ -55,20 +56,22 @@ class _Shared:
 _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
 
 
-def _new_socket(address: Any) -> socket.socket:
+def _new_socket(waits: Waits, address: Any) -> socket.socket:
     """A socket for an address as `getaddrinfo` gives it. The system notices when its other end is gone."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
-    keep_alive(made, Waits())
+    keep_alive(made, waits)
     return made
 
 
-def _open_session() -> aiohttp.ClientSession:
+def _open_session(waits: Waits) -> aiohttp.ClientSession:
     import aiohttp  # 0.2 s to import: only who really asks a model pays
 
     # No limit on connections: how many calls may run at once is the rate limiter's decision, not the socket pool's.
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=60, socket_factory=_new_socket),
+        connector=aiohttp.TCPConnector(
+            limit=0, ttl_dns_cache=300, keepalive_timeout=60, socket_factory=partial(_new_socket, waits)
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={
             "User-Agent": f"foliot/{__version__}",
@@ -201,7 +204,7 @@ class HttpEndpoint:
         if held is None:
             held = _sessions.get(loop)
             if held is None:
-                held = _sessions[loop] = _Shared(_open_session())
+                held = _sessions[loop] = _Shared(_open_session(self._config.waits))
             held.holders += 1
             self._held[loop] = held
         return held.session

@@ -32,7 +32,7 @@ async def open_database(url: str, waits: Waits | None = None) -> Database:
             path = rest.removeprefix("/")
             if not rest.startswith("/") or not path or path == ":memory:":
                 raise UsageError("the store needs a file: the SQLite URL names none", hint=_EXAMPLES)
-            return await SqliteDatabase.open(path)
+            return await SqliteDatabase.open(path, waits)
         case "postgresql" | "postgres":
             from foliot.store.postgres import PostgresDatabase
 

@@ -187,7 +187,9 @@ class PostgresDatabase:
         self._closed = True
         await stop_tasks(self._following)
         if self._writers:
-            await asyncio.wait(set(self._writers), timeout=self._waits.answer)
+            await asyncio.wait(set(self._writers), timeout=self._waits.leave)
+        if waited := [job.future for job in chain(*self._under_way, self._pending) if not job.future.done()]:
+            await asyncio.wait(waited, timeout=self._waits.leave)
         self._expire(all_of_them=True)
         await stop_tasks(*self._writers)
         self._signal.wake()

@@ -71,7 +71,7 @@ class Connections:
     async def close(self) -> None:
         """Let what is at work end, but not for long."""
         try:
-            async with asyncio.timeout(self._waits.goodbye):
+            async with asyncio.timeout(self._waits.leave):
                 await self._pool.close()
         except TimeoutError:
             self.terminate()

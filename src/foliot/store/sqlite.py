@@ -40,6 +40,7 @@ from foliot.store.sqlite_file import (
 from foliot.store.sqlite_writer import Job, Writer, fetch
 from foliot.store.transaction import Row, Tx
 from foliot.threads import on_thread
+from foliot.waits import Waits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,9 +65,12 @@ os.register_at_fork(after_in_child=_forked)
 class SqliteDatabase:
     """One SQLite file. Make it with `await SqliteDatabase.open(path)`."""
 
-    def __init__(self, path: Path, reader: Connection, lease_offset: float | None = None) -> None:
+    def __init__(
+        self, path: Path, reader: Connection, lease_offset: float | None = None, waits: Waits | None = None
+    ) -> None:
         """For `open`; `reader` is a connection to the prepared file, which keeps its log from being removed."""
         self.path = path
+        self._waits = waits or Waits()
         self._life = _lives
         self._texts = queries.load()
         self._columns: dict[str, tuple[str, ...]] = {}
@@ -82,13 +86,13 @@ class SqliteDatabase:
         self._stranded: list[Connection] = []  # to files that are no longer the store
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str]) -> SqliteDatabase:
+    async def open(cls, path: str | os.PathLike[str], waits: Waits | None = None) -> SqliteDatabase:
         """Open the file, made or brought up to date when needed. Raises `InvalidInput`, `Unavailable`."""
         file = resolve(path)
         reader = prepare(file)
         with told_in_words(file):
             offset = lease_offset(reader)  # and this first read opens the log, which so stays where it is
-        return cls(file, reader, offset)
+        return cls(file, reader, offset, waits)
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
         connection = self._readers.get(threading.get_ident()) or self._connect_reader()
@@ -239,7 +243,9 @@ class SqliteDatabase:
             if self._closed or self._life != _lives:
                 self._refuse()
             if self._writer is None:
-                self._writer = Writer(self.path, files=self._files, on_commit=self._wake, on_loss=self._lose)
+                self._writer = Writer(
+                    self.path, files=self._files, waits=self._waits, on_commit=self._wake, on_loss=self._lose
+                )
 
     def _lose(self, error: Unavailable) -> None:
         """The files are gone: what is read from them must not be taken for the store. On the writer's thread."""

@@ -27,6 +27,7 @@ from foliot.errors import FoliotError, Unavailable
 from foliot.store import queries
 from foliot.store.sqlite_file import WRITE_PATIENCE, Connection, Cursor, OpenFiles, connect, explain, leave_log
 from foliot.store.transaction import Guarded, GuardFailed, Planned, Statement, Tx
+from foliot.waits import Waits
 
 LARGEST_BATCH = 1024
 
@@ -53,11 +54,18 @@ class Writer:
     """Owns the writing connection. `on_commit` is called on the writer's thread after each commit."""
 
     def __init__(
-        self, path: Path, *, files: OpenFiles, on_commit: Callable[[], None], on_loss: Callable[[Unavailable], None]
+        self,
+        path: Path,
+        *,
+        files: OpenFiles,
+        waits: Waits,
+        on_commit: Callable[[], None],
+        on_loss: Callable[[Unavailable], None],
     ) -> None:
         """`on_loss` is called when the files are found to have been deleted or replaced: nothing can be stored then."""
         self._path = path
         self._files = files
+        self._patience = min(waits.answer, WRITE_PATIENCE)
         self._on_loss = on_loss
         self._on_commit = on_commit
         self._queue: SimpleQueue[Sequence[Job] | None] = SimpleQueue()
@@ -116,7 +124,7 @@ class Writer:
         """Run all jobs under one commit. Never raises: an error becomes the outcome of every job it concerns."""
         try:
             if self._executor is None:
-                self._executor = Executor(connect(self._path, patience=WRITE_PATIENCE))
+                self._executor = Executor(connect(self._path, patience=self._patience))
             executor = self._executor
             connection = executor.connection
             executor.begin()

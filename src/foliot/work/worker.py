@@ -17,7 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from foliot.bus.base import Delivery, Transport
 from foliot.engine.worker import is_gone
@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 Timers: TypeAlias = Callable[[float], Awaitable[float | None]]
 
 LOOK_FOR_TIMERS = 5.0
-# How long the last sign of life may take while the process ends.
-GOODBYE: Final = Waits().goodbye
 # How often it looks whether processes beside it have died, so that what they held waits for no lease to end.
 SWEEP = 1.0
 # A ticket for a run that this worker may not take goes to another one after this long.
@@ -87,6 +85,7 @@ class Worker:
         self._clock = clock
         self._lease_clock = lease_clock or clock
         self._lease_seconds = lease_seconds
+        self._waits = Waits(lease_seconds)
         self._grace = grace
         self._heartbeat = heartbeat
         self._sweep = min(sweep, heartbeat)
@@ -99,6 +98,7 @@ class Worker:
         self._looked = False  # since it last asked who else works
         self._again = False
         self._changed = asyncio.Event()
+        self._drained = asyncio.Event()
         self._look_at = 0.0
         self._round = Round()
         # Until when the leases are of claims that may have been stored, or may yet be; and what was begun of each.
@@ -125,6 +125,7 @@ class Worker:
             self._phase = "draining"
         else:
             self._hurry.set()
+        self._drained.set()
         self._changed.set()
 
     async def run(self) -> None:
@@ -141,7 +142,7 @@ class Worker:
             while self._phase == "ready":
                 deliveries = await self._listen()
                 if self._phase == "ready":
-                    await self._look(deliveries)
+                    await self._look_unless_drained(deliveries)
                 else:
                     await _each(delivery.again(delay=0.0) for delivery in deliveries)
             # Beside the rest: a store that is silent must not hold up a worker that has nothing to finish.
@@ -203,6 +204,22 @@ class Worker:
         return deliveries
 
     # --- taking --------------------------------------------------------------------------------------------------
+
+    async def _look_unless_drained(self, deliveries: Sequence[Delivery]) -> None:
+        """Look; but a store that is silent does not keep a worker that was told to stop, for more than a moment.
+
+        What such a look may have claimed is free again when its lease is over, as after a crash.
+        """
+        looking = asyncio.create_task(self._look(deliveries))
+        drained = asyncio.create_task(self._drained.wait())
+        try:
+            await asyncio.wait({looking, drained}, return_when=asyncio.FIRST_COMPLETED)
+            if not looking.done():
+                await asyncio.wait({looking}, timeout=self._waits.leave)
+        finally:
+            await stop_tasks(drained, looking)
+        if not looking.cancelled():
+            looking.result()
 
     async def _look(self, deliveries: Sequence[Delivery]) -> None:
         self._silent = self._again = False
@@ -276,12 +293,14 @@ class Worker:
         kept: set[int] = set()
         for run_id in claims.recovered:
             log.info("run %s is taken over: the lease of its worker ran out", run_id)
-        if claims.leases:
-            await self._performer.prepare(claims.leases)
-        for lease in claims.leases:
-            delivery = tickets.get(lease.run_id)
-            kept.add(id(delivery))
-            self._start(lease, delivery)
+        try:
+            if claims.leases:
+                await self._performer.prepare(claims.leases)
+        finally:  # whoever is stopped here hands them back, and does not leave them to their leases
+            for lease in claims.leases:
+                delivery = tickets.get(lease.run_id)
+                kept.add(id(delivery))
+                self._start(lease, delivery)
         rest = [delivery for delivery in deliveries if id(delivery) not in kept]
         elsewhere = await self._for_others(rest) if claims.refused.get("placement") else set[str]()
         await _each(self._pass_on(delivery, elsewhere) for delivery in rest)
@@ -407,7 +426,7 @@ class Worker:
         await stop_tasks(*stopped, again=30.0)
         await _each(delivery.again(delay=0.0) for delivery in heard)
         with contextlib.suppress(TimeoutError):  # others see that it is gone
-            async with asyncio.timeout(GOODBYE):
+            async with asyncio.timeout(self._waits.leave):
                 await self._presence.say("stopped")
         log.info("worker %s has stopped", self.offer.name)
 

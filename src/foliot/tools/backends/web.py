@@ -30,10 +30,10 @@ class Web:
         *,
         guard: Guard | None = None,
         callbacks: Callbacks | None = None,
-        connect_timeout: float = Waits().answer,
+        waits: Waits | None = None,
     ) -> None:
         self.guard = guard or Guard(policy or Outbound())
-        self.client = OutboundClient(self.guard, connect_timeout=connect_timeout)
+        self.client = OutboundClient(self.guard, waits=waits)
         self.auth = ToolAuth(secrets, TokenCache(self.client, secrets.masker))
         self.callbacks = callbacks or Callbacks()
 

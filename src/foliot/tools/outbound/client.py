@@ -146,12 +146,10 @@ def decoded(body: bytes, charset: str | None) -> str:
 class OutboundClient:
     """Asks servers on behalf of tools. One per runtime; `close` when done."""
 
-    def __init__(
-        self, guard: Guard, *, connect_timeout: float = Waits().answer, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, guard: Guard, *, waits: Waits | None = None, patience: Patience | None = None) -> None:
         self.guard = guard
         self.patience = patience or Patience()
-        self._connect_timeout = connect_timeout
+        self._waits = waits or Waits()
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
 
     @asynccontextmanager
@@ -264,7 +262,7 @@ class OutboundClient:
         if session is None:
             from foliot.tools.outbound.pinned import open_session  # 0.2 s to import: only who really connects pays
 
-            session = self._sessions[loop] = open_session(self._connect_timeout)
+            session = self._sessions[loop] = open_session(self._waits)
         return session
 
 

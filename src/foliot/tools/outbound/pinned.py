@@ -11,6 +11,7 @@ import errno
 import ipaddress
 import socket
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -46,29 +47,29 @@ class PinnedResolver(AbstractResolver):
         pass
 
 
-def pinned_socket(info: tuple[Any, ...]) -> socket.socket:
+def pinned_socket(waits: Waits, info: tuple[Any, ...]) -> socket.socket:
     """A socket for one address of the checked target. Raises `OSError` for any other."""
     family, kind, protocol, _, where = info
     target = CHECKED.get()
     if target is None or ipaddress.ip_address(where[0]) not in target.addresses:
         raise OSError(errno.EACCES, "an address that was not checked")
     made = socket.socket(family=family, type=kind, proto=protocol)
-    keep_alive(made, Waits())
+    keep_alive(made, waits)
     return made
 
 
-def open_session(connect_timeout: float) -> aiohttp.ClientSession:
+def open_session(waits: Waits) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             resolver=PinnedResolver(),
-            socket_factory=pinned_socket,
+            socket_factory=partial(pinned_socket, waits),
             use_dns_cache=False,
             limit=0,  # how many calls run at once is the rate limit's decision
             keepalive_timeout=10,
         ),
         cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookies are not another's
         # Only connecting is bounded here: how long a call may take is decided around it.
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, ceil_threshold=60),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=waits.answer, ceil_threshold=60),
         headers={"User-Agent": f"foliot/{__version__}", "Accept-Encoding": "identity"},
         auto_decompress=False,  # a few bytes could become gigabytes
         trust_env=False,  # a proxy would resolve names itself, after they were checked

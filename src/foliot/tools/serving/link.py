@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WAITS: Final = Waits()
-
 STREAM: Final = "AGENT"
 CAPTURED: Final = ("tool.execute.>", "tool.result.*")
 _WEEK: Final = 7 * 24 * 3600.0
@@ -35,12 +33,14 @@ class NatsLink:
         url: str,
         *,
         name: str = "foliot-tools",
-        connect_seconds: float = _WAITS.attempt,
+        connect_seconds: float | None = None,
         options: Mapping[str, Any] | None = None,
+        waits: Waits | None = None,
     ) -> None:
-        """`options` are those of the client's `connect`: credentials, TLS."""
+        """`options` are those of the client's `connect`: credentials, TLS. `waits` bound what is waited for."""
         self._options: dict[str, Any] = {"servers": url, "name": name} | dict(options or {})
-        self._connect_seconds = connect_seconds
+        self._waits = waits or Waits()
+        self._connect_seconds = self._waits.attempt if connect_seconds is None else connect_seconds
         self._client: Client | None = None
         self._opening = asyncio.Lock()
         self._changes: set[asyncio.Event] = set()
@@ -70,7 +70,7 @@ class NatsLink:
         if client is not None and not client.is_closed:
             # A silent connection never takes what waits to be sent; one that breaks meanwhile cancels its closing.
             closing = asyncio.create_task(client.close())
-            await asyncio.wait({closing}, timeout=_WAITS.goodbye)
+            await asyncio.wait({closing}, timeout=self._waits.goodbye)
             await stop_tasks(closing)
 
     async def _connect(self) -> Client:
@@ -89,7 +89,7 @@ class NatsLink:
                     reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType] - it only sleeps for it
                     connect_timeout=2,
                     # Ended after two pings without an answer, as every connection: a silent one looks like a quiet one.
-                    ping_interval=_WAITS.ping,  # pyright: ignore[reportArgumentType] - it only sleeps for it
+                    ping_interval=self._waits.ping,  # pyright: ignore[reportArgumentType] - it only sleeps for it
                     max_outstanding_pings=1,
                     error_cb=_quiet,
                     reconnected_cb=self._reconnected,
