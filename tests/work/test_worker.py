@@ -65,16 +65,17 @@ async def test_somebody_listens_at_all_times_between_two_looks(db: CountingDatab
             return next(waits, 1000.0)
 
     class Counted(LocalTransport):
-        returned = 0
+        asked = returned = 0
 
         async def receive(self, *, want: int, timeout: float) -> Sequence[Handed]:
+            self.asked += 1
             handed = await super().receive(want=want, timeout=timeout)
             self.returned += 1
             return handed
 
     transport = Counted()
     async with working(db, doing, offer(), transport, pace=Planned(lambda: 0.5)) as (worker, _):
-        await until(lambda: db.calls["queue_lines"] == 1)
+        await until(lambda: transport.asked == 1)  # so the first look is over
         worker._look_again()  # as the end of a run does
         await until(lambda: db.calls["queue_lines"] == 2 and transport.returned == 1)
         await add(db, "r1")
