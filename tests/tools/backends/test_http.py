@@ -392,7 +392,7 @@ class TestPhases:
 
     async def test_a_server_that_does_not_speak_tls_is_left(self) -> None:
         async with hanging(b"") as place:
-            client = OutboundClient(Guard(Outbound(allow_hosts=("127.0.0.1",))), connect_timeout=0.2)
+            client = OutboundClient(Guard(Outbound(allow_hosts=("127.0.0.1",))), waits=Waits(lease=1.0))
             with pytest.raises(ToolTimeout, match="no connection") as caught:
                 async with client.send("GET", f"https://{place}/"):
                     pass
