@@ -38,6 +38,7 @@ from foliot.tools.masking import MASK
 from foliot.tools.outbound.client import OutboundClient, Patience
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused
 from foliot.tools.pipeline import Pipeline
+from foliot.waits import Waits
 from tests.tools.web_service import call, definition, saying, serving, way_out
 
 BEARER = AuthSpec("bearer", "k1")
