@@ -39,6 +39,7 @@ from foliot.store.keyring import load_keyring
 from foliot.store.life import note_set_back
 from foliot.store.memory import MemoryJournal
 from foliot.store.open import open_when_there
+from foliot.store.pushes import StoredPushes
 from foliot.store.resources import SqlResourceStore
 from foliot.store.runs import Journal, Lease
 from foliot.tools.base import Tool
@@ -285,4 +286,6 @@ def _assembled(
             runs.taken_over = Completion(database, masker=audit.masker, trail=audit).complete_run
         runs.settlements = parts.settlement
         backends.memory = TaskMemory(database, clock=clock)
+        if isinstance(resources, SqlResourceStore):
+            backends.pushes = StoredPushes(database, resources.keys)
     return parts

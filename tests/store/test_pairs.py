@@ -38,6 +38,10 @@ NOT_PLAYED = {
     "run(setting_new)": "one statement: of several who note the key of a new store the first one wins",
     "store.store_key._begin": "two notes, only by the one who rotates the key",
     "store.store_key._note": "two notes, only by the one who rotates or replaces the key",
+    "store.pushes._put_key": "one turn under the lock of its own row, or the first one wins",
+    "store.pushes._expect": "one statement on the row of one call, which nobody else adds",
+    "store.pushes._take": "one statement: of several pushes for a call the first one wins",
+    "store.pushes._forget": "one statement, by whoever waited for the call",
     "work.housekeeping._take_turn": "one turn in a period, under the lock of its own row",
     "work.housekeeping._note_size": "a note for people, by the one whose turn it is; a lost one is written next time",
 }

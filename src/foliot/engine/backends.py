@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from foliot.bus.nats_link import NatsOptions
     from foliot.store.runs import Journal
     from foliot.tools.backends.agent import Agents
+    from foliot.tools.backends.callbacks import Shared
     from foliot.tools.backends.grpc_channels import GrpcChannels
     from foliot.tools.backends.web import Web
     from foliot.tools.builtin.memory import SharedMemory
@@ -69,6 +70,8 @@ class Backends:
         self._journal = journal
         # What the agents of one task share; set by whoever has a database.
         self.memory: SharedMemory | None = None
+        # Results that tools push to any process of the installation; likewise.
+        self.pushes: Shared | None = None
         self._workspace = workspace
         self._namespace = namespace
         self._web: Web | None = None
@@ -134,7 +137,7 @@ class Backends:
             self._web = Web(
                 self._secrets,
                 Outbound(allow_hosts=self.grants.outbound_allow),
-                callbacks=Callbacks(self._public_url or ""),
+                callbacks=Callbacks(self._public_url or "", shared=self.pushes),
                 waits=self._waits,
             )
         return self._web

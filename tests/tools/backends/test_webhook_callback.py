@@ -13,7 +13,7 @@ from aiohttp import web
 from foliot.errors import Denied
 from foliot.tools.backends.callbacks import Callbacks
 from foliot.tools.backends.web import Web
-from foliot.tools.backends.webhook_callback import WebhookCallbackTool
+from foliot.tools.backends.webhook_callback import MOST_UNKNOWN, WebhookCallbackTool
 from foliot.tools.base import AuthSpec, ToolDefinition, ToolError
 from foliot.tools.contract import ToolResponse, decode_response, request_id
 from tests.tools.web_service import Service, call, definition, serving, way_out
@@ -84,9 +84,15 @@ class TestPolling:
         async with serving(answer) as service, way_out() as out:
             assert await tool(service, out).invoke(call()) == "later"
 
+    async def test_a_service_that_does_not_know_the_request_yet_is_asked_again(self) -> None:
+        answers = Polled(web.Response(status=404), web.Response(status=404), envelope(output={"result": "later"}))
+        async with serving(answers) as service, way_out() as out:
+            assert await tool(service, out).invoke(call()) == "later"
+
     @pytest.mark.parametrize("status", [400, 404, 500, 503])
-    async def test_a_refused_poll_ends_the_call(self, status: int) -> None:
-        async with serving(Polled(web.Response(status=status, text="gone"))) as service, way_out() as out:
+    async def test_a_refused_poll_ends_the_call_when_nothing_can_be_pushed(self, status: int) -> None:
+        refused = Polled(*(web.Response(status=status, text="gone") for _ in range(MOST_UNKNOWN + 1)))
+        async with serving(refused) as service, way_out() as out:
             with pytest.raises(ToolError, match=f"HTTP {status}: gone") as caught:
                 await tool(service, out).invoke(call())
         assert caught.value.details["isolation_mode"] == "webhook-callback"
@@ -174,6 +180,24 @@ class TestPush:
             assert not out.callbacks.deliver(ID, response)  # once
             assert await running == "pushed"
             assert not out.callbacks.deliver(ID, response)  # and not when it is over
+
+    @pytest.mark.parametrize("status", [401, 404, 405, 410, 500, 503])
+    async def test_a_push_may_come_after_any_refused_poll(self, status: int) -> None:
+        """The work is under way at the service; that it cannot be asked about it says nothing."""
+        polled = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.Response:
+            if request.method == "POST":
+                return web.Response(status=202)
+            if len(service.requests) > 3:
+                polled.set()
+            return web.Response(status=status)
+
+        async with serving(answer) as service, way_out(callbacks=Callbacks("https://foliot.example/")) as out:
+            running = asyncio.create_task(tool(service, out).invoke(call()))
+            await asyncio.wait_for(polled.wait(), 20)
+            assert out.callbacks.deliver(ID, ToolResponse(status="ok", output={"result": "pushed"}))
+            assert await running == "pushed"
 
     async def test_a_pushed_error_is_the_error(self) -> None:
         async def answer(request: web.Request) -> web.Response:

@@ -28,3 +28,11 @@ DELETE FROM request_key WHERE id = :id AND claim = :claim AND status IS NULL;
 
 -- name: request_key_prune
 DELETE FROM request_key WHERE forget_at <= :now;
+
+-- name: request_key_look
+-- Outside of any transaction: for who only waits for the answer.
+SELECT status, body FROM request_key WHERE id = :id;
+
+-- name: request_key_end
+-- locks: request id
+DELETE FROM request_key WHERE id = :id AND claim = :claim;

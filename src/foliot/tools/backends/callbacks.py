@@ -3,8 +3,8 @@
 The address is signed and ends with the call, so that only who was asked can answer, and only in time. The HTTP route
 that receives a push calls `accept`; one result is taken for each request, every later one is refused.
 
-Waiting calls are known to this process only. A push has to reach the process that made the call; where several serve
-one address, the one that receives it must pass it on, or the tool be polled.
+Processes that share a store share the key that signs, and what was pushed (`Shared`): any of them takes a push, and the
+one that waits looks for it there. Without a store a push has to reach the process that made the call.
 """
 
 from __future__ import annotations
@@ -12,32 +12,102 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Final, Protocol
 from urllib.parse import quote
 
-from foliot.errors import Denied
+from foliot.errors import Denied, FoliotError
+from foliot.stopping import stop_tasks
 from foliot.tools.base import ToolError
 from foliot.tools.contract import PENDING, ToolResponse, decode_response
 
 PATH: Final = "/v1/tool-callbacks"
 DEFAULT_LIFE: Final = 3600.0
+LOOK_SECONDS: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Shared(Protocol):
+    """What processes know in common of pushes: `foliot.store.pushes`."""
+
+    async def key(self) -> bytes: ...
+    async def expect(self, request_id: str, until: float) -> None: ...
+    async def take(self, request_id: str, body: bytes) -> bool: ...
+    async def pushed(self, request_id: str) -> bytes | None: ...
+    async def forget(self, request_id: str) -> None: ...
 
 
 class Callbacks:
     """The pushes that one process waits for. `base_url` is its public address, blank when it has none.
 
-    `key` signs addresses; processes that share an address share the key.
+    `key` signs addresses; with `shared`, it is the one of the store.
     """
 
-    def __init__(self, base_url: str = "", *, key: bytes | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        base_url: str = "",
+        *,
+        key: bytes | None = None,
+        clock: Callable[[], float] = time.time,
+        shared: Shared | None = None,
+        look_every: float = LOOK_SECONDS,
+    ) -> None:
         self._base = base_url.rstrip("/")
         self._key = key or secrets.token_bytes(32)
         self._clock = clock
+        self._shared = shared if self._base else None
+        self._look_every = look_every
+        self._agreed = False
         self._waiting: dict[str, asyncio.Future[ToolResponse]] = {}
+
+    @property
+    def announced(self) -> bool:
+        """Whether tools are told where to push to."""
+        return bool(self._base)
+
+    @asynccontextmanager
+    async def waiting(
+        self, request_id: str, *, until: float
+    ) -> AsyncGenerator[tuple[str, asyncio.Future[ToolResponse]]]:
+        """The address to push to until then, and what will be pushed, to whichever process. Raises like `expect`,
+        and `FoliotError` when the store does not answer.
+        """
+        with self.expect(request_id) as future:
+            if self._shared is None:
+                yield self.url(request_id, deadline=until), future
+                return
+            await self._agree()
+            await self._shared.expect(request_id, until)
+            looking = asyncio.create_task(self._look(self._shared, request_id, future), name=f"push {request_id}")
+            try:
+                yield self.url(request_id, deadline=until), future
+            finally:
+                await stop_tasks(looking)
+                with suppress(FoliotError):  # it is forgotten in time
+                    await self._shared.forget(request_id)
+
+    async def _agree(self) -> None:
+        if self._shared is not None and not self._agreed:
+            self._key, self._agreed = await self._shared.key(), True
+
+    async def _look(self, shared: Shared, request_id: str, future: asyncio.Future[ToolResponse]) -> None:
+        """See whether the result has come to another process, or came before to one that is gone."""
+        while not future.done():
+            try:
+                body = await shared.pushed(request_id)
+            except FoliotError as error:
+                log.warning("what was pushed for %s cannot be looked up: %s", request_id, error.message)
+                body = None
+            if body is not None:
+                self._waiting.pop(request_id, None)
+                _settle(future, decode_response(body))
+                return
+            await asyncio.sleep(self._look_every)
 
     def url(self, request_id: str, *, deadline: float | None = None) -> str:
         """Where the result of this request can be pushed to; blank when there is no public address."""
@@ -64,7 +134,7 @@ class Callbacks:
 
         May be called from any thread.
         """
-        if response.status in PENDING or response.request_id.strip() not in ("", request_id):
+        if not _ends(request_id, response):
             return False
         future = self._waiting.pop(request_id, None)
         if future is None:
@@ -72,20 +142,48 @@ class Callbacks:
         future.get_loop().call_soon_threadsafe(_settle, future, response)
         return True
 
+    async def take(self, request_id: str, *, until: str, signature: str, body: bytes) -> bool:
+        """What the HTTP route does with a push, whichever process waits for it. As `accept`, and raises `FoliotError`
+        when the store does not answer: then it has to be pushed again.
+        """
+        if self._shared is None:
+            return self.accept(request_id, until=until, signature=signature, body=body)
+        await self._agree()
+        if not self._signed(request_id, until, signature):
+            self._agreed = False  # the key may have been made anew
+            await self._agree()
+        self._check(request_id, until, signature)
+        response = decode_response(body)
+        if not _ends(request_id, response) or not await self._shared.take(request_id, body):
+            return False
+        self.deliver(request_id, response)  # at once, if it is this process that waits
+        return True
+
     def accept(self, request_id: str, *, until: str, signature: str, body: bytes) -> bool:
-        """What the HTTP route does with a push. True when it was taken, False when nobody waits for it (any more).
+        """Take a push for this process alone. True when it was taken, False when nobody waits for it (any more).
 
         Raises `Denied` for an address that was not given out here or has ended, `ToolError` for a body that is no
         response.
         """
-        if not hmac.compare_digest(self._sign(request_id, until).encode(), signature.encode()):
+        self._check(request_id, until, signature)
+        return self.deliver(request_id, decode_response(body))
+
+    def _check(self, request_id: str, until: str, signature: str) -> None:
+        if not self._signed(request_id, until, signature):
             raise Denied("the signature of this callback address is not right")
         if self._clock() >= int(until):
             raise Denied("this callback address has ended")
-        return self.deliver(request_id, decode_response(body))
+
+    def _signed(self, request_id: str, until: str, signature: str) -> bool:
+        return hmac.compare_digest(self._sign(request_id, until).encode(), signature.encode())
 
     def _sign(self, request_id: str, until: str) -> str:
         return hmac.new(self._key, f"{request_id}\n{until}".encode(), hashlib.sha256).hexdigest()
+
+
+def _ends(request_id: str, response: ToolResponse) -> bool:
+    """Whether it is how this request ended."""
+    return response.status not in PENDING and response.request_id.strip() in ("", request_id)
 
 
 def _settle(future: asyncio.Future[ToolResponse], response: ToolResponse) -> None:

@@ -2,12 +2,14 @@
 
 The service gets the envelope of the call. It may answer at once (200), or say that it works on it (202) and then either
 push the result to the signed address in `callback_url`, or be asked for it: GET <endpoint>/<request id>. Whichever
-comes first is the result. How long to wait is decided around this: the call is cancelled when its time is over.
+comes first is the result. A service that was told where to push need not answer such questions: what it says to them,
+but for a result, ends nothing. How long to wait is decided around this: the call is cancelled when its time is over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -16,7 +18,7 @@ from msgspec import structs
 
 from foliot.stopping import stop_tasks
 from foliot.tools.auth import ToolAuth
-from foliot.tools.backends.callbacks import Callbacks
+from foliot.tools.backends.callbacks import DEFAULT_LIFE, Callbacks
 from foliot.tools.backends.exchange import Exchange, check_deadline, endpoint_of, explained, retry_after
 from foliot.tools.backends.external import contract_headers
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition, ToolError, ToolTimeout, ToolUnreachable
@@ -33,6 +35,8 @@ from foliot.tools.contract import (
 from foliot.tools.outbound.client import Answer, OutboundClient
 
 POLL_INTERVAL: Final = 2.0
+SLOWEST_POLL: Final = 60.0
+MOST_UNKNOWN: Final = 4
 _BUSY: Final = frozenset({"429", "503"})
 
 
@@ -62,15 +66,23 @@ class WebhookCallbackTool:
             check_deadline(call)
             id = request_id("wh", call)
             # Before the request goes out: a quick service may push before its 202 has arrived.
-            with self._callbacks.expect(id) as pushed:
-                response, wait = await self._submit(call, endpoint, id)
+            async with self._callbacks.waiting(id, until=self._until(call)) as (address, pushed):
+                response, wait = await self._submit(call, endpoint, id, address)
                 if response is None:
                     response = await self._wait(endpoint, id, pushed, wait)
             return masker.mask_value(result_of(response))
 
-    async def _submit(self, call: Invocation, endpoint: str, id: str) -> tuple[ToolResponse | None, float]:
+    def _until(self, call: Invocation) -> float:
+        """As long as anybody may wait for the result."""
+        if call.deadline is not None:
+            return call.deadline
+        return time.time() + max(self._definition.timeout or 0.0, DEFAULT_LIFE)
+
+    async def _submit(
+        self, call: Invocation, endpoint: str, id: str, address: str
+    ) -> tuple[ToolResponse | None, float]:
         request = request_of(call, self._definition, mode="webhook-callback", id=id)
-        request = structs.replace(request, callback_url=self._callbacks.url(id, deadline=call.deadline))
+        request = structs.replace(request, callback_url=address)
         headers = contract_headers(call)
         async with self._exchange.send("POST", endpoint, headers=headers, body=encode_request(request)) as answer:
             ready = await _finished(answer, id) if answer.status == 200 else None
@@ -79,6 +91,7 @@ class WebhookCallbackTool:
     async def _wait(self, endpoint: str, id: str, pushed: asyncio.Future[ToolResponse], wait: float) -> ToolResponse:
         """Until a push or a poll brings the response. A poll under way is given up when the push comes."""
         place = _below(endpoint, id)
+        refusals = 0
         while True:
             done, _ = await asyncio.wait({pushed}, timeout=wait)
             if done:
@@ -89,13 +102,25 @@ class WebhookCallbackTool:
                 if pushed.done():
                     return pushed.result()
                 response, wait = await poll
+            except ToolError as error:
+                refusals += 1
+                if not self._may_still_come(error, refusals):
+                    raise
+                response, wait = None, min(self._interval * 2**refusals, SLOWEST_POLL)
             finally:
                 await stop_tasks(poll)
             if response is not None:
                 return response
 
+    def _may_still_come(self, error: ToolError, refusals: int) -> bool:
+        """Whether a refused poll leaves hope: for a push always, else while the service may not know of it yet."""
+        status = error.details.get("http_status")
+        if status is None:
+            return False  # it did answer, with something that is no result
+        return self._callbacks.announced or (status == "404" and refusals <= MOST_UNKNOWN)
+
     async def _poll(self, place: str, id: str) -> tuple[ToolResponse | None, float]:
-        """The response if it is there, and how long to wait before asking again. A refusal ends the call."""
+        """The response if it is there, and how long to wait before asking again. Raises what a refusal means."""
         try:
             async with self._exchange.send("GET", place, headers={"Accept": "application/json"}) as answer:
                 if answer.status in (202, 204):
