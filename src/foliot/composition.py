@@ -18,6 +18,7 @@ from foliot.engine.approval.service import ApprovalService
 from foliot.engine.backends import Backends
 from foliot.engine.base import Clock, Settlement, Watcher
 from foliot.engine.budgets.opening import RunBudgets, open_budgets
+from foliot.engine.doubts import Doubts
 from foliot.engine.endpoints import RunModels, stored_secrets
 from foliot.engine.governance import governed
 from foliot.engine.limiting.opening import Limiting, open_limiting
@@ -30,10 +31,12 @@ from foliot.engine.records.trail import AuditTrail
 from foliot.engine.references import References
 from foliot.engine.runs import Runs
 from foliot.engine.task_memory import TaskMemory
+from foliot.engine.worker import is_gone
 from foliot.errors import UsageError
 from foliot.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Notices, ResourceStore
+from foliot.store.doubts import DoubtTable
 from foliot.store.journal import SqlJournal
 from foliot.store.keyring import load_keyring
 from foliot.store.life import note_set_back
@@ -273,6 +276,9 @@ def _assembled(
         decisions=decisions,
         budgets=budgets,
         gate=gate,
+        doubts=None
+        if database is None
+        else Doubts(DoubtTable(database), journal, clock=lease_clock or clock, is_gone=is_gone),
     )
     assembly = Assembly(models, resources, tools, backends, clock, governance, gate)
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=pause)

@@ -32,15 +32,12 @@ from foliot.resources.digest import definition_digest
 from foliot.stopping import stop_tasks
 from foliot.store.runs import TERMINAL, Held, Signal
 from foliot.tools import search
-from foliot.tools.backends.agent import PREFIX, Delegated, Order, child_id
+from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING, Delegated, Order, child_id
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.spending import spend
 from foliot.waits import Waits
 
 MAX_DEPTH: Final = 5
-# The built-in tools that start children, by every name they go by.
-SPAWNING: Final = frozenset({"spawn_agent", "spawn"})
-DELEGATING: Final = "delegate"
 
 
 class Delegator:

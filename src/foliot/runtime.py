@@ -15,7 +15,6 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,8 +24,9 @@ from foliot.agent import Agent, as_tool
 from foliot.assembly import Assembly
 from foliot.composition import Parts, compose
 from foliot.engine.approval.questions import Questions
-from foliot.engine.approval.recording import DecisionLog, call_document
+from foliot.engine.approval.recording import DecisionLog
 from foliot.engine.approval.service import ApprovalService, Decision
+from foliot.engine.approval.unknown_calls import UnknownCalls
 from foliot.engine.budgets.waking import is_short
 from foliot.engine.driver import Driver
 from foliot.engine.fork import branch
@@ -42,9 +42,9 @@ from foliot.engine.summary import phase_of
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.inputs import Input, messages_of
 from foliot.kernel.codec import decode
-from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated, UnknownDecided
+from foliot.kernel.events import CancelRequested, Event, InputMode, InputReceived, RunCreated
 from foliot.kernel.identity import Identity
-from foliot.kernel.messages import Message, Text, ToolResult
+from foliot.kernel.messages import Message
 from foliot.kernel.spec import RunSpec, decode_spec
 from foliot.kernel.state import Call, State
 from foliot.results import RunResult, Value, result_of
@@ -329,7 +329,7 @@ class Runtime:
             definitions=base.created.definitions,
             labels=base.labels,
             fork=base.fork,
-            unsettled=base.unsettled,
+            unsettled=base.unsettled if self.runs.doubts is None else await self.runs.doubts.still_open(base.unsettled),
             depth=base.created.depth,
             identity=identity or Identity(user, via="python"),
             task=base.created.task,
@@ -438,19 +438,12 @@ class Runtime:
 
         Its record is stored with it. Raises `Conflict` when somebody was faster.
         """
-        happened = decision == "happened" and result is not None
-        given = ToolResult(call.id, call.name, (Text(result or ""),)) if happened else None
-        fact = UnknownDecided(call.id, decision, by, reason, given)
-        # The same for the same attempt: of several decisions at once the store keeps the first, with its record.
-        name = f"un-{sha256(f'{state.run_id}/{call.id}/{call.attempts}'.encode()).hexdigest()[:20]}"
-        message = signal(state.run_id, fact, self.clock(), signal_id=name)
-        record = DecisionLog(self._open().audit).new(decision, by, self.clock(), also=also)
-        await self.runs.journal.signal(message, also=record.beside(call_document(state, call, name, reason=reason)))
-        left = [each for each in await self.runs.journal.signals([state.run_id]) if each.id == name]
-        if left and left[0].data != message.data:
-            raise Conflict(f"somebody else has decided about call {call.id} of run {state.run_id} already")
-        record.tell()
-        return message
+        return await self.unknown_calls.settle(state, call, decision, result=result, by=by, reason=reason, also=also)
+
+    @property
+    def unknown_calls(self) -> UnknownCalls:
+        """Calls that may have acted, also of runs that have ended."""
+        return UnknownCalls(self.runs, DecisionLog(self._open().audit), clock=self.clock)
 
     async def answer(
         self,

@@ -64,6 +64,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.ToolStarted("c1", "search", "r1/c1", 2),
     e.ToolFinished(RESULT, 1.5, "duplicate", True, USAGE),
     e.ToolUnknown("c1", "timeout", "pay took longer than 1 s", 999.5, 1.5, USAGE, {"run-2": USAGE}),
+    e.ToolHeld("c1", e.Unsettled("pay", '{"n":1}', "r2/c7", "timeout"), "r2"),
     e.ApprovalRequested("c1", "ap-1", "pay", "sha256:04", "over 100", ("ann", "bob"), 999.0),
     e.ApprovalDecided("c1", "edit", "ann", "less", '{"amount": 1}', "ap-1"),
     e.QuestionAsked("c1", "ask_user", "which one?", ("a", "b"), "a", 999.5),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast, get_args
 
 from msgspec.structs import replace
 
 from foliot.client.run_standing import Replayed, RunStanding, standing_of
-from foliot.client.work import Answered
+from foliot.client.work import Answered, Settled
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.story.explain import Explanation, Holder, Standing, explain
@@ -21,7 +21,8 @@ from foliot.kernel.events import Event
 from foliot.kernel.state import Call, State
 from foliot.runtime import Runtime
 from foliot.store.base import Document
-from foliot.store.runs import TASK_LABEL, Beside, Phase, RunInfo
+from foliot.store.doubts import Doubt, LateDecision
+from foliot.store.runs import TASK_LABEL, TERMINAL, Beside, Phase, RunInfo
 from foliot.store.tasks import ENDED
 from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.story.happenings import Batch
@@ -157,7 +158,7 @@ class LocalWork:
         self,
         run_id: str,
         call: str,
-        decision: Literal["happened", "run", "fail"],
+        decision: Settled,
         *,
         result: str | None = None,
         by: str = "",
@@ -166,9 +167,25 @@ class LocalWork:
     ) -> RunInfo:
         """See `Work`. The run hears of it when it is taken up. `also` is as in `Journal.signal`."""
         info, state = await self._runtime.runs.load(run_id)
+        said: dict[str, Any] = {"result": result, "by": by, "reason": reason, "also": also}
+        if info.phase in TERMINAL:
+            if decision not in get_args(LateDecision):
+                raise Conflict(
+                    f"Run {info.id} has ended ({info.phase}): nothing of it is run or ended any more.",
+                    hint="Say whether the call happened: `happened` or `not_happened`.",
+                )
+            await self._runtime.unknown_calls.settle_ended(info.id, call, cast("LateDecision", decision), **said)
+            return info
+        if decision == "not_happened":
+            raise Conflict(f"Run {info.id} has not ended.", hint="`run` says that it did not happen, and has it run.")
         found = _undecided(info, state, call)
-        await self._runtime.settle(state, found, decision, result=result, by=by, reason=reason, also=also)
+        await self._runtime.settle(state, found, decision, **said)
         return info
+
+    async def unknown_calls(
+        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100
+    ) -> list[Doubt]:
+        return await self._runtime.unknown_calls.open(namespace, ended=ended, limit=limit)
 
     async def replay_run(self, run_id: str) -> Replayed:
         found = await self._runtime.replay(run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -13,9 +13,11 @@ from msgspec import Struct
 from foliot.client import wire
 from foliot.client.asking import Asking
 from foliot.client.run_standing import ForkOrder, Replayed, RunOrder, RunStanding
+from foliot.client.work import Settled
 from foliot.engine.live import Live, Output, Recorded, Streamed
 from foliot.kernel.codec import decode
 from foliot.kernel.messages import Delta
+from foliot.store.doubts import Doubt
 from foliot.store.runs import RunInfo
 
 RUNS: Final = "/v1/work/runs"
@@ -23,6 +25,10 @@ RUNS: Final = "/v1/work/runs"
 
 class Left(Struct, frozen=True):
     runs: list[RunInfo]
+
+
+class Unknown(Struct, frozen=True):
+    calls: list[Doubt]
 
 
 class _Event(Struct, frozen=True):
@@ -91,11 +97,18 @@ class RemoteRuns(Asking):
     async def interrupted(self, namespace: str | None = None) -> list[RunInfo]:
         return (await self._get("/v1/work/interrupted", Left, namespace=namespace)).runs
 
+    async def unknown_calls(
+        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100
+    ) -> list[Doubt]:
+        """See `Work`."""
+        asked = {"ended": "true" if ended else "", "limit": str(limit)}
+        return (await self._get("/v1/work/unknown", Unknown, namespace=namespace, **asked)).calls
+
     async def settle_call(
         self,
         run_id: str,
         call: str,
-        decision: Literal["happened", "run", "fail"],
+        decision: Settled,
         *,
         result: str | None = None,
         by: str = "",

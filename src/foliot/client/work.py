@@ -7,7 +7,7 @@ where the store is: a run that an answer lets go on is taken up by the workers t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -17,11 +17,15 @@ from foliot.engine.approval.service import Decision
 from foliot.engine.story.explain import Explanation
 from foliot.kernel.events import Event
 from foliot.store.base import Document
+from foliot.store.doubts import Doubt
 from foliot.store.runs import Phase, RunInfo
 from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.story.happenings import Batch
 from foliot.work.story.telling import TaskStory
 from foliot.work.story.why import TaskExplanation
+
+Settled: TypeAlias = Literal["happened", "run", "fail", "not_happened"]
+"""What can be said of a call that may have acted; the last one once its run has ended."""
 
 
 class Answered(Struct, frozen=True):
@@ -129,7 +133,7 @@ class Work(Protocol):
         self,
         run_id: str,
         call: str,
-        decision: Literal["happened", "run", "fail"],
+        decision: Settled,
         *,
         result: str | None = None,
         by: str = "",
@@ -137,8 +141,15 @@ class Work(Protocol):
     ) -> RunInfo:
         """Say what became of a call that may have acted, by its id or the name of its tool.
 
-        Raises `NotFound`, `Conflict` when there is none such, or several.
+        `run` and `fail` are for a run that waits, `not_happened` for one that has ended. Raises `NotFound`, `Conflict`
+        when there is none such, or several.
         """
+        ...
+
+    async def unknown_calls(
+        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100
+    ) -> list[Doubt]:
+        """Calls that may have acted and that nobody has settled, oldest first. `ended`: of runs that have ended."""
         ...
 
     async def replay_run(self, run_id: str) -> Replayed:

@@ -15,6 +15,7 @@ answer is not a lost lease: what is to be written is tried again until the lease
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
@@ -29,6 +30,7 @@ from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.recording import SYSTEM, DecisionLog, DecisionRecord, call_document
 from foliot.engine.base import Clock, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Asked, Purse
+from foliot.engine.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.effects import ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
 from foliot.engine.policies import ModelGate, token_limits
@@ -57,6 +59,7 @@ from foliot.models import spending
 from foliot.models.spending import Account
 from foliot.stopping import stop_tasks
 from foliot.store.base import Document
+from foliot.store.doubts import Noted
 from foliot.store.runs import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
 from foliot.tools.base import Admitted, KeepsRecords, Toolbox
 from foliot.waits import Waits
@@ -122,6 +125,7 @@ class Driver:
         decisions: DecisionLog | None = None,
         purse: Purse | None = None,
         gate: ModelGate | None = None,
+        doubts: Doubts | None = None,
         settlement: Settlement | None = None,
         stream: bool = False,
         claim: bool = True,
@@ -144,6 +148,10 @@ class Driver:
         self._decisions = decisions or DecisionLog()
         self._purse = purse
         self._gate = gate
+        self._doubts = doubts
+        # What the list of doubts says of this run: its rows are written with the facts that bring calls into doubt.
+        self._noted = doubts_of(state) if doubts is not None and (state.calls or state.unsettled) else {}
+        self._doubts_noted = state.doubts
         self._settlement = settlement
         self._stream = stream
         self._claim = claim
@@ -184,7 +192,8 @@ class Driver:
                 self._record(RunClaimed(self.state.next_attempt, self.lease.worker, self.lease.epoch))
                 for call in self.state.calls:
                     if call.phase == "unknown" and call.unknown is None and call.attempts:
-                        self._record(left_behind(call, self._left_by))
+                        over = self._clock() if self._is_here(call.name) else None
+                        self._record(left_behind(call, self._left_by, over))
             waiting = self.state.waiting
             if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
                 self._record(RunResumed("timer"))
@@ -353,6 +362,10 @@ class Driver:
     async def _let_go(self) -> bool:
         """Wait without holding the lease, unless a signal is there that nobody else would take."""
         try:
+            if self._doubts is not None and self.state.doubts != self._doubts_noted:
+                await self._write()  # somebody may have settled what this run is about to ask
+                if self._mail:
+                    return False
             waiting = self.state.waiting
             await self._write("waiting", due=waiting.until if waiting is not None else None)
         except SignalsPending:
@@ -402,6 +415,11 @@ class Driver:
             rest = {"phase": phase, "summary": summary_of(self.state), "due": due, "also": self._beside(phase)}
         elif not entries and not taken:
             return
+        noted = self._noted
+        if self._doubts is not None and (noted or self.state.doubts != self._doubts_noted):
+            noted = doubts_of(self.state, noted)
+            if (written := noting(self._noted, noted, facts, self.state)) is not None:
+                rest = {**rest, "also": both(rest.get("also"), written)}
         records: list[DecisionRecord] = []
         for document in expired:
             records.append(record := self._decisions.new("expired", SYSTEM, self._clock(), also=rest.get("also")))
@@ -415,6 +433,8 @@ class Driver:
             await append_again(again, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)
         self._entries, self._facts = [], []  # nothing is recorded while something is written
         self._released = phase is not None
+        if noted is not self._noted:
+            await self._hear_of(noted)
         if taken:
             del self._taken[: len(taken)]
         if records:
@@ -431,6 +451,17 @@ class Driver:
                 raise LeaseLost(self._lost)
         elif self._settlement is not None:
             await self._settlement.settled()
+
+    async def _hear_of(self, noted: dict[str, Noted]) -> None:
+        """Take note of calls that came into doubt; of those made by others, somebody may have spoken meanwhile."""
+        assert self._doubts is not None, "without it nothing is noted"
+        known, calls = self._noted, self.state.calls
+        new = [call.earlier.key for call in calls if call.earlier and call.earlier.key not in known]
+        self._noted, self._doubts_noted = noted, self.state.doubts
+        if new and not self._released:
+            with contextlib.suppress(FoliotError):  # a person is asked anyway
+                for fact in await self._doubts.settled(self.state, new):
+                    self._post(fact)
 
     def _beside(self, phase: Phase) -> Beside | None:
         return None if self._settlement is None else self._settlement.settle(self.state)
@@ -512,6 +543,17 @@ class Driver:
 
     async def _start_calls(self, action: CallTools) -> None:
         """Refused calls are answered at once; the starts of the others become durable, then they act."""
+        if self._doubts is not None and any(intent.rule.effect == "once" for intent in action.calls):
+            look = partial(self._doubts.hold, self.state, action.calls, self.lease.worker)
+            try:
+                held = await look()
+            except Unavailable as error:
+                held = await self._persist(look, error)
+            for fact in held:
+                self._record(fact)
+            if held:
+                await self._write()
+                return  # others of them may be made: the kernel says which
         admitted, refused = await admit_calls(self._tools, self.state, action, self._caller, self._persist)
         for fact in refused:
             self._take(fact, None)
@@ -551,9 +593,15 @@ class Driver:
             clock=self._clock,
             ends_run=ends_run,
             may_act=self._right,
+            here=self._is_here(intent.name),
         )
         self._calling.pop(intent.call_id, None)
         self._post(fact)
+
+    def _is_here(self, name: str) -> bool:
+        """Whether a tool is a function of the process that calls it: it ends with that process."""
+        definition = self._tools.definition(name)
+        return definition is not None and definition.type == "function"
 
     def _holds(self) -> bool:
         """Whether the lease is certainly in force."""

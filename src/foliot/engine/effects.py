@@ -91,10 +91,12 @@ async def call_tool(
     clock: Clock,
     ends_run: bool = False,
     may_act: MayAct | None = None,
+    here: bool = False,
 ) -> ToolFinished | ToolUnknown:
     """What came of a call: its result, or that a call which must not happen twice may have acted.
 
-    `ends_run`: its result is the answer of the run, as the tool or the agent declares; a failure never is.
+    `ends_run`: its result is the answer of the run, as the tool or the agent declares; a failure never is. `here`: the
+    tool is a function of this process, so it can be seen whether it has ended.
     """
     started = clock()
     delegated = count()
@@ -123,7 +125,9 @@ async def call_tool(
     error = result.error
     if error is not None and error.unknown and intent.rule.effect == "once":
         reason = cast("UnknownReason", error.unknown)
-        return ToolUnknown(intent.call_id, reason, error.message, seconds=clock() - started, **spent)
+        now = clock()
+        over = here and not error.details.get("still_running") and not error.details.get("forced")
+        return ToolUnknown(intent.call_id, reason, error.message, now if over else None, now - started, **spent)
     return ToolFinished(result, clock() - started, ends_run=ends_run and error is None, contract=VERSION, **spent)
 
 
@@ -152,10 +156,15 @@ def given_up(call: Call) -> ToolUnknown:
     return ToolUnknown(call.id, "cancelled", f"{call.name} was under way when the run ended; {MAY_HAVE_ACTED}")
 
 
-def left_behind(call: Call, left_by: UnknownReason) -> ToolUnknown:
-    """What is known of a call that an earlier attempt had under way: `cancelled` is that it let the run go itself."""
+def left_behind(call: Call, left_by: UnknownReason, over: float | None = None) -> ToolUnknown:
+    """What is known of a call that an earlier attempt had under way: `cancelled` is that it let the run go itself.
+
+    `over` is the time of a call that ends with its process. That process has certainly ended if it died; one that
+    lost the run may wake up, and one that let it go may have a function that did not stop.
+    """
     how = _LEFT_BEHIND.get(left_by)
-    return ToolUnknown(call.id, left_by, "" if how is None else f"{call.name} was under way when {how}")
+    until = over if left_by == "process_died" else None
+    return ToolUnknown(call.id, left_by, "" if how is None else f"{call.name} was under way when {how}", until)
 
 
 _LEFT_BEHIND: Final[Mapping[UnknownReason, str]] = {

@@ -16,6 +16,7 @@ from foliot.engine.approval.parking import Parking
 from foliot.engine.approval.recording import DecisionLog
 from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
 from foliot.engine.budgets.opening import RunBudgets
+from foliot.engine.doubts import Doubts
 from foliot.engine.driver import Driver
 from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.keeper import Keeper
@@ -69,12 +70,14 @@ class Runs:
         decisions: DecisionLog | None = None,
         budgets: RunBudgets | None = None,
         gate: ModelGate | None = None,
+        doubts: Doubts | None = None,
     ) -> None:
         """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
 
         `lease_clock` is the one by which leases are judged, by default `clock`.
         Without `approvals` a parked call is known to its journal alone; without a `gate` every model may be asked.
-        `decisions` keeps a record of what nobody decided in time.
+        `decisions` keeps a record of what nobody decided in time. Without `doubts` a call that may have acted is known
+        to its own run alone.
         """
         self.journal = journal
         self.tools = tools
@@ -89,6 +92,7 @@ class Runs:
         self._decisions = decisions or DecisionLog()
         self._budgets = budgets
         self._gate = gate
+        self.doubts = doubts
         # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
         self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
@@ -182,6 +186,7 @@ class Runs:
                 parent_seq=fork.seq if fork else None,
                 labels={**(labels or {}), **identity_labels(identity)},
                 content=content,
+                root=root or None,
             ),
             entries,
             worker=self.worker,
@@ -390,6 +395,7 @@ class Runs:
             tools=tools,
             purse=self._budgets.purse(state) if self._budgets is not None else None,
             gate=self._gate,
+            doubts=self.doubts,
             parking=Parking(self._approvals, state, tools) if self._approvals is not None else None,
             decisions=self._decisions,
             settlement=settlement,

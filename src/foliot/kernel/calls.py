@@ -75,12 +75,17 @@ def hold_repeat(state: State, call: Call, arguments: dict[str, Any]) -> None:
     It stands for that one: it goes by its key, and when it must not happen twice, a person is asked first.
     """
     earlier = state.unsettled.get(signature_of(state, call.name, arguments))
-    if earlier is None or call.effect == "read" or call.verdict is not None:
-        return
+    if earlier is not None and call.effect != "read" and call.verdict is None:
+        hold_call(state, call, earlier)
+
+
+def hold_call(state: State, call: Call, earlier: Unsettled) -> None:
+    """Let a call stand for an earlier one that may have acted, in this run or in another of its family."""
     call.earlier = earlier
-    if _is_repeatable(call):
+    if is_repeatable(call):
         return
     call.phase = "unknown"
+    state.doubts += 1
     assert call.rule is not None, "a call without a rule only reads"
     if call.rule.on_unknown == "fail":
         message = f"{call.name} was called again, and nobody knows whether the same call took effect before"
@@ -128,7 +133,7 @@ def key_of(state: State, call: Call) -> str:
     return f"{state.run_id}/{call.id}" if call.earlier is None else call.earlier.key
 
 
-def _is_repeatable(call: Call) -> bool:
+def is_repeatable(call: Call) -> bool:
     return call.rule is None or call.rule.effect != "once" or call.rule.on_unknown == "retry"
 
 
@@ -139,7 +144,7 @@ def lose_running(state: State) -> None:
             continue
         if call.effect != "read":
             call.doubt = "process_died"
-        if _is_repeatable(call):
+        if is_repeatable(call):
             call.phase = "requested"
         else:
             _is_unknown(state, call)
@@ -153,11 +158,12 @@ def lose_call(state: State, event: ToolUnknown) -> None:
         _pay(state, event.usage, event.runs)
     call.unknown = event
     call.doubt = event.reason
+    state.doubts += 1
     if call.phase == "unknown":  # the claim said so already, and this says why
         return
     state.fruitless = 0
     state.effects += 1
-    if state.ending is not None or not _is_repeatable(call):
+    if state.ending is not None or not is_repeatable(call):
         _is_unknown(state, call)
         return
     call.phase = "requested"
@@ -168,6 +174,7 @@ def lose_call(state: State, event: ToolUnknown) -> None:
 
 def _is_unknown(state: State, call: Call) -> None:
     call.phase = "unknown"
+    state.doubts += 1
     if call.rule is not None and call.rule.effect == "once" and call.rule.on_unknown == "fail":
         message = f"{feedback.lost(call.name, call.unknown)}, and nobody knows whether it took effect"
         state.end("unknown_effect", "tool_effect_unknown", message)

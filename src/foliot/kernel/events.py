@@ -276,7 +276,9 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
 class ToolUnknown(Fact, frozen=True, tag="tool.unknown"):
     """The call was started, and no result came of it: it may have acted. What follows is its tool's `on_unknown`.
 
-    `until` is when it has certainly come to an end, if anybody knows. `usage` and `runs` are those of `ToolFinished`.
+    `until` is when whatever made it had certainly ended; None: nobody can say until when it might act (a function that
+    did not stop, a process that may wake up, a server). What was sent by then may be acted on later. `usage` and `runs`
+    are those of `ToolFinished`.
     """
 
     call_id: str
@@ -286,6 +288,17 @@ class ToolUnknown(Fact, frozen=True, tag="tool.unknown"):
     seconds: Number | None = None
     usage: Usage | None = None
     runs: dict[str, Usage] = {}
+
+
+class ToolHeld(Fact, frozen=True, tag="tool.held"):
+    """The call is not made: the same call of another run of the family, `run_id`, may have acted. It stands for that.
+
+    What follows is its tool's `on_unknown`, as if this run itself had made the call.
+    """
+
+    call_id: str
+    earlier: Unsettled
+    run_id: str = ""
 
 
 class ApprovalRequested(Fact, frozen=True, tag="approval.requested"):
@@ -428,6 +441,7 @@ Event: TypeAlias = (
     | ToolStarted
     | ToolFinished
     | ToolUnknown
+    | ToolHeld
     | ApprovalRequested
     | ApprovalDecided
     | QuestionAsked

@@ -12,6 +12,7 @@ from foliot.kernel.arguments import parse_object
 from foliot.kernel.calls import (
     add_message,
     close_call,
+    hold_call,
     hold_repeat,
     lose_call,
     lose_running,
@@ -236,6 +237,11 @@ def _tool_unknown(state: State, event: e.ToolUnknown) -> None:
     lose_call(state, event)
 
 
+def _tool_held(state: State, event: e.ToolHeld) -> None:
+    hold_call(state, _call(state, event.call_id), event.earlier)
+    state.stood_for.add(event.earlier.key)
+
+
 def _approval_requested(state: State, event: e.ApprovalRequested) -> None:
     call = _call(state, event.call_id)
     call.approval = event
@@ -346,6 +352,7 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.ToolStarted: _tool_started,
     e.ToolFinished: _tool_finished,
     e.ToolUnknown: _tool_unknown,
+    e.ToolHeld: _tool_held,
     e.ApprovalRequested: _approval_requested,
     e.ApprovalDecided: _approval_decided,
     e.QuestionAsked: _question_asked,

@@ -49,6 +49,7 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     # Without a holder only the kernel's own results: the run is being ended from outside.
     e.ToolFinished: frozenset({"acting", "queued"}),
     e.ToolUnknown: frozenset({"acting"}),
+    e.ToolHeld: frozenset({"acting"}),
     e.ApprovalRequested: frozenset({"acting"}),
     e.ApprovalDecided: _LIVE,
     e.QuestionAsked: frozenset({"acting"}),
@@ -66,6 +67,7 @@ CALL_LEGAL: Final[Mapping[type[e.Fact], frozenset[CallPhase]]] = {
     e.ToolStarted: frozenset({"requested"}),
     e.ToolFinished: frozenset({"requested", "running"}),
     e.ToolUnknown: frozenset({"running", "unknown"}),
+    e.ToolHeld: frozenset({"requested"}),
     e.ApprovalRequested: frozenset({"requested"}),
     e.ApprovalDecided: frozenset({"parked"}),
     e.QuestionAsked: frozenset({"requested"}),
@@ -124,6 +126,13 @@ def _tool_unknown(state: State, event: e.ToolUnknown) -> str | None:
     if call is not None and call.effect == "read":
         return f"the call {call.id!r} only reads, so there is nothing to be known of it"
     return _misplaced(call, event.call_id, e.ToolUnknown)
+
+
+def _tool_held(state: State, event: e.ToolHeld) -> str | None:
+    call = state.call(event.call_id)
+    if call is not None and (call.effect != "once" or call.verdict is not None or call.cleared):
+        return f"the call {call.id!r} needs nobody's word before it is made"
+    return _misplaced(call, event.call_id, e.ToolHeld)
 
 
 def _approval_requested(state: State, event: e.ApprovalRequested) -> str | None:
@@ -252,6 +261,7 @@ GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.ToolStarted: _tool_started,
     e.ToolFinished: _tool_finished,
     e.ToolUnknown: _tool_unknown,
+    e.ToolHeld: _tool_held,
     e.ApprovalRequested: _approval_requested,
     e.ApprovalDecided: _approval_decided,
     e.QuestionAsked: _question_asked,

@@ -143,6 +143,7 @@ class State:
         "calls",
         "compacted",
         "created",
+        "doubts",
         "effects",
         "ended",
         "ending",
@@ -170,6 +171,7 @@ class State:
         "spec",
         "spent",
         "started_at",
+        "stood_for",
         "told_by",
         "tools",
         "tools_done",
@@ -237,6 +239,8 @@ class State:
         self.cache: dict[tuple[str, bytes], tuple[ToolResult, int]] = {}
         # Calls that may have acted, by tool and arguments: the same call is not made a second time beside them.
         self.unsettled: dict[tuple[str, bytes], Unsettled] = {}
+        self.stood_for: set[str] = set()  # keys of calls of other runs that calls of this one were held for
+        self.doubts = 0  # grows with each call that comes into doubt, for whoever keeps a list of them
         # size of the next request, counted only when tokens are limited
         self.known_tokens = 0
         self.new_chars = len(spec.system)

@@ -218,6 +218,7 @@ def create_run(
         parent=new.parent,
         parent_seq=new.parent_seq,
         labels=msgspec.json.encode(new.labels).decode(),
+        root=new.root,
     )
     if row is None:
         raise Conflict(f"there is already a run {new.id!r}")
@@ -481,7 +482,13 @@ def _forget(run_id: str) -> Tx[None]:
 
 
 def _delete(ended: Sequence[Row]) -> Tx[None]:
-    for name, column in (("purge_events", "key"), ("purge_signals", "id"), ("purge_uses", "key"), ("purge_run", "key")):
+    for name, column in (
+        ("purge_events", "key"),
+        ("purge_signals", "id"),
+        ("purge_uses", "key"),
+        ("purge_doubts", "id"),
+        ("purge_run", "key"),
+    ):
         yield from many(name, [{column: row[column]} for row in ended])
 
 

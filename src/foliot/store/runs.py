@@ -79,7 +79,8 @@ class Lease(Struct, frozen=True, gc=False):
 class NewRun(Struct, frozen=True):
     """`spec` is the digest of the frozen definition the run is pinned to.
 
-    `content` is what the run needs by digest, the spec included: stored with it, in the same transaction.
+    `content` is what the run needs by digest, the spec included: stored with it, in the same transaction. `root` is the
+    task or the run that it belongs to together with others, as in `RunCreated`.
     """
 
     id: str
@@ -91,6 +92,7 @@ class NewRun(Struct, frozen=True):
     parent_seq: int | None = None
     labels: dict[str, str] = {}
     content: dict[str, bytes] = {}
+    root: str | None = None
 
 
 class RunInfo(Struct, frozen=True):

@@ -149,6 +149,7 @@ def begin_runs(
             created_at=now,
             labels={**command.labels, TASK_LABEL: task.name, **identity_labels(identity)},
             content={spec_digest: frozen},
+            root=task.uid,
         )
         kind, data = type_of(created), encode(created)
         link = link_of(first_link(run_id), 1, now, kind, data)

@@ -12,6 +12,7 @@ from msgspec import MsgspecError
 from foliot.bus.base import Transport
 from foliot.engine.appending import append_again, recorded
 from foliot.engine.base import Clock
+from foliot.engine.doubts import both, doubts_of, noting
 from foliot.engine.runs import Runs
 from foliot.engine.tenure import Tenure
 from foliot.errors import FoliotError, NotFound, NotHere, Unavailable
@@ -162,13 +163,17 @@ class TaskPerformer:
             _, state = await self._runs.load(lease.run_id, trusting=True)
             if state.ended is not None:
                 return
+            before = doubts_of(state)
             facts: tuple[Event, ...] = (
                 RunClaimed(state.next_attempt, lease.worker, lease.epoch),
                 RunDeadLettered(error.code, error.message),
             )
             entries = [recorded(state, fact, self._clock()) for fact in facts]
             settlement = await self.settlement(lease)
-            await self._append(lease, entries, "failed", also=settlement.settle(state), patient=True)
+            also = settlement.settle(state)
+            if (written := noting(before, doubts_of(state, before), facts, state)) is not None:
+                also = both(also, written)
+            await self._append(lease, entries, "failed", also=also, patient=True)
             await settlement.settled()
         except FoliotError as again:
             log.warning(

@@ -31,6 +31,7 @@ from foliot.store import queue
 from foliot.store import tasks as rows
 from foliot.store.base import Database, Document, Key
 from foliot.store.documents import decode, key_text, stamp
+from foliot.store.doubts import DoubtTable
 from foliot.store.journal import SqlJournal, keep_alive
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, alone_with, many, one, run
@@ -302,7 +303,12 @@ class TaskService(TaskList):
             for each in state.created.unsettled if state.created is not None else ():
                 mine.pop((each.tool, each.key), None)  # settled there, unless it says so again
             mine.update({(each.tool, each.key): each for each in unsettled_of(state)})
-        return {agent: tuple(calls.values()) for agent, calls in found.items() if calls}
+        keys = {key for calls in found.values() for _, key in calls}
+        # What people have said since the runs ended: the same call finds that by itself (engine/doubts.py).
+        known = await DoubtTable(self._db).of_keys(keys) if keys else []
+        settled = {each.key for each in known if each.decision}
+        left = {agent: [each for each in calls.values() if each.key not in settled] for agent, calls in found.items()}
+        return {agent: tuple(calls) for agent, calls in left.items() if calls}
 
     async def archive(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
         """See `Tasks`. One that is live is cancelled and marked in the same transaction; it ends as its runs do."""

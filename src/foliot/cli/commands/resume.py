@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Literal, cast
+from typing import cast
 
 import click
 
@@ -17,6 +17,7 @@ from foliot.cli.live import WAITS, Look, finish, leave, watch_run
 from foliot.cli.runtimes import Reach, is_undriven, reached, run_argument, run_of, whoami
 from foliot.cli.runview.plain import MARKS
 from foliot.cli.terminal import out
+from foliot.client.work import Settled
 from foliot.engine.story.amounts import counted
 from foliot.errors import Conflict, FoliotError, UsageError
 from foliot.printable import one_line
@@ -134,7 +135,9 @@ async def _cancel(word: str, reason: str) -> int:
 @click.command()
 @run_argument()
 @click.argument("call", metavar="CALL")
-@click.argument("decision", type=click.Choice(["happened", "run", "fail"]), metavar="happened|run|fail")
+@click.argument(
+    "decision", type=click.Choice(["happened", "run", "fail", "not_happened"]), metavar="happened|run|fail|not_happened"
+)
 @click.option("--result", metavar="TEXT", help="With `happened`: what the call returned, for the model to read.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with the run.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
@@ -146,6 +149,9 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
     run        it did not; run it now
     fail       nobody can know: end the run
 
+    Of a run that has ended say `happened` or `not_happened`: the run stays as it is, and the same call of another run
+    of its task or of its family goes by it. `foliot runs --unknown` lists such calls.
+
     \b
     foliot decide 01k3 pay_refund happened --result "receipt R-17"
 
@@ -154,17 +160,18 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
     Exit code: as `foliot resume`; 0 when the run goes on elsewhere, 8 when it cannot go on from here.
     """
     if result is not None and decision != "happened":
-        raise UsageError("--result says what a call returned that happened; it does not go with `run` and `fail`.")
-    said = cast("Literal['happened', 'run', 'fail']", decision)
+        raise UsageError(f"--result says what a call returned that happened; it does not go with `{decision}`.")
+    said = cast("Settled", decision)
     return run(_decide(run_id, call, said, result, reason, quiet=quiet))
 
 
-async def _decide(
-    word: str, call: str, decision: Literal["happened", "run", "fail"], result: str | None, reason: str, *, quiet: bool
-) -> int:
+async def _decide(word: str, call: str, decision: Settled, result: str | None, reason: str, *, quiet: bool) -> int:
     async with reached() as reach:
         info = await run_of(reach.work, word)
         await reach.work.settle_call(info.id, call, decision, result=result, by=whoami(), reason=reason)
+        if info.phase in TERMINAL:
+            out(f"{info.id} {info.phase}: kept that {call} {decision.replace('_', ' ')}.")
+            return 0
         if reach.runtime is not None:
             if not quiet:
                 out(f"Decided: {decision}.", err=True)

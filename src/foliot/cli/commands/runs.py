@@ -17,8 +17,10 @@ from foliot.cli.runtimes import LOOKED_AT, interrupted, reached
 from foliot.cli.tables import fitted, since, table
 from foliot.cli.terminal import out
 from foliot.engine.story.amounts import money
+from foliot.errors import UsageError
 from foliot.printable import one_line
 from foliot.store.base import Document
+from foliot.store.doubts import Doubt
 from foliot.store.runs import Phase, RunInfo
 
 PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted")
@@ -31,17 +33,24 @@ PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancel
 @click.option(
     "--phase", type=click.Choice(PHASES), metavar="PHASE", help=f"Only runs in this phase: {', '.join(PHASES)}."
 )
+@click.option("--unknown", is_flag=True, help="Instead: calls that may have acted and that nobody has settled.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most N.")
-def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None, limit: int) -> int:
+def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None, unknown: bool, limit: int) -> int:
     """List runs, newest first.
 
     \b
     foliot runs --agent writer --limit 5
     foliot runs --phase waiting              who waits for somebody
+    foliot runs --unknown                    calls that may have acted, also of runs that have ended
     foliot runs -o json | jq '.items[].status'
 
-    `interrupted` is a run that nobody drives although it has not ended: `foliot resume` takes it up.
+    `interrupted` is a run that nobody drives although it has not ended: `foliot resume` takes it up. `foliot decide`
+    says what became of a call that may have acted.
     """
+    if unknown:
+        if agent is not None or phase is not None:
+            raise UsageError("--unknown lists calls; it does not go with --agent and --phase.")
+        return run(_unknown(output, None if all_namespaces else namespace(), limit))
     return run(_runs(output, None if all_namespaces else namespace(), agent, phase, limit))
 
 
@@ -66,6 +75,46 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
         which = f"{f'{phase} ' if phase else ''}runs{f' of agent {agent}' if agent else ''}"
         out(f"No {which} found in {where}.", err=True)
     return 0
+
+
+async def _unknown(output: str, space: str | None, limit: int) -> int:
+    async with reached() as reach:
+        found = await reach.work.unknown_calls(space, limit=limit)
+    shown = [_call_document(doubt) for doubt in found]
+    if output == "name":
+        out("\n".join(f"{doubt.run_id} {doubt.call_id}" for doubt in found), nl=bool(found))
+    elif output == "json":
+        out(as_json(as_list(shown)))
+    elif output == "yaml":
+        out(as_yaml(shown))
+    elif found:
+        headings = ["RUN", "CALL", "TOOL", "AGENT", "RUN IS", "REASON", "AGE", "MAY STILL ACT"]
+        out(table(headings, [_call_row(each, time.time()) for each in found]))
+    else:
+        where = "any namespace" if space is None else f"namespace {space}"
+        out(f"No call in {where} is known to have been lost without somebody having settled it.", err=True)
+    return 0
+
+
+def _call_document(doubt: Doubt) -> Document:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "UnknownCall",
+        "metadata": {"name": doubt.key, "namespace": doubt.namespace, "createdAt": _iso(doubt.at)},
+        "spec": {"run": doubt.run_id, "call": doubt.call_id, "tool": doubt.tool, "agent": doubt.agent},
+        "status": {
+            "reason": doubt.reason,
+            "runPhase": doubt.phase,
+            "until": None if doubt.until is None else _iso(doubt.until),
+        },
+    }
+
+
+def _call_row(doubt: Doubt, now: float) -> list[str]:
+    left = "nobody can say" if doubt.until is None else "no" if doubt.until <= now else f"until {_iso(doubt.until)}"
+    tool, agent = one_line(doubt.tool, 40), one_line(doubt.agent, 40)
+    age = since(_iso(doubt.at), now=datetime.fromtimestamp(now, UTC))
+    return [doubt.run_id, doubt.call_id, tool, agent, doubt.phase, doubt.reason, age, left]
 
 
 def _phases(phase: str | None) -> Sequence[Phase]:

@@ -198,6 +198,8 @@ def _others(event: e.Event) -> list[Line]:
             return [Line("note", f"contract: {message}{' (only watched)' if observed else ''}")]
         case e.CancelRequested(reason=reason):
             return [Line("note", f"asked to stop{f' ({reason})' if reason else ''}")]
+        case e.ToolHeld(run_id=other):
+            return [Line("note", f"a call is not made: the same call of run {other} may have taken effect", wrap=True)]
         case e.UnknownDecided(decision=decision, by=by):
             return [Line("note", f"decision: {decision}{f', by {by}' if by else ''}")]
         case e.ApprovalRequested(tool=tool, reason=reason):

@@ -197,8 +197,12 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
             chain.append(f"{in_words(call.begun_by)} made the call and has ended: nothing of it can act any more")
         else:
             chain.append(known)
-            if call.begun_by and call.seconds is None:  # nobody has seen how the call ended, or that it did not
+            if call.until is not None:
+                chain.append("what made the call has ended; only what it had sent by then can still take effect")
+            elif call.begun_by and call.seconds is None:  # nobody has seen how the call ended, or that it did not
                 chain.append(_until_when(call.begun_by, again=call.begun_by == trace.worker))
+            elif call.starts:
+                chain.append("nobody can say until when it might still act")
         hints += [
             Hint(f"foliot decide {run} {call.id} happened", "it did take effect (--result: what it returned)"),
             Hint(f"foliot decide {run} {call.id} run", "it did not: run it now"),

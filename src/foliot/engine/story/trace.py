@@ -63,7 +63,7 @@ class CallTrace(Struct):
 
     `synthetic` is why the kernel answered in the tool's place, so that the tool itself did not (or not again) run.
     `approval` is the id of the approval that was asked for, `question` what a person was asked. `unknown`: nobody
-    knows whether it took effect, and `lost` is what is known of it instead.
+    knows whether it took effect, and `lost` is what is known of it instead; by `until` what made it had ended.
     """
 
     id: str
@@ -82,6 +82,7 @@ class CallTrace(Struct):
     unknown: bool = False
     begun_by: str = ""
     lost: str = ""
+    until: float | None = None
 
     @property
     def ok(self) -> bool:

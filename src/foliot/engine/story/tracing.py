@@ -156,10 +156,19 @@ class _Building:
         call.unknown, call.seconds = True, event.seconds
         call.lost = event.message or feedback.lost(call.name, event)
         call.begun_by = call.begun_by or self.trace.worker
-        left = "" if event.until is None else f"; it might act for {duration(max(0.0, event.until - at))} more"
+        call.until = event.until
+        left = ""
+        if event.until is not None and event.until > at:
+            left = f"; it might act for {duration(event.until - at)} more"
         self.mark("unknown", at, f"{call.lost}: nobody knows whether it took effect{left}", call_id=call.id)
         if event.usage is not None:
             self._pay(event.usage, event.runs)
+
+    def tool_held(self, at: float, event: e.ToolHeld) -> None:
+        call = self.call(event.call_id)
+        call.unknown = True
+        call.lost = f"the same call of run {event.run_id} may have taken effect; this one was not made"
+        self.mark("unknown", at, f"{call.name}: {call.lost}", call_id=call.id)
 
     # --- what else -----------------------------------------------------------------------------------------------
 
@@ -308,6 +317,7 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.ToolStarted: _Building.tool_started,
     e.ToolFinished: _Building.tool_finished,
     e.ToolUnknown: _Building.tool_unknown,
+    e.ToolHeld: _Building.tool_held,
     e.ApprovalRequested: _approval_asked,
     e.ApprovalDecided: _approval_given,
     e.QuestionAsked: _question_asked,

@@ -30,6 +30,7 @@ from foliot.server.describing.schema import (
     shape,
 )
 from foliot.server.messages import KNOWN, PHASES
+from foliot.store.doubts import Doubt
 from foliot.store.runs import RunInfo
 from foliot.work.base import Accepted, TaskInfo
 from foliot.work.story.telling import RunRow
@@ -43,6 +44,7 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     BatchWire,
     FactWire,
     StoryWire,
+    Doubt,
     RunInfo,
     RunRow,
     TaskExplanation,

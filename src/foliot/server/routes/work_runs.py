@@ -70,10 +70,13 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What became of a call that may have acted. `result` goes with `happened`."""
+    """What became of a call that may have acted. `result` goes with `happened`.
+
+    `run` and `fail` are for a run that waits, `not_happened` for one that has ended.
+    """
 
     call: str
-    decision: Literal["happened", "run", "fail"]
+    decision: Literal["happened", "run", "fail", "not_happened"]
     result: str | None = None
     by: str = ""
     reason: str = ""
@@ -124,6 +127,24 @@ async def interrupted(services: ServicesDep, caller: CallerDep, namespace: Names
     return Json({"runs": sorted(found, key=lambda info: info.created_at)})
 
 
+@router.get("/v1/work/unknown")
+async def unknown(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    ended: Annotated[bool, Query(description="Only of runs that have ended.")] = False,
+    limit: Limit = 100,
+) -> Response:
+    """Calls that may have acted and that nobody has settled, oldest first."""
+    work, count = LocalWork(services.runtime), min(limit, MOST)
+    found = [
+        call
+        for where in spaces(caller, namespace)
+        for call in await work.unknown_calls(where, ended=ended, limit=count)
+    ]
+    return Json({"calls": sorted(found, key=lambda call: (call.at, call.run_id))[:count]})
+
+
 @router.get("/v1/work/runs/{name}/standing")
 async def standing(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """How a run stands, and what it has done so far."""
@@ -172,7 +193,10 @@ async def resume(name: Name, request: Request, services: ServicesDep, caller: Ca
 
 @router.post("/v1/work/runs/{name}/settle")
 async def settle(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """Say what became of a call that may have acted; the run goes on here, or where the runs of its task are done."""
+    """Say what became of a call that may have acted; the run goes on here, or where the runs of its task are done.
+
+    A run that has ended stays as it is: what is said is kept for the same call of the same task or family of runs.
+    """
     info = await _run(services, caller, request, name)
     said = await form(request, Settled)
     if said.result is not None and said.decision != "happened":

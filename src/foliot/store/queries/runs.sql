@@ -3,9 +3,9 @@
 -- name: run_create
 -- locks: -
 INSERT INTO run (id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until,
-                 created_at, updated_at, parent, parent_seq, labels, summary)
+                 created_at, updated_at, parent, parent_seq, labels, summary, root)
 VALUES (:id, :namespace, :agent, :phase, :spec, :epoch, :last, :worker, :lease_until,
-        :created_at, :created_at, :parent, :parent_seq, :labels, '{}')
+        :created_at, :created_at, :parent, :parent_seq, :labels, '{}', :root)
 ON CONFLICT (id) DO NOTHING
 RETURNING key;
 

@@ -21,6 +21,9 @@ from foliot.kernel.messages import Usage
 from foliot.tools.base import Caller, Invocation, OnOutput, ToolCancelled, ToolDefinition, ToolError
 
 PREFIX: Final = "agent:"
+# The built-in tools that start children, by every name they go by.
+SPAWNING: Final = frozenset({"spawn_agent", "spawn"})
+DELEGATING: Final = "delegate"
 INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {

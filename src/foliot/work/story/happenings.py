@@ -185,6 +185,8 @@ def _run(fact: e.Event) -> str | None:
             return f"{result.name} → {one_line(how, LONGEST)}"
         case e.ToolUnknown(message=message, reason=reason):
             return f"nobody knows whether a call took effect: {one_line(message or reason, LONGEST)}"
+        case e.ToolHeld(run_id=other):
+            return f"does not make a call: the same call of run {other} may have taken effect"
         case e.RunRetried(message=message, reason=reason):
             return f"broke down, and is tried again: {one_line(message or reason, LONGEST)}"
         case e.RunWaiting(message=message, reason=reason):

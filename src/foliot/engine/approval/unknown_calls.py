@@ -1,0 +1,160 @@
+"""What people say of calls that may have acted: to the run that waits for it, and after a run has ended.
+
+A decision is about an effect, and the effect has a key: whoever says that it happened says it to all runs that are
+asked about it. That it did not happen, or is to be run, is said to one: two runs that hear it would both act.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Literal, TypeAlias
+
+from foliot.engine.approval.recording import DecisionLog, call_document
+from foliot.engine.runs import Runs
+from foliot.engine.signals import signal
+from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.kernel.calls import key_of
+from foliot.kernel.events import UnknownDecided
+from foliot.kernel.messages import Text, ToolCall, ToolResult
+from foliot.kernel.state import Call, State
+from foliot.store.doubts import Doubt, LateDecision
+from foliot.store.runs import TERMINAL, Beside, Signal
+
+Settling: TypeAlias = Literal["happened", "run", "fail"]
+
+
+class UnknownCalls:
+    """The calls of one store that may have acted."""
+
+    def __init__(self, runs: Runs, decisions: DecisionLog, *, clock: Callable[[], float]) -> None:
+        self._runs = runs
+        self._decisions = decisions
+        self._clock = clock
+
+    async def open(
+        self,
+        namespace: str | None = None,
+        *,
+        ended: bool = False,
+        limit: int = 100,
+        after: tuple[float, str] = (-1.0, ""),
+    ) -> list[Doubt]:
+        """Those that nobody has settled, oldest first. `ended`: only of runs that have ended."""
+        if self._runs.doubts is None:
+            return []
+        return await self._runs.doubts.table.list(namespace or "", ended=ended, limit=limit, after=after)
+
+    async def settle(
+        self,
+        state: State,
+        call: Call,
+        decision: Settling,
+        *,
+        result: str | None = None,
+        by: str = "",
+        reason: str = "",
+        also: Beside | None = None,
+    ) -> Signal:
+        """Leave word for a run of what became of a call of it, for whoever takes the run up.
+
+        Its record is stored with it. Raises `Conflict` when somebody was faster.
+        """
+        message = await self._leave_word(state, call, decision, result=result, by=by, reason=reason, also=also)
+        if decision == "happened" and call.effect == "once":
+            await self._tell_others(key_of(state, call), state.run_id, result=result, by=by, reason=reason)
+        return message
+
+    async def settle_ended(
+        self,
+        run_id: str,
+        word: str,
+        decision: LateDecision,
+        *,
+        result: str | None = None,
+        by: str = "",
+        reason: str = "",
+        also: Beside | None = None,
+    ) -> Doubt:
+        """Say what became of a call whose run has ended, by its id or its tool. The run stays as it is.
+
+        The record is stored with it. The same call of another run of the family goes by it: what happened is not done
+        again. Raises `Conflict` when somebody was faster, `NotFound`.
+        """
+        found = [] if self._runs.doubts is None else await self._runs.doubts.table.of_run(run_id)
+        doubt = _meant([each for each in found if not each.decision], run_id, word)
+        assert self._runs.doubts is not None, "somebody has listed it"
+        _, state = await self._runs.load(run_id)
+        call = Call(ToolCall(doubt.call_id, doubt.tool, "{}"), None)
+        record = self._decisions.new(decision, by, self._clock(), also=also)
+        document = call_document(state, call, _name(run_id, f"{doubt.key}/late"), reason=reason)
+        await self._runs.doubts.table.settle(
+            run_id,
+            doubt.key,
+            decision,
+            by=by,
+            at=self._clock(),
+            note=reason,
+            result=result,
+            also=record.beside(document),
+        )
+        record.tell()
+        if decision == "happened":
+            await self._tell_others(doubt.key, run_id, result=result, by=by, reason=reason)
+        return doubt
+
+    async def _tell_others(self, key: str, run_id: str, *, result: str | None, by: str, reason: str) -> None:
+        """Say that something happened to the other runs that are asked about it. One that is not told still asks."""
+        if self._runs.doubts is None:
+            return
+        for each in await self._runs.doubts.table.of_keys([key]):
+            if each.run_id == run_id or each.decision or each.phase in TERMINAL:
+                continue
+            with contextlib.suppress(FoliotError):  # it has ended meanwhile, or somebody was faster
+                _, state = await self._runs.load(each.run_id)
+                if (call := state.call(each.call_id)) is not None and call.phase == "unknown":
+                    await self._leave_word(state, call, "happened", result=result, by=by, reason=reason)
+
+    async def _leave_word(
+        self,
+        state: State,
+        call: Call,
+        decision: Settling,
+        *,
+        result: str | None,
+        by: str,
+        reason: str,
+        also: Beside | None = None,
+    ) -> Signal:
+        happened = decision == "happened" and result is not None
+        given = ToolResult(call.id, call.name, (Text(result or ""),)) if happened else None
+        fact = UnknownDecided(call.id, decision, by, reason, given)
+        # The same for the same attempt: of several decisions at once the store keeps the first, with its record.
+        name = _name(state.run_id, f"{call.id}/{call.attempts}")
+        message = signal(state.run_id, fact, self._clock(), signal_id=name)
+        record = self._decisions.new(decision, by, self._clock(), also=also)
+        journal = self._runs.journal
+        await journal.signal(message, also=record.beside(call_document(state, call, name, reason=reason)))
+        left = [each for each in await journal.signals([state.run_id]) if each.id == name]
+        if left and left[0].data != message.data:
+            raise Conflict(f"somebody else has decided about call {call.id} of run {state.run_id} already")
+        record.tell()
+        return message
+
+
+def _name(run_id: str, what: str) -> str:
+    return f"un-{sha256(f'{run_id}/{what}'.encode()).hexdigest()[:20]}"
+
+
+def _meant(found: list[Doubt], run_id: str, word: str) -> Doubt:
+    """The one that is meant: by the id of its call, or by its tool's name."""
+    if not found:
+        raise Conflict(f"Run {run_id} has ended, and none of its calls waits for a decision.")
+    meant = [each for each in found if word in (each.call_id, each.tool)]
+    if len(meant) == 1:
+        return meant[0]
+    listed = "\n".join(f"{each.call_id}  {each.tool}" for each in found)
+    if meant:
+        raise Conflict(f"Several calls of {word} wait for a decision:\n{listed}", hint="Give the id of one.")
+    raise NotFound(f"No call {word!r} waits for a decision. These do:\n{listed}")
