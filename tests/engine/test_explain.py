@@ -148,14 +148,15 @@ LATE = "the tool 'pay' took longer than 3 s" + GOES_ON
 
 
 def test_a_call_that_outlasted_its_time_can_act_only_while_its_process_lives() -> None:
-    def told(worker: str) -> list[str]:
-        unknown = e.ToolUnknown("c1", "timeout", LATE, seconds=3.0)
+    def told(worker: str, until: float | None = None) -> list[str]:
+        unknown = e.ToolUnknown("c1", "timeout", LATE, until, seconds=3.0)
         waits = e.RunWaiting("unknown_effect", "person", ("c1",))
         return paying((104.0, unknown), (104.0, waits), worker=worker).chain
 
     alive, dead = identity(), identity().rpartition("/")[0] + "/1"  # a process of this number, begun another time
 
-    assert told(alive)[1:3] == [LATE, "a tool with the effect `once` is never repeated silently"]
+    assert told(alive)[1:3] == [LATE, "nobody can say until when it might still act"]
+    assert told(alive, 104.0)[2] == "what made the call has ended; only what it had sent by then can still take effect"
     assert told(dead)[1] == "the tool 'pay' took longer than 3 s and went on when it was told to stop"
     assert told(dead)[2].endswith("made the call and has ended: nothing of it can act any more")
 

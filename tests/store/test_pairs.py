@@ -42,6 +42,7 @@ NOT_PLAYED = {
     "store.pushes._expect": "one statement on the row of one call, which nobody else adds",
     "store.pushes._take": "one statement: of several pushes for a call the first one wins",
     "store.pushes._forget": "one statement, by whoever waited for the call",
+    "store.doubts._settle": "one update under the lock of a run that has ended: nobody but a purge, which locks it too",
     "work.housekeeping._take_turn": "one turn in a period, under the lock of its own row",
     "work.housekeeping._note_size": "a note for people, by the one whose turn it is; a lost one is written next time",
 }
