@@ -18,11 +18,13 @@ from foliot.agent import Agent
 from foliot.catalog.apply import apply_documents
 from foliot.models.scripted import ScriptedModel
 from foliot.resources.reader import parse_text
+from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
 from foliot.server.engagements import Drives
 from foliot.server.taking_up import MOST_CLAIMS, TakingUp
 from foliot.settings import Settings
 from foliot.stopping import stop_tasks
+from foliot.store.base import Put
 from foliot.testing.served import local_headers
 from foliot.tools.function import tool
 from foliot.work.base import Command
@@ -239,3 +241,35 @@ async def test_the_runs_of_tasks_are_left_to_workers(runtime: Runtime, drives: D
 
     (info,) = await runtime.runs.journal.list()
     assert info.phase == "pending"
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["somebody stays", "nobody stays"])
+@pytest.mark.parametrize("sort", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+async def test_a_run_that_a_budget_pauses_goes_on_when_the_budget_is_raised(
+    sort: str, stays: bool, request: pytest.FixtureRequest, tmp_path: Path, drives: Drives
+) -> None:
+    url = str(tmp_path / "paused.db") if sort == "sqlite" else request.getfixturevalue("postgres_url")
+
+    async def limit(runtime: Runtime, tokens: int) -> None:
+        spec = {"window": "total", "limit": {"tokens": tokens}, "on_exceeded": "pause"}
+        document, _ = validate_document({"kind": "Budget", "metadata": {"name": "purse"}, "spec": spec})
+        assert document is not None
+        await runtime.resources.write([Put(document)])  # and nobody signals: what waits is found
+
+    async with asyncio.timeout(60), Runtime(url) as runtime:
+        await limit(runtime, 1)
+        agent = Agent("clerk", model=ScriptedModel([{"say": "done"}]))
+        result = await runtime.run(agent, "go")
+        assert result.phase == "waiting"
+        assert result.waiting is not None
+        assert result.waiting.reason == "budget"
+        assert "'purse' has no room" in result.waiting.message, "the caller is told at once"
+        staying = asyncio.create_task(runtime.attend(result.run_id)) if stays else None
+        await limit(runtime, 1_000_000)
+        if staying is not None:
+            assert (await staying).phase == "succeeded"
+        else:
+            taking = TakingUp(runtime, drives, clock=runtime.clock)
+            assert await taking.look() == [result.run_id]
+            while (await runtime.runs.journal.get(result.run_id)).phase != "succeeded":
+                await asyncio.sleep(0.01)

@@ -135,7 +135,8 @@ def _paused(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Expl
     raising, again = "raises its limit; runs that wait look again", "looks again now"
     if not trace.task:
         # Nobody holds it, and workers take up runs of tasks only.
-        chain.append(f"unless a `foliot run` stays with it: once there is room, `foliot resume {run}` goes on with it")
+        chain.append("once there is room, whoever stays with it goes on, or a server (`foliot up`) takes it up")
+        chain.append(f"where there is neither, `foliot resume {run}` goes on with it")
         raising, again = "raises its limit", "looks again, and goes on if there is room"
     elif waiting.until is not None:
         chain.append(f"it looks again in {duration(max(0.0, waiting.until - now))}, or when the limit is raised")
