@@ -73,10 +73,8 @@ async def test_retries_end_where_the_limit_of_tokens_does(
         monkeypatch.setattr("foliot.models.retry.DEFAULT", RetryPolicy(base=0.0))
         clerk = Agent("clerk", model="anthropic:claude-sonnet-4-5", limits={"max_tokens": limit} if limit else {})
         async with Runtime() as runtime:
-            async for item in runtime.stream(clerk, "go"):
-                last = item
+            ended = await _last(runtime, clerk, runtime.new_run_id())
         assert len(server.requests) == requests
-    ended = last.event  # pyright: ignore[reportAttributeAccessIssue]
     assert ended.usage.input_tokens == 200_000 * requests
     assert type(ended).__name__ == ("RunSucceeded" if limit is None else "RunFailed")
 

@@ -187,7 +187,7 @@ async def test_an_anthropic_stream_may_end_like_one_of_openai() -> None:
 
 
 @pytest.mark.parametrize(
-    "stream", [b"data: [DONE]\n\n", b'data: {"object":"error","message":"no"}\n\ndata: [DONE]\n\n']
+    "stream", [b"data: [DONE]\n\n", b'data: {"object":"progress","message":"no"}\n\ndata: [DONE]\n\n']
 )
 async def test_a_stream_that_only_says_that_it_is_done_is_no_answer(stream: bytes) -> None:
     with pytest.raises(ModelGarbage):

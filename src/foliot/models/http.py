@@ -12,7 +12,7 @@ import asyncio
 import socket
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,6 +33,9 @@ _ERROR_BODY = 64 * 1024
 _ERROR_SECONDS = 5.0
 _GRACE = 1.0
 _PAGES = ("html", "xml", "image/", "audio/", "video/", "pdf")
+_ANSWERS = (b"{", b"[", b"data:", b"event:", b"id:", b"retry:", b":")
+_MARK = b"\xef\xbb\xbf"
+_LAST_WORDS = 2.0
 
 
 class _Passed(Exception):
@@ -144,17 +147,28 @@ class HttpEndpoint:
         """Post and read the whole JSON answer. Raises a `ModelError`."""
         try:
             async with await self._post(path, body, streaming=False) as response:
-                self._check_type(response)
-                return await self._read(response)
+                chunk = await self._beginning(response)
+                self._check_type(response, chunk)
+                return await self._read(response, chunk)
         except Exception as error:
             self._explain(error)
 
-    async def stream(self, path: str, body: bytes, on_chunk: Callable[[bytes], bool | None]) -> bytes | None:
+    async def stream(
+        self,
+        path: str,
+        body: bytes,
+        on_chunk: Callable[[bytes], bool | None],
+        *,
+        is_ending: Callable[[], bool] = lambda: False,
+        whole_json: bool = True,
+    ) -> bytes | None:
         """Post and hand over each piece as it comes, until `on_chunk` returns True: it needs no more.
 
         It returns None for a piece that brought nothing of the answer (a sign of life, half a line): when that goes on
         for the total time, it is a time-out. A stream that brings something is never too long.
-        Some compatible servers ignore `stream` and answer at once: their whole JSON answer is returned instead.
+        Some compatible servers ignore `stream` and answer at once: their whole JSON answer is returned instead. With
+        `whole_json` it is known by its first byte, because they also call it, and a stream, by any other type.
+        Once `is_ending`, what else may come is waited for only shortly: some leave the connection open.
         Raises a `ModelError`; what `on_chunk` raises passes through.
         """
         try:
@@ -162,12 +176,14 @@ class HttpEndpoint:
                 _Patience(self._config.timeouts.total) as patience,
                 await self._post(path, body, streaming=True) as response,
             ):
-                self._check_type(response)
-                if response.content_type == "application/json":
-                    return await self._read(response)
+                chunk = await self._beginning(response)
+                self._check_type(response, chunk)
+                is_json = chunk.lstrip().startswith((b"{", b"[")) if whole_json else _is_json(response)
+                if is_json:
+                    return await self._read(response, chunk)
                 left = self._config.max_response_bytes
                 read = response.content.readany
-                while chunk := await read():
+                while chunk:
                     left -= len(chunk)
                     if left < 0:
                         raise self._too_large()
@@ -180,6 +196,7 @@ class HttpEndpoint:
                         break
                     if enough is not None:
                         patience.renew()
+                    chunk = await (_soon(read) if is_ending() else read())
                 return None
         except _Passed as passed:
             raise passed.error  # noqa: B904  # the caller's own, as if there were no transport around it
@@ -266,23 +283,37 @@ class HttpEndpoint:
             self._urls[path] = url
         return url
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _beginning(self, response: aiohttp.ClientResponse) -> bytes:
+        """The first piece of an answer that is not blank, from its first sign on; empty when there is none."""
+        begun, size = b"", 0
+        while piece := await response.content.readany():
+            size += len(piece)
+            if size > self._config.max_response_bytes:
+                raise self._too_large()
+            begun = (begun + piece).removeprefix(_MARK).lstrip()
+            if begun and not _MARK.startswith(begun):
+                break
+        return begun
+
+    async def _read(self, response: aiohttp.ClientResponse, begun: bytes) -> bytes:
         limit = self._config.max_response_bytes
         if (response.content_length or 0) > limit:
             raise self._too_large()
         read = response.content.readany
         pieces: list[bytes] = []
-        size = 0
-        while chunk := await read():
+        size, chunk = 0, begun
+        while chunk:
             size += len(chunk)
             if size > limit:
                 raise self._too_large()
             pieces.append(chunk)
+            chunk = await read()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _check_type(self, response: aiohttp.ClientResponse) -> None:
+    def _check_type(self, response: aiohttp.ClientResponse, begun: bytes) -> None:
+        """Raises `ModelGarbage` for a page or a picture. What begins like an answer is read, whatever it is called."""
         kind = response.content_type
-        if kind != "application/json" and any(page in kind for page in _PAGES):
+        if any(page in kind for page in _PAGES) and not begun.startswith(_ANSWERS):
             raise ModelGarbage(
                 f"model provider {self._config.provider!r} answered with {kind}, which is not an answer of a model",
                 provider=self._config.provider,
@@ -339,6 +370,19 @@ class HttpEndpoint:
             f"{where} cannot be asked: {type(error).__name__}: {words}", provider=name,
             hint="check the endpoint's base URL and its key",
         ) from error  # fmt: skip
+
+
+def _is_json(response: aiohttp.ClientResponse) -> bool:
+    return response.content_type == "application/json"
+
+
+async def _soon(read: Callable[[], Awaitable[bytes]]) -> bytes:
+    """The next piece, if it comes within moments: the answer is there, only its count or a good-bye may be missing."""
+    try:
+        async with asyncio.timeout(_LAST_WORDS):
+            return await read()
+    except TimeoutError:
+        return b""
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

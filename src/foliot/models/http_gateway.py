@@ -132,7 +132,9 @@ class HttpGateway:
                     return True
             return brought
 
-        whole = await self._endpoint.stream(path, body, take)
+        whole = await self._endpoint.stream(
+            path, body, take, is_ending=lambda: assembler.ending, whole_json=self.lines is SseLines
+        )
         for event in () if assembler.done else lines.flush():
             for delta in feed(event):
                 on_delta(delta)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
 
 from foliot.errors import InvalidInput
+from foliot.kernel.messages import ModelRequest
 from foliot.models.config import GatewayConfig
 from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
+from foliot.models.wire.tool_names import ToolNames
 
 DEFAULT_URL = "https://api.openai.com/v1"
 AZURE_VERSION = "2024-10-21"
@@ -38,23 +44,35 @@ class OpenAIChatGateway(HttpGateway):
 
 
 class _AzureWire(OpenAIChatWire):
-    """The same format; the deployment stands in the address instead of only in the body."""
+    """The same format; the deployment stands in the address, or as the model in the body of the API called v1."""
 
-    def __init__(self, options: ChatOptions, deployment: str, version: str) -> None:
+    def __init__(self, options: ChatOptions, deployment: str, version: str, *, v1: bool) -> None:
         super().__init__(options)
         self._deployment = deployment
         self._version = version
+        self._v1 = v1
 
     def path(self, model: str, *, stream: bool) -> str:
+        if self._v1:
+            return f"/openai/v1/chat/completions{'?api-version=preview' if self._version == 'preview' else ''}"
         deployment = quote(self._deployment or model, safe="")
         return f"/openai/deployments/{deployment}/chat/completions?api-version={quote(self._version, safe='')}"
+
+    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
+        if self._v1 and self._deployment:
+            request = msgspec.structs.replace(request, model=self._deployment)
+        return super().build_body(request, names, stream=stream)
+
+
+_AZURE_PATH = re.compile(r"/openai(?P<v1>/v1)?(/deployments/(?P<deployment>[^/]+))?(/chat/completions)?/?$")
 
 
 class AzureOpenAIGateway(HttpGateway):
     """POST {base}/openai/deployments/{deployment}/chat/completions?api-version=… with an `api-key` header.
 
-    Options: `deployment` (else the request's model), `api_version`, and the first five of `OpenAIChatGateway`.
-    Raises `InvalidInput` without a base URL, which is the resource's own.
+    With a base URL that ends in `/openai/v1`, or the `api_version` v1 or preview: {base}/openai/v1/chat/completions, as
+    Azure has it since August 2025. Options: `deployment` (else the request's model), `api_version`, and the accents
+    of `OpenAIChatGateway`. Raises `InvalidInput` without a base URL: the resource's own, or what an SDK makes of it.
     """
 
     OPTIONS = _ACCENTS | {"deployment", "api_version"}
@@ -71,5 +89,12 @@ class AzureOpenAIGateway(HttpGateway):
         if deployment and not config.model:
             config = replace(config, model=deployment)
         options = ChatOptions.from_config(config, "https://openai.azure.com")
-        wire = _AzureWire(options, deployment, config.text("api_version", AZURE_VERSION))
-        super().__init__(config, wire, base_url=config.base_url, auth={"api-key": config.api_key})
+        # As people copy it: the resource, the SDK's base URL, or one deployment's.
+        given = _AZURE_PATH.search(config.base_url)
+        if given is not None:
+            deployment = deployment or unquote(given["deployment"] or "")
+        version = config.text("api_version", AZURE_VERSION)
+        v1 = version in ("v1", "preview", "latest") or (given is not None and given["v1"] is not None)
+        wire = _AzureWire(options, deployment, version, v1=v1)
+        resource = config.base_url if given is None else config.base_url[: given.start()]
+        super().__init__(config, wire, base_url=resource, auth={"api-key": config.api_key})

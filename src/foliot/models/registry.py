@@ -12,6 +12,7 @@ plug-in that does not load takes nothing else down with it, and its trouble is t
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -56,6 +57,28 @@ class Provider:
         if said and self.name == "ollama":
             return _ollama_address(said)
         return said.rstrip("/") + self.url_path if said else ""
+
+    def address(self, said: str) -> str:
+        """Where to ask when an endpoint names `said`: as it is, or as the provider's own SDK would complete it.
+
+        People copy addresses from where they are used: the bare host, the SDK's base URL, or the whole path of a call.
+        """
+        said = said.rstrip("/")
+        if not said or not self.base_url:
+            return said or self.base_url
+        said = _CALLS.sub("", said)
+        path = urlsplit(said).path
+        if self.name == "ollama":
+            return re.sub(r"/(api|v1)$", "", said)
+        if not path.strip("/"):
+            return said + urlsplit(self.base_url).path
+        # These SDKs put the version behind whatever they are given.
+        return said + self.url_path if self.name in _VERSIONED and not _VERSION.search(path) else said
+
+
+_CALLS: Final = re.compile(r"/(chat/completions|completions|responses|messages|models|api/chat|api/generate)$")
+_VERSIONED: Final = frozenset({"anthropic", "gemini"})
+_VERSION: Final = re.compile(r"/v\d+[a-z]*\d*(/|$)")
 
 
 def _ollama_address(host: str) -> str:
@@ -225,7 +248,7 @@ class Registry:
             if provider.key_variables:
                 hint += f"; for a model named {provider.name}:<model>, set {provider.key_variables[0]}"
             raise InvalidInput(f"model provider {provider.name!r} needs an API key", hint=hint)
-        base_url = config.base_url or provider.base_url
+        base_url = provider.address(config.base_url)
         if provider.requires_base_url and not base_url:
             raise InvalidInput(
                 f"model provider {provider.name!r} needs a base URL", hint="set base_url on the endpoint"
@@ -244,7 +267,7 @@ class Registry:
         known = cast("frozenset[str] | None", getattr(factory, "OPTIONS", None))
         if known is None:
             return {}
-        base_url = config.base_url or provider.base_url
+        base_url = provider.address(config.base_url)
         if base_url or not provider.requires_base_url:
             factory(replace(config, base_url=base_url))  # nothing is asked: it only reads its options
         unknown = sorted(set(config.options) - known)

@@ -198,7 +198,7 @@ class MessagesAssembler:
         self._calls = 0
         self._usage = _Usage()
         self._reason: str | None = None
-        self.done = False
+        self.done = self.ending = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         if event.startswith(DONE):  # added by go-betweens that speak two languages
@@ -215,6 +215,7 @@ class MessagesAssembler:
         elif kind == "message_delta":
             if told.delta is not None and told.delta.stop_reason:
                 self._reason = told.delta.stop_reason
+                self.ending = True
             self._count(told.usage)
         elif kind == "message_stop":
             self.done = True
@@ -270,7 +271,7 @@ class MessagesAssembler:
         return _usage(self._usage), "".join(piece for opened in self._blocks for piece in opened.pieces)
 
     def finish(self) -> ModelResponse:
-        if self._head is None or not self.done:
+        if self._head is None or not (self.done or self.ending):
             raise WireError("its stream was cut before the answer was finished")
         parts: list[Part] = []
         for opened in sorted(self._blocks, key=_place):

@@ -38,9 +38,13 @@ class ProviderFault(Exception):
 
 
 class Assembler(Protocol):
-    """Puts one streamed answer together. `done` turns true when nothing can follow any more."""
+    """Puts one streamed answer together. `done` turns true when nothing can follow any more.
+
+    `ending` turns true when the model has said why it stopped: a count or a good-bye may follow, or nothing.
+    """
 
     done: bool
+    ending: bool
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         """Take the payload of one event; return what is worth showing at once."""

@@ -138,7 +138,7 @@ class GeminiAssembler:
     """See `Assembler`. Neighbouring pieces of text are joined, except across a signature: it belongs to one part."""
 
     def __init__(self, names: ToolNames, ids: CallIds) -> None:
-        self.done = False  # Gemini does not say that it has said all; the end of the stream does
+        self.done = self.ending = False  # Gemini does not say that it has said all; the end of the stream does
         self._names = names
         self._ids = ids
         self._parts: list[Part] = []
@@ -167,6 +167,7 @@ class GeminiAssembler:
             if candidate.index:  # a second alternative: only the first one is the answer
                 continue
             self._reason = candidate.finish_reason or self._reason
+            self.ending = self._reason is not None
             if candidate.grounding_metadata is not None:
                 self._searches = max(self._searches, len(candidate.grounding_metadata.web_search_queries or ()))
             for part in (candidate.content.parts if candidate.content else None) or ():

@@ -216,7 +216,7 @@ class OllamaAssembler:
         self._thought: list[str] = []
         self._calls: list[ToolCall] = []
         self._last: _Body | None = None
-        self.done = False
+        self.done = self.ending = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         body = _DECODER.decode(event)

@@ -43,9 +43,13 @@ class _Function(Struct):
 
 
 class _Call(Struct):
-    index: int | None = None
-    id: str | None = None
+    index: int | float | str | None = None
+    id: str | int | None = None
     function: _Function | None = None
+
+    @property
+    def given(self) -> str | None:
+        return None if self.id is None else str(self.id)
 
 
 class _ImageUrl(Struct):
@@ -65,6 +69,7 @@ class _Said(Struct):
     reasoning: str | None = None
     reasoning_details: list[dict[str, Any]] | None = None
     tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None  # what older servers call one call
     images: list[_Image] | None = None
 
 
@@ -103,7 +108,8 @@ class _Usage(Struct):
 
 
 class _Body(Struct):
-    id: str | None = None
+    id: str | int | None = None
+    object: str | None = None
     model: str | None = None
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
@@ -186,11 +192,22 @@ def _thoughts(text: str, details: list[dict[str, Any]]) -> list[Part]:
     return [Reasoning(text, opaque=opaque)] if text or opaque else []
 
 
+def _calls(said: _Said) -> list[_Call]:
+    if said.function_call is not None and not said.tool_calls:
+        return [_Call(index=0, function=said.function_call)]
+    return said.tool_calls or []
+
+
+def _fault(answer: _Body, raw: bytes) -> ProviderFault:
+    """The error inside an answer; vLLM and SGLang write it as an object of its own."""
+    return ProviderFault({"error": answer.error} if answer.error else msgspec.json.decode(raw))
+
+
 def parse_chat(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
     """One whole answer. Raises `WireError`, `ProviderFault`, or msgspec's decoding error."""
     answer = _DECODER.decode(body)
-    if answer.error:
-        raise ProviderFault({"error": answer.error})
+    if answer.error or answer.object == "error":
+        raise _fault(answer, body)
     if not answer.choices or (said := answer.choices[0].message) is None:
         raise WireError("its answer holds no choice with a message")
     text, thought = _texts(said.content, "\n")
@@ -200,8 +217,8 @@ def parse_chat(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         parts.append(Text(text))
     parts.extend(from_address(image.image_url.url) for image in said.images or () if image.image_url)
     calls = [
-        ToolCall(ids.claim(call.id), names.real(call.function.name or ""), raw_arguments(call.function.arguments))
-        for call in said.tool_calls or ()
+        ToolCall(ids.claim(call.given), names.real(call.function.name or ""), raw_arguments(call.function.arguments))
+        for call in _calls(said)
         if call.function is not None
     ]
     parts.extend(calls)
@@ -210,7 +227,7 @@ def parse_chat(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         usage=_usage(answer.usage, answer.service_tier),
         stop=_stop(answer.choices[0].finish_reason, bool(calls), bool(said.refusal)),
         model=answer.model or "",
-        id=answer.id or "",
+        id=str(answer.id or ""),
     )
 
 
@@ -237,11 +254,11 @@ class ChatAssembler:
         self._details: dict[tuple[str, str], dict[str, Any]] = {}
         self._images: list[Part] = []
         self._calls: list[_OpenCall] = []
-        self._by_index: dict[int, int] = {}
+        self._by_index: dict[str, int] = {}
         self._refused = False
         self._said = False
         self._reason: str | None = None
-        self.done = False
+        self.done = self.ending = False
         self._usage: _Usage | None = None
         self._tier: str | None = None
         self._model = self._id = ""
@@ -251,21 +268,24 @@ class ChatAssembler:
             self.done = True
             return NO_DELTAS
         chunk = _DECODER.decode(event)
-        if chunk.error:
-            raise ProviderFault({"error": chunk.error})
+        if chunk.error or chunk.object == "error":
+            raise _fault(chunk, event)
         if chunk.usage is not None:
             self._usage = chunk.usage
             self._tier = chunk.service_tier or self._tier
         if not self._id:
-            self._id, self._model = chunk.id or "", chunk.model or ""
+            self._id, self._model = str(chunk.id or ""), chunk.model or ""
             self._tier = chunk.service_tier
         if not chunk.choices:
+            # The count is the last thing that is said, and some never say that it was.
+            self.done = self._reason is not None and chunk.usage is not None
             return NO_DELTAS
         choice = chunk.choices[0]
         if choice.index:  # a second alternative, asked for by `extra`: only the first one is the answer
             return NO_DELTAS
         if choice.finish_reason:
             self._reason = choice.finish_reason
+            self.ending = True
         said = choice.delta or choice.message
         if said is None:
             return NO_DELTAS
@@ -291,7 +311,7 @@ class ChatAssembler:
             self._text.append(text)
             deltas.append(TextDelta(text))
         self._images.extend(from_address(image.image_url.url) for image in said.images or () if image.image_url)
-        for call in said.tool_calls or ():
+        for call in _calls(said):
             deltas.append(self._call(call))
         return deltas
 
@@ -308,7 +328,7 @@ class ChatAssembler:
         place = self._place(piece)
         function = piece.function or _Function()
         if place == len(self._calls):
-            call = _OpenCall(piece.id, self._ids.claim(piece.id), self._names.real(function.name or ""))
+            call = _OpenCall(piece.given, self._ids.claim(piece.given), self._names.real(function.name or ""))
             self._calls.append(call)
         else:
             call = self._calls[place]
@@ -320,15 +340,20 @@ class ChatAssembler:
 
     def _place(self, piece: _Call) -> int:
         new = len(self._calls)
-        if piece.index is not None:
-            place = self._by_index.setdefault(piece.index, new)
-            # Some servers number every call 0; a new id then means a new call.
-            if place < new and piece.id and self._calls[place].given and piece.id != self._calls[place].given:
-                place = self._by_index[piece.index] = new
-            return place
-        if piece.id:
-            return next((n for n, call in enumerate(self._calls) if call.given == piece.id), new)
         named = piece.function is not None and bool(piece.function.name)
+        if piece.index is not None:
+            key = str(piece.index)
+            place = self._by_index.setdefault(key, new)
+            # Some servers number every call 0: a new id and a name are a new call. A new id alone is a piece of the
+            # same one, from those that draw an id for every piece.
+            given = self._calls[place].given if place < new else None
+            if named and given and piece.given and piece.given != given:
+                place = self._by_index[key] = new
+            return place
+        if piece.given:
+            known = next((n for n, call in enumerate(self._calls) if call.given == piece.given), None)
+            if known is not None:
+                return known
         return new if named or not self._calls else new - 1
 
     def heard(self) -> tuple[Usage, str]:

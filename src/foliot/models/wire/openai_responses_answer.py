@@ -203,7 +203,7 @@ class ResponsesAssembler:
         self._items: dict[int, _Item] = {}
         self._last: _Body | None = None
         self._written: list[str] = []
-        self.done = False
+        self.done = self.ending = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
         if event.startswith(DONE):
