@@ -1130,3 +1130,27 @@ async def test_a_new_value_does_not_go_where_somebody_else_chose(site: Site, who
     assert moved.status_code == 200, moved.text
     revealed = await site.runtime.resources.reveal(Key("Secret", SPACE, "shared"))
     assert revealed.hosts == ("api.example",)
+
+
+async def test_nobody_is_told_whether_a_guess_of_a_secret_is_right(site: Site) -> None:
+    await site.stored("Secret", "shared", {"stringData": {"pin": "0142"}}, by="admin")
+    where = f"/v1/{KINDS['Secret'].plural}/shared"
+    version = (await site.runtime.resources.get(Key("Secret", SPACE, "shared")))["metadata"]["resourceVersion"]
+    dry = {"namespace": SPACE, "dryRun": "All"}
+
+    async def told(who: str, guess: str) -> list[Any]:
+        made = document("Secret", "shared", {"stringData": {"pin": guess}})
+        answers = [
+            await site.call(who, "POST", "/v1/apply", json=made, params=dry),
+            await site.call(who, "POST", "/v1/apply", json=made, params={**dry, "fieldManager": "zz"}),
+            await site.call(
+                who, "POST", "/v1/apply", json=made, params={**dry, "fieldManager": "zz", "forceConflicts": "true"}
+            ),
+            await site.call(who, "PATCH", where, json={"spec": made["spec"]}, params=dry),
+            await site.call(who, "PUT", where, json=made, params=dry, headers={"If-Match": f'"{version}"'}),
+            await site.call(who, "POST", "/v1/secrets", json=made, params=dry),
+        ]
+        return [(answer.status_code, answer.json()) for answer in answers]
+
+    assert await told("author", "0142") == await told("author", "0143")
+    assert await told("admin", "0142") != await told("admin", "0143")

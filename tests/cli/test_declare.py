@@ -492,3 +492,16 @@ def test_a_changed_value_of_a_secret_is_no_change_of_owners(foliot, tmp_path):
     for value, said in (("one", "secret/s created"), ("two", "secret/s updated"), ("two", "secret/s unchanged")):
         manifest.write_text(f"kind: Secret\nmetadata: {{name: s}}\nspec: {{stringData: {{a: {value}}}}}\n")
         assert foliot("apply", "-f", manifest).out.splitlines()[0] == said
+
+
+def test_replacing_a_secret_leaves_no_value_that_somebody_else_added(foliot, tmp_path):
+    foliot("create", "secret", "s", "--from-literal", "a=1", "--host", "api.example")
+    manifest = tmp_path / "more.yaml"
+    spec = "spec: {hosts: [api.example], stringData: {a: '1', pin: '2'}}"
+    manifest.write_text(f"kind: Secret\nmetadata: {{name: s}}\n{spec}\n")
+    assert foliot("apply", "-f", manifest, "--field-manager", "other").code == 0
+
+    assert foliot("create", "secret", "s", "--from-literal", "b=1", "--replace").code == 0
+    stored = foliot("get", "secret", "s", "-o", "yaml").out
+    assert "pin" not in stored
+    assert "api.example" in stored

@@ -366,11 +366,32 @@ def test_deleting_a_task_ends_and_hides_its_work(foliot, tmp_path):
     foliot("init", tmp_path / "p", "-b", "pipeline")
     foliot("apply", "-f", tmp_path / "p")
 
-    assert foliot("delete", "task", "p-first").code == 0
+    for more in (("--dry-run",), ()):
+        said = foliot("delete", "task", "p-first", *more)
+        assert said.code == 0
+        assert "task/p-first deleted, its work cancelled" in said.out
 
     assert names(foliot) == []
     assert "Cancelled" in foliot("task", "list", "--archived").out
-    assert "is archived" in foliot("apply", "-f", tmp_path / "p").err
+    assert "was cancelled before, and is not done again" in foliot("apply", "-f", tmp_path / "p").err
+
+
+def test_what_is_deleted_together_does_not_keep_itself_and_what_others_use_keeps_all(foliot, tmp_path):
+    foliot("init", tmp_path / "p", "-b", "pipeline")
+    foliot("apply", "-f", tmp_path / "p")
+    kept = foliot("get", "all", "-o", "name").out
+
+    said = foliot("delete", "agents", "--all")
+    assert said.code == 4
+    assert "p-first" in said.err
+    assert "Nothing was deleted." in said.err
+    assert foliot("get", "all", "-o", "name").out == kept
+
+    assert foliot("delete", "-f", tmp_path / "p", "--dry-run").code == 0
+    assert foliot("get", "all", "-o", "name").out == kept
+    said = foliot("delete", "-f", tmp_path / "p")
+    assert said.code == 0, said.err
+    assert foliot("get", "all", "-o", "name").out.strip() == ""
 
 
 def test_a_changed_task_is_refused_before_anything_is_stored_and_says_what_to_do(foliot, tmp_path):

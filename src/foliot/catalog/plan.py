@@ -179,7 +179,7 @@ async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, a
     before = owned.document if owned is not None else None
     owners: Owners = owned.owners if owned is not None else {}
     refused = _stale(wanted.document, before)
-    given, secret_changed = await _shown(store, stamped(wanted.document), before)
+    given, secret_changed = await _shown(store, stamped(wanted.document), before, applier)
     if before is not None and (planted := _planted(before, wanted, owners, applier)):
         if applier.force:
             owners = {name: fields - planted.keys() for name, fields in owners.items()}
@@ -290,11 +290,17 @@ def _unmasked(shown: Document, wanted: Document) -> Document:
     return {**shown, "spec": {**shown["spec"], "data": {key: values.get(key, MASK) for key in _data_of(shown)}}}
 
 
-async def _shown(store: ResourceStore, wanted: Document, before: Document | None) -> tuple[Document, bool]:
-    """The document as it may be shown, and whether a secret value in it differs from the stored one."""
+async def _shown(
+    store: ResourceStore, wanted: Document, before: Document | None, applier: Applier
+) -> tuple[Document, bool]:
+    """The document as it may be shown, and whether a secret value in it differs from the stored one.
+
+    To somebody who does not know the stored values each of theirs is another: a dry run confirms no guesses.
+    """
     if wanted["kind"] != "Secret":
         return wanted, False
-    stored = await _stored_values(store, before)
+    told = before is None or applier.declarer is None or applier.declarer.knows(before)
+    stored = await _stored_values(store, before) if told else {}
     keys_before = _data_of(before) if before else {}
     masked: dict[str, str] = {}
     for key, value in _data_of(wanted).items():

@@ -116,10 +116,17 @@ class Client(Protocol):
         ...
 
     async def delete(
-        self, kind: str, name: str, *, namespace: str, version: str | None = None, force: bool = False
+        self,
+        kind: str,
+        name: str,
+        *,
+        namespace: str,
+        version: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
     ) -> Document:
         """Raises `NotFound`, `Conflict` at another version; also while a task that has not ended uses it, unless
-        `force`."""
+        `force`: its details name the `tasks`."""
         ...
 
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]: ...

@@ -141,6 +141,7 @@ class DeclaredWork:
                 raise InUse(
                     f"{key.kind} {key.name} is used by tasks that have not ended: {listed}",
                     hint="wait for them or cancel them; --force (in HTTP ?force=true) deletes it all the same",
+                    tasks=names,
                 )
 
     async def _open_for(self, user: Key) -> list[str]:

@@ -75,6 +75,8 @@ def error_of(status: int, body: bytes, *, where: str, retry_after: float | None 
     more: dict[str, Any] = {} if retry_after is None else {"retry_after": retry_after}
     if kind is FieldConflict:
         more["conflicts"] = told.get("conflicts") or []
+    if isinstance(told.get("tasks"), list):
+        more["tasks"] = told["tasks"]
     return kind(detail, hint=hint, server_code=code, status=status, **more)
 
 

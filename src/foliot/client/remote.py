@@ -181,7 +181,14 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         return Outcome("unchanged" if same else "updated", after, before, warning=warning)
 
     async def delete(
-        self, kind: str, name: str, *, namespace: str, version: str | None = None, force: bool = False
+        self,
+        kind: str,
+        name: str,
+        *,
+        namespace: str,
+        version: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
     ) -> Document:
         """See `Client`."""
         key = Key(kind, namespace, name)
@@ -189,6 +196,8 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         headers = {} if version is None else {"If-Match": f'"{version}"'}
         try:
             params = {"namespace": namespace, **({"force": "true"} if force else {})}
+            if dry_run:
+                params["dryRun"] = "All"
             await self._http.ask("DELETE", _path(key), params=params, headers=headers)
         except NotFound:
             raise await not_found(key, self.list) from None

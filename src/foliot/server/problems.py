@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from foliot.client.declared_work import InUse
 from foliot.errors import Denied, FoliotError, SecretError, SecretMissing, Unavailable
 from foliot.resources.field_owners import FieldConflict
 from foliot.resources.problems import ManifestError
@@ -83,8 +84,16 @@ def problem_of(error: FoliotError) -> Response:
     errors = findings_of(error) if isinstance(error, ManifestError) else ()
     message = public_message(error)
     conflicts = error.details["conflicts"] if isinstance(error, FieldConflict) else None
+    tasks = error.details["tasks"] if isinstance(error, InUse) else None
     return problem(
-        error.http, error.code, message, hint=error.hint, errors=errors, headers=headers, conflicts=conflicts
+        error.http,
+        error.code,
+        message,
+        hint=error.hint,
+        errors=errors,
+        headers=headers,
+        conflicts=conflicts,
+        tasks=tasks,
     )
 
 

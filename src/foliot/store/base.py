@@ -176,6 +176,10 @@ class DeclaredBy:
         kept: dict[str, Any] = document["metadata"].get("declaredBy") or {}
         return cls(str(kept.get("user", "")), kept.get("operator") is True)
 
+    def knows(self, secret: Document) -> bool:
+        """Whether they may be told that a value is the one that a Secret has: to others that confirms a guess."""
+        return self.operator or self == DeclaredBy.of(secret)
+
 
 # A process that writes on nobody's behalf: whoever owns the store has started it.
 THE_PROCESS = DeclaredBy("", operator=True)

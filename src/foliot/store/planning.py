@@ -234,7 +234,8 @@ class _Batch:
         spec = _object(key, given, "spec")
         if key.kind == SECRET:
             assert self.ring is not None  # the store loads the keyring when a Secret is among the changes
-            spec = seal_spec(key, spec, stored.document["spec"] if stored else None, self.ring, self.kid)
+            told = stored is None or self.by.knows(stored.document)
+            spec = seal_spec(key, spec, stored.document["spec"] if stored else None, self.ring, self.kid, told=told)
         metadata = {name: content for name, content in given["metadata"].items() if name not in SYSTEM_METADATA}
         extra = {name: content for name, content in given.items() if name not in _ENVELOPE}
         head = {"apiVersion": given["apiVersion"]} if "apiVersion" in given else {}

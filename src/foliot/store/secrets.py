@@ -51,10 +51,13 @@ def context(key: Key, name: str) -> str:
     return f"{key.namespace}/{key.name}/{name}"
 
 
-def seal_spec(key: Key, spec: dict[str, Any], stored: dict[str, Any] | None, ring: Sealer, kid: str) -> dict[str, Any]:
+def seal_spec(
+    key: Key, spec: dict[str, Any], stored: dict[str, Any] | None, ring: Sealer, kid: str, *, told: bool = True
+) -> dict[str, Any]:
     """The spec of a Secret with its values sealed by the key `kid`. What did not change keeps its stored, sealed text.
 
-    `***` stands for the stored value. Raises `InvalidInput` when there is none, or a value is not base64.
+    `***` stands for the stored value. Unless the writer may be `told` that a value is the stored one, every value that
+    they give counts as another. Raises `InvalidInput` when there is none, or a value is not base64.
     """
     before = _values(stored.get("data"), key) if stored else {}
     data: dict[str, str] = {}
@@ -68,7 +71,7 @@ def seal_spec(key: Key, spec: dict[str, Any], stored: dict[str, Any] | None, rin
             data[name] = before[name]
         else:
             kept = before.get(name)
-            if not kept or not _opens_to(given, kept, key, name, ring):
+            if not kept or not told or not _opens_to(given, kept, key, name, ring):
                 kept = ring.seal(given, context=context(key, name), kid=kid)
             data[name] = kept
     rest = {field: content for field, content in spec.items() if field not in ("data", "stringData")}

@@ -83,8 +83,12 @@ def _tell_taken(taken: Taken, *, quiet: bool) -> None:
     if taken.error is not None:
         hint = f"\n{taken.error.hint}" if taken.error.hint else ""
         warn(f"task/{taken.name} is stored, and its work was not accepted: {taken.error.message}{hint}")
-    elif taken.task is not None and taken.task.archived_at is not None:
-        warn(f"task/{taken.name} was done before and is archived.\n`foliot task delete {taken.name}` frees its name.")
+    elif (task := taken.task) is not None and not taken.new and (task.archived_at or task.phase == "cancelled"):
+        ended = "was cancelled" if task.phase == "cancelled" else "was done"
+        warn(
+            f"task/{taken.name} {ended} before, and is not done again.\n"
+            f"`foliot task delete {taken.name}` frees its name; then apply it once more."
+        )
     elif taken.new and not quiet:
         out(f"task/{taken.name} accepted: `foliot task wait {taken.name}` follows it")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import click
 
@@ -15,8 +16,13 @@ from foliot.cli.output import word_of
 from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Client
+from foliot.client.local import USED_BY_WORK
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.kinds import Kind
+
+TASK: Final = "Task"
+# How work that has ended is shown in the status of its Task.
+ENDED_PHASES: Final = frozenset({"Succeeded", "Failed", "DeadLetter", "Cancelled"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,14 +111,20 @@ async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool
 
 
 async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: bool, dry_run: bool, force: bool) -> int:
-    """Each by itself: one that is missing, or in use, does not keep the others."""
-    code = 0
-    for each in doomed:
+    """Tasks first, because they use the rest. Nothing is deleted while another task uses a part of it.
+
+    One that is missing does not keep the others.
+    """
+    order = sorted(doomed, key=lambda each: each.kind != TASK)
+    code, ending = (0, set[Doomed]()) if force else await _refused(client, order)
+    if code:
+        return code
+    for each in order:
         try:
-            if dry_run:
-                await client.get(each.kind, each.name, namespace=each.namespace)
-            else:
-                await client.delete(each.kind, each.name, namespace=each.namespace, force=force)
+            ends = await _ends(client, each)
+            # What only tasks among them use is not in use any more, though work may take a moment to end.
+            forced = force or each in ending
+            await client.delete(each.kind, each.name, namespace=each.namespace, force=forced, dry_run=dry_run)
         except Conflict as error:
             code = tell(error)
             continue
@@ -120,5 +132,41 @@ async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: boo
             if not ignore_not_found:
                 code = tell(error)
             continue
-        out(f"{each} {paint('deleted', fg='red')}{' (dry run)' if dry_run else ''}")
+        out(f"{each} {paint('deleted', fg='red')}{ends}{' (dry run)' if dry_run else ''}")
     return code
+
+
+async def _refused(client: Client, doomed: list[Doomed]) -> tuple[int, set[Doomed]]:
+    """Tell what is used by tasks that are not among those to be deleted.
+
+    Returns the exit code, 0 when nothing is, and what is used by tasks that are among them.
+    """
+    code, ending = 0, set[Doomed]()
+    tasks = {(each.namespace, each.name) for each in doomed if each.kind == TASK}
+    for each in doomed:
+        if each.kind not in USED_BY_WORK:
+            continue
+        try:
+            await client.delete(each.kind, each.name, namespace=each.namespace, dry_run=True)
+        except NotFound:
+            continue  # told when it is its turn
+        except Conflict as error:
+            users: list[str] = error.details.get("tasks") or []
+            if not users or not {(each.namespace, name) for name in users} <= tasks:
+                code = tell(error)
+            else:
+                ending.add(each)
+    if code:
+        out("Nothing was deleted.", err=True)
+    return code, ending
+
+
+async def _ends(client: Client, doomed: Doomed) -> str:
+    """What becomes of the work of a Task that is deleted, in words."""
+    if doomed.kind != TASK:
+        return ""
+    document = await client.get(TASK, doomed.name, namespace=doomed.namespace)
+    phase = (document.get("status") or {}).get("phase")
+    if document["spec"].get("mode") == "template" or not phase:
+        return ""
+    return ", its work archived" if phase in ENDED_PHASES else ", its work cancelled"

@@ -38,7 +38,7 @@ def create() -> None:
 @click.option(
     "--host", "hosts", multiple=True, metavar="HOST", help="A host that the values may be sent to, such as api.example."
 )
-@click.option("--replace", is_flag=True, help="Put it in the place of one that is there already; its hosts stay.")
+@click.option("--replace", is_flag=True, help="Put it in the place of one that is there; only its hosts stay.")
 @click.option("--dry-run", is_flag=True, help="Check everything, and store nothing.")
 def secret(
     name: str,
@@ -144,10 +144,16 @@ async def _create(document: dict[str, Any], *, replace: bool, dry_run: bool) -> 
             raise Conflict(
                 f"secret/{metadata['name']} is there already.", hint="Add --replace to put this one in its place."
             )
-        if there is not None and "hosts" in there["spec"]:
-            document["spec"].setdefault("hosts", there["spec"]["hosts"])
-        applied = await client.apply([document], dry_run=dry_run, force_conflicts=replace)
-    return applied.outcomes[0]
+        if there is None:
+            return (await client.apply([document], dry_run=dry_run)).outcomes[0]
+        # As a whole: a value that somebody else added would survive an apply, and it may be the one that leaked.
+        said = bool(document["spec"].get("hosts"))
+        if not said and there["spec"].get("hosts"):
+            document["spec"]["hosts"] = there["spec"]["hosts"]
+        kept = {name: there["metadata"][name] for name in ("labels", "annotations") if name in there["metadata"]}
+        version = there["metadata"]["resourceVersion"]
+        whole = {**document, "metadata": {**metadata, **kept, "resourceVersion": version}}
+        return await client.replace(whole, take_over=said, dry_run=dry_run)
 
 
 @click.group()

@@ -41,6 +41,7 @@ SHAPES: Final[dict[str, Schema]] = {
         {"type": TEXT, "title": TEXT, "status": COUNT, "code": TEXT, "detail": TEXT},
         optional={
             "hint": TEXT,
+            "tasks": listof(TEXT),
             "errors": listof(_FINDING),
             "conflicts": listof(
                 shape({"resource": TEXT, "field": TEXT, "managers": listof(TEXT), "live": TEXT, "wanted": TEXT})
