@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -166,7 +166,8 @@ async def _ends(client: Client, doomed: Doomed) -> str:
     if doomed.kind != TASK:
         return ""
     document = await client.get(TASK, doomed.name, namespace=doomed.namespace)
-    phase = (document.get("status") or {}).get("phase")
+    status: dict[str, Any] = document.get("status") or {}
+    phase = str(status.get("phase") or "")
     if document["spec"].get("mode") == "template" or not phase:
         return ""
     return ", its work archived" if phase in ENDED_PHASES else ", its work cancelled"
