@@ -18,7 +18,7 @@ from foliot.engine.endpoints import RunModels
 from foliot.engine.intake import caller_for
 from foliot.engine.policies import ModelGate
 from foliot.engine.toolbox import Found, tools_of
-from foliot.errors import NotFound, UsageError
+from foliot.errors import NotFound, NotHere, UsageError
 from foliot.kernel.events import RunCreated
 from foliot.kernel.identity import NOBODY
 from foliot.kernel.spec import RunSpec
@@ -185,6 +185,15 @@ class Assembly:
             tools.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
         tools += [ClientTool(rule.spec) for rule in spec.tools if rule.name in brought]
         return Pipeline(tools, self._parts_in(spec.namespace))
+
+    async def pipeline_here(self, spec: RunSpec) -> Pipeline:
+        """As `pipeline`, for a process beside which others may do the run. Raises `NotHere` when it lacks something."""
+        pipeline = await self.pipeline(spec)
+        for name in pipeline.definitions:
+            entry = pipeline.entry(name)
+            if entry is not None and (lacks := await self.backends.lacks(entry.tool)):
+                raise NotHere(f"tool {name!r} needs the {lacks}, which is not on this machine", lacks=lacks)
+        return pipeline
 
     async def toolbox(self, requests: Sequence[str], namespace: str, agent: str = "") -> Pipeline:
         """Tools by name, for calls outside any run. Raises as `pipeline`."""

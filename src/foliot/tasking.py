@@ -79,7 +79,7 @@ class Tasking:
         self.database = database
         bundles = Bundles(runs.journal)
         self.performer = TaskPerformer(
-            database, runs, bundles, transport, toolbox=assembly.pipeline, clock=clock, stream=stream
+            database, runs, bundles, transport, toolbox=assembly.pipeline_here, clock=clock, stream=stream
         )
         self.tasks = TaskService(
             database,

@@ -6,6 +6,7 @@ What is gone from the store is gone for all of them, and the run ends.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -138,3 +139,56 @@ async def test_a_run_ends_whose_tool_is_deleted(
             await until(ended)
         end = (await runtime.tasking.tasks.events("default", "t1"))[-1].event
         assert f"uses tools that are not there: {used}" in str(end)
+
+
+@pytest.mark.parametrize("lacks", ["command", "secret", "secret of the server"])
+async def test_a_run_goes_to_the_worker_that_has_the_command_and_the_secret(
+    lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on one machine only is looked for there: nothing is counted, and nothing is a dead letter."""
+    program = tmp_path / "bin" / "corner-mcp"
+    settings = load_settings({"store": str(tmp_path / "foliot.db"), "mcp_commands": "corner-mcp"})
+    server: dict[str, object] = {"transport": "stdio", "command": "corner-mcp"}
+    spec: dict[str, object] = {"type": "mcp", "mcp_server_ref": "corner", "mcp_tool_name": "price", "effect": "read"}
+    named = "command corner-mcp"
+    if lacks == "secret":
+        named, spec = (
+            "secret till",
+            {
+                "type": "http",
+                "endpoint": "http://127.0.0.1:9/",
+                "effect": "read",
+                "auth": {"profile": "bearer", "secretRef": "till"},
+            },
+        )
+    elif lacks == "secret of the server":
+        named, server["env"] = "secret till", [{"name": "TILL", "secretRef": "till"}]
+        server["command"] = sys.executable
+    # Whether the call itself succeeds is another matter: here the run begins, and ends, on the second worker.
+    async with Runtime(settings=settings) as runtime:
+        await declare(
+            runtime,
+            server=("McpServer", "corner", server),  # type: ignore[arg-type]
+            tool=("Tool", "price", spec),  # type: ignore[arg-type]
+        )
+        await runtime.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        async with working(runtime, "bare"):
+
+            async def told() -> bool:
+                return f"no worker can run it: {named} is missing on worker bare" in await why(runtime)
+
+            await until(told)
+        (run,) = await runtime.runs.journal.list()
+        assert "run.claimed" not in [type_of(event) for _, event in await runtime.runs.facts(run.id)]
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\nexit 1\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("FOLIOT_SECRET_TILL", "sesame")
+        async with Runtime(settings=settings) as whole, working(whole, "whole"):
+
+            async def begun() -> bool:
+                facts = [type_of(event) for _, event in await runtime.runs.facts(run.id)]
+                return facts.count("run.claimed") == 1 and "tool.started" in facts
+
+            await until(begun)

@@ -17,7 +17,7 @@ from foliot.engine.references import References
 from foliot.errors import NotHere
 from foliot.resources.agreed import Agreed
 from foliot.store.base import Document, Key, ResourceStore
-from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolUnsupported
+from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolSecretMissing, ToolUnsupported
 from foliot.tools.secrets import Secrets
 from foliot.waits import Waits
 
@@ -121,6 +121,28 @@ class Backends:
             memory=self.memory,
         )
         return builtin_tool(name, around, definitions)
+
+    async def lacks(self, tool: Tool) -> str:
+        """What the tool needs, other processes may have, and this one has not: a program or a secret. Else nothing."""
+        needed, by, space, auth = list[str](), "Tool", tool.definition.namespace, tool.definition.auth
+        if self._mcp is not None:
+            from foliot.tools.mcp.process import missing_program
+            from foliot.tools.mcp.tool import McpTool
+
+            if isinstance(tool, McpTool) and (server := await tool.server()) is not None:
+                if program := missing_program(server, self._environ):
+                    return f"command {program}"
+                needed = [variable.secret_ref for variable in server.env if variable.secret_ref]
+                by, space, auth = "McpServer", server.namespace, server.auth
+        if auth is not None and auth.secret_ref:
+            needed.append(auth.secret_ref)
+        for reference in needed:
+            try:
+                await self._secrets.value(reference, namespace=space, by=by)
+            except ToolSecretMissing as error:
+                if error.details.get("cause") in ("not_found", "failed"):
+                    return f"secret {reference}"
+        return ""
 
     async def close(self) -> None:
         for part in (self._mcp, self._grpc, self._nats, self._web):

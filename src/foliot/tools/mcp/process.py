@@ -92,6 +92,14 @@ def resolve_command(server: ServerSpec, word: str, *, allowed: Collection[str], 
     return os.path.abspath(found)
 
 
+def missing_program(server: ServerSpec, environ: Mapping[str, str]) -> str:
+    """The program that a stdio server is started with, if it is not installed on this machine; else nothing."""
+    if server.transport != "stdio" or not server.command:
+        return ""
+    word = _words(server.command)[0]
+    return "" if shutil.which(word, path=environ.get("PATH", os.defpath)) else word
+
+
 def command_granted(server: ServerSpec, allowed: Collection[str]) -> bool:
     """Whether an entry holds the whole command line of a server, and every variable that it sets.
 

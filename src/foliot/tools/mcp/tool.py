@@ -82,6 +82,13 @@ class McpTool:
             raise reported_error(server, tool, result)
         return parts_of(result)
 
+    async def server(self) -> ServerSpec | None:
+        """The server that a call would be made on now; None when that cannot be said before a call."""
+        try:
+            return await self._server()
+        except ToolError:
+            return None
+
     async def _server(self) -> ServerSpec:
         reference = str(self._spec.get("mcp_server_ref", ""))
         if not reference or not self._spec.get("mcp_tool_name"):
