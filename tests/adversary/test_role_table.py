@@ -1154,3 +1154,16 @@ async def test_nobody_is_told_whether_a_guess_of_a_secret_is_right(site: Site) -
 
     assert await told("author", "0142") == await told("author", "0143")
     assert await told("admin", "0142") != await told("admin", "0143")
+
+
+@pytest.mark.parametrize("body", ["# nothing\n---\n# here either\n", ""])
+async def test_an_empty_body_prunes_only_when_that_is_said(site: Site, body: str) -> None:
+    labelled = document("Memory", "old", {}, labels={"app": "desk"})
+    assert (await site.call("root", "POST", "/v1/apply", json=labelled)).status_code == 200
+    query = {"prune": "app=desk", "namespace": SPACE}
+    refused = await site.call("admin", "POST", "/v1/apply", content=body, params=query)
+    assert refused.status_code == 400, refused.text
+    assert await site.exists("Memory", "old")
+    pruned = await site.call("admin", "POST", "/v1/apply", content=body, params={**query, "allowEmpty": "true"})
+    assert pruned.status_code == 200, pruned.text
+    assert not await site.exists("Memory", "old")

@@ -55,9 +55,16 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
     return loaded
 
 
-async def manifests(request: Request, namespace: str | None) -> Bundle:
-    """Every resource of a body. Raises `ManifestError`."""
-    return await _read(await request.body(), namespace)
+async def manifests(request: Request, namespace: str | None, *, may_be_empty: bool = False) -> Bundle:
+    """Every resource of a body; none of one with nothing but comments, if it may be empty. Raises `ManifestError`."""
+    body = await request.body()
+    if may_be_empty and all(not line or line.startswith(b"#") or line == b"---" for line in _lines(body)):
+        body = b'{"kind": "List", "items": []}'
+    return await _read(body, namespace)
+
+
+def _lines(body: bytes) -> Iterator[bytes]:
+    return (line.strip() for line in body.splitlines())
 
 
 async def form(request: Request, shape: type[T]) -> T:

@@ -58,7 +58,7 @@ async def apply(
 
     Answers with what was done to each, in their order. `namespace` is for those that name none.
     """
-    bundle = await manifests(request, namespace)
+    bundle = await manifests(request, namespace, may_be_empty=allowEmpty)
     documents = bundle.documents
     dry = is_dry(dryRun)
     store = RecordedStore(services.runtime, caller, request.scope[REQUEST_ID])
