@@ -505,3 +505,12 @@ def test_replacing_a_secret_leaves_no_value_that_somebody_else_added(foliot, tmp
     stored = foliot("get", "secret", "s", "-o", "yaml").out
     assert "pin" not in stored
     assert "api.example" in stored
+
+
+def test_a_number_in_the_data_of_a_secret_is_sent_to_string_data(foliot, tmp_path):
+    manifest = tmp_path / "s.yaml"
+    manifest.write_text("kind: Secret\nmetadata: {name: s}\nspec: {data: {pin: 0043}}\n")
+    said = foliot("validate", "-f", manifest)
+    assert said.code == 5
+    assert "stringData" in said.err + said.out
+    assert "0043" not in said.err + said.out

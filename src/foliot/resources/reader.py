@@ -230,8 +230,14 @@ def _placed(problem: Problem, file: str, places: Places, within: Path, kind: str
     path = places.spelled(within + problem.path, snake)
     line, column = places.of_key(path) if problem.at == "key" else places.of_value(path)
     if problem.expected == "a string" and (written := places.written(path)):
-        problem = replace(problem, hint=f"put it in quotes{_quoted(written, path, kind)}")
+        problem = replace(problem, hint=_as_text(written, path, kind))
     return Finding(problem, file, line, column, kind, name)
+
+
+def _as_text(written: str, path: Path, kind: str | None) -> str:
+    if kind is not None and kind.strip().lower() == "secret" and tuple(path[:2]) == ("spec", "data"):
+        return "put it under stringData, in quotes: what is under data is base64"
+    return f"put it in quotes{_quoted(written, path, kind)}"
 
 
 def _quoted(written: str, path: Path, kind: str | None) -> str:
