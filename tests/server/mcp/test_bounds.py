@@ -119,3 +119,24 @@ async def test_they_end_with_the_token_that_opened_them(method: str, site: Site)
             await stream.aread()  # which ends, and is not broken off
 
         assert (await site.http.get("/mcp", headers=headers)).status_code == 401
+
+
+async def test_sessions_of_one_caller_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foliot.server.mcp.http.MOST_OF_ONE", 3)
+    opened = [await site.session() for _ in range(3)]
+
+    refused = await site.http.post("/mcp", json=HELLO, headers=ACCEPT)
+    still = await site.http.post("/mcp", json=NOTICE, headers=opened[0])
+    ended = await site.http.delete("/mcp", headers=opened[0])
+
+    assert (refused.status_code, still.status_code, ended.status_code) == (429, 202, 200)
+    assert "3 sessions open" in refused.text
+    await site.session()
+
+
+async def test_a_session_that_nobody_uses_ends(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foliot.server.mcp.http.IDLE_SECONDS", 0.3)
+    headers = await site.session()
+    async with asyncio.timeout(WITHIN):
+        while (await site.http.post("/mcp", json=NOTICE, headers=headers)).status_code != 404:
+            await asyncio.sleep(0.4)

@@ -210,6 +210,55 @@ class TestRefusals:
             server.before = lambda message: None
             assert words(await connections.call(spec, "echo", {})) == "{}"
 
+    async def test_an_event_of_more_than_the_limit_fails_its_own_call_only(self, legacy):
+        server, url = legacy
+        event = b"event: message\ndata: " + b"x" * 3_000_000 + b"\n\n"
+        server.before = lambda message: (
+            web.Response(body=event, content_type="text/event-stream")
+            if message["method"] == "tools/call" and message["params"]["arguments"].get("much")
+            else None
+        )
+        async with McpConnections(max_message=1_000_000) as connections:
+            spec = spec_of("old", endpoint=url)
+            large, small = await asyncio.gather(
+                connections.call(spec, "echo", {"much": True}, timeout=20),
+                connections.call(spec, "echo", {"a": 1}, timeout=20),
+                return_exceptions=True,
+            )
+            assert isinstance(large, ToolError)
+            assert words(small) == '{"a": 1}'
+            assert server.sessions == 1
+
+    async def test_all_pages_of_a_listing_are_read(self, connections, legacy):
+        server, url = legacy
+
+        def paged(message: dict[str, Any]) -> web.Response | None:
+            if message["method"] != "tools/list":
+                return None
+            start = int((message.get("params") or {}).get("cursor") or 0)
+            tools = [{"name": f"t{start + n}", "inputSchema": {"type": "object"}} for n in range(10)]
+            more = {"nextCursor": str(start + 10)} if start < 40 else {}
+            return Legacy._answer(message, {"tools": tools, **more})
+
+        server.before = paged
+        assert list(await connections.tools(spec_of("old", endpoint=url))) == [f"t{n}" for n in range(50)]
+
+    async def test_a_listing_that_does_not_end_is_cut_off(self, connections, legacy, monkeypatch):
+        server, url = legacy
+        monkeypatch.setattr("foliot.tools.mcp.session.MOST_PAGES", 5)
+        server.before = lambda message: (
+            Legacy._answer(message, {"tools": [], "nextCursor": "again"}) if message["method"] == "tools/list" else None
+        )
+        assert await connections.tools(spec_of("old", endpoint=url)) == {}
+
+    async def test_a_server_that_wants_to_ask_the_user_is_refused_and_not_waited_for(self, connections, sample_url):
+        server = spec_of("sample", endpoint=sample_url)
+        with pytest.raises(ToolError, match="elicitation") as caught:
+            await connections.call(server, "ask", {}, timeout=20)
+        assert not caught.value.retryable
+        assert not caught.value.before_effect
+        assert words(await connections.call(server, "add", {"a": 1, "b": 2})) == "3"
+
     async def test_an_answer_of_another_kind_is_refused(self, connections, legacy):
         server, url = legacy
         server.before = lambda message: web.Response(text="<html>") if message["method"] == "tools/call" else None

@@ -11,9 +11,11 @@ import sys
 
 import pytest
 
-from foliot.tools.base import ToolArgumentsInvalid, ToolError, ToolUnreachable
+from foliot.tools.base import ToolArgumentsInvalid, ToolError, ToolTimeout, ToolUnreachable
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
+from foliot.tools.mcp.session import Session
+from foliot.tools.outbound.client import ToolAnswerTooLarge
 from tests.tools.mcp.conftest import SERVERS, eventually, is_running, spec_of
 
 
@@ -43,15 +45,62 @@ async def test_a_tool_that_the_server_does_not_know_is_refused_by_it(connections
         await connections.call(spec_of("rogue"), "no_such", {})
 
 
-async def test_a_flood_of_a_hundred_megabytes_ends_the_connection_and_is_not_kept_in_memory(connections):
+@pytest.mark.parametrize("shape", ["id first", "id last"])
+async def test_a_flood_of_a_hundred_megabytes_fails_its_own_call_and_is_not_kept_in_memory(connections, shape):
     server = spec_of("rogue")
     await connections.tools(server)
+    other = asyncio.create_task(connections.call(server, "quiet", {}))
+    pid = words(await connections.call(server, "pid", {}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ToolUnreachable, match="more than 10485760 bytes"):
-        await connections.call(server, "flood", {"size": 100_000_000})
+    with pytest.raises(ToolAnswerTooLarge, match="more than 10485760 bytes") as caught:
+        await connections.call(server, "flood", {"size": 100_000_000, "text": shape}, timeout=60)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 60_000  # kilobytes; the limit is ten megabytes, and a few copies of it exist for a moment
-    assert words(await connections.call(server, "echo", {"text": "again"})) == "again"
+    assert not caught.value.retryable
+    assert words(await connections.call(server, "pid", {})) == pid
+    assert not other.done()
+    other.cancel()
+    await asyncio.wait({other})
+
+
+async def test_a_pattern_that_takes_for_ever_holds_nobody(connections):
+    """The SDK matches results against the server's own patterns with an engine that goes back for years."""
+    server = spec_of("rogue")
+    with pytest.raises(ToolError, match="does not fit its schema"):
+        await connections.call(server, "pattern", {}, timeout=30)
+    assert words(await connections.call(server, "echo", {"text": "next"})) == "next"
+
+
+async def test_a_server_that_hangs_is_pinged_and_replaced(monkeypatch):
+    monkeypatch.setattr(Session.answers, "__defaults__", (0.3,))
+    server = spec_of("rogue")
+    async with McpConnections(allowed_commands=[sys.executable]) as connections:
+        first = words(await connections.call(server, "pid", {}))
+        with pytest.raises(ToolTimeout):
+            await connections.call(server, "hang", {}, timeout=0.3)
+        await eventually(lambda: not is_running(int(first)))
+        assert words(await connections.call(server, "pid", {}, timeout=20)) != first
+
+
+async def test_a_call_that_takes_too_long_at_a_server_that_lives_costs_nobody_else_anything(monkeypatch):
+    monkeypatch.setattr(Session.answers, "__defaults__", (5.0,))
+    server = spec_of("rogue")
+    async with McpConnections(allowed_commands=[sys.executable]) as connections:
+        first = words(await connections.call(server, "pid", {}))
+        with pytest.raises(ToolTimeout):
+            await connections.call(server, "quiet", {}, timeout=0.2)
+        await eventually(lambda: not connections._suspected)
+        assert words(await connections.call(server, "pid", {})) == first
+
+
+async def test_a_server_that_hangs_while_nobody_needs_it_is_ended(monkeypatch):
+    monkeypatch.setattr(Session.answers, "__defaults__", (0.3,))
+    server = spec_of("rogue")
+    async with McpConnections(allowed_commands=[sys.executable], ping_seconds=0.2) as connections:
+        first = int(words(await connections.call(server, "pid", {})))
+        os.kill(first, signal.SIGSTOP)
+        await eventually(lambda: not is_running(first))
+        assert words(await connections.call(server, "echo", {"text": "again"}, timeout=20)) == "again"
 
 
 async def test_a_large_answer_below_the_limit_arrives(connections):

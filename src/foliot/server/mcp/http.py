@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -26,7 +26,7 @@ from foliot.server.access.identity import Caller
 from foliot.server.bodies import refuse_repeated, replayed
 from foliot.server.context import CALLER
 from foliot.server.engagements import Drives
-from foliot.server.errors import Unauthenticated
+from foliot.server.errors import TooMany, Unauthenticated
 from foliot.server.mcp.who import Context, Who
 from foliot.server.streams.open_streams import Streams
 from foliot.settings import Settings
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from foliot.server.mcp.calling import Calls
+
+
+MOST_SESSIONS: Final = 1000
+MOST_OF_ONE: Final = 64
+IDLE_SECONDS: Final = 1800.0
+"""How many sessions of earlier revisions there may be, in all and of one caller, and how long one may rest."""
 
 
 class Door:
@@ -70,6 +76,7 @@ class Door:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # the SDK says what is wrong
                 refuse_repeated(body)
             waits, receive = _expects_answer(body), replayed(body, receive)
+            _check_sessions(manager, scope)
         with ExitStack() as place:
             if waits:
                 place.enter_context(self._streams.hold(scope[CALLER]))
@@ -125,12 +132,33 @@ class Door:
         from foliot.server.mcp.server import new_server
 
         self._calls = calls = Calls(self._runtime, self._drives)
-        manager = StreamableHTTPSessionManager(new_server(self._runtime, calls, _knows))
+        manager = StreamableHTTPSessionManager(
+            new_server(self._runtime, calls, _knows), session_idle_timeout=IDLE_SECONDS, max_sessions=MOST_SESSIONS
+        )
         async with manager.run():
             ready.set_result(manager)
             await self._closing.wait()
             self._stop()
         await calls.close()
+
+
+def _check_sessions(manager: StreamableHTTPSessionManager, scope: Scope) -> None:
+    """Raises `TooMany` for a request that would open one session more than a caller may have: each is a task here."""
+    from mcp.server.auth.middleware.bearer_auth import authorization_context
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+    headers = {bytes(name): str(value, "latin-1") for name, value in scope["headers"]}
+    version = headers.get(b"mcp-protocol-version")
+    if b"mcp-session-id" in headers or (version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS):
+        return
+    owner = authorization_context(_owner(scope[CALLER]))
+    # The SDK counts sessions of all callers together, and has no public way to ask whose they are.
+    owners: dict[str, Any] = manager._session_owners  # pyright: ignore[reportPrivateUsage, reportAssignmentType]
+    if sum(each == owner for each in owners.values()) >= MOST_OF_ONE:
+        raise TooMany(
+            f"you have {MOST_OF_ONE} sessions open here",
+            hint="end some (DELETE), or use the current revision of MCP",
+        )
 
 
 class _Line:

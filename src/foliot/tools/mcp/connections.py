@@ -3,11 +3,16 @@
 Whoever needs a server gets the connection that is there, or waits together with all others for the one attempt to make
 it. A server that cannot be reached is tried again as its `reconnect` says, and then left alone for a while, so that
 calls fail at once instead of each waiting in vain.
+
+A server that dies is replaced at the next call. One that hangs looks like one that works: when a call has taken too
+long, the server is pinged, and if it does not answer, the next call gets another one. Calls that are still under way
+may end where they are, as their own limits allow.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -22,7 +27,7 @@ from foliot.tools.mcp.process import ResolveSecret
 from foliot.tools.mcp.results import protocol_error
 from foliot.tools.mcp.sdk import require_sdk
 from foliot.tools.mcp.server import ServerSpec
-from foliot.tools.mcp.session import Means, Session
+from foliot.tools.mcp.session import PONG_SECONDS, Means, Session
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -33,6 +38,9 @@ T = TypeVar("T")
 MAX_MESSAGE: Final = 10 * 1024 * 1024
 LONGEST_WAIT: Final = 60.0
 CHORE_SECONDS: Final = 10.0
+PING_SECONDS: Final = 60.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,7 @@ class McpConnections:
         on_tools_changed: Callable[[ServerSpec], Awaitable[None]] | None = None,
         environ: Mapping[str, str] | None = None,
         max_message: int = MAX_MESSAGE,
+        ping_seconds: float = PING_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
@@ -87,12 +96,14 @@ class McpConnections:
             guard=guard,
             environ=os.environ if environ is None else environ,
             max_message=max_message,
+            ping_seconds=ping_seconds,
         )
         self._on_tools_changed = on_tools_changed
         self._clock = clock
         self._sleep = sleep
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._replaced: list[_Slot] = []
+        self._suspected: set[Session] = set()
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -136,7 +147,12 @@ class McpConnections:
             before = EXCHANGE.set(exchange)
             try:
                 return await request(session, exchange)
+            except asyncio.CancelledError:
+                self._suspect(session)  # mostly a call whose time was over
+                raise
             except Exception as error:
+                if _is_timeout(error):
+                    self._suspect(session)
                 if exchange.session_gone:
                     session.end("the server forgot the session")
                     if attempt == 1:
@@ -222,11 +238,32 @@ class McpConnections:
         finally:
             slot.opening = None
 
-    async def _drain(self, slot: _Slot) -> None:
-        """The declaration changed: calls under way end on the old connection."""
+    def _suspect(self, session: Session) -> None:
+        """Find out whether a server hangs, once at a time."""
+        if session.alive and session not in self._suspected and not self._closed:
+            self._suspected.add(session)
+            self._chore(self._probe(session))
+
+    async def _probe(self, session: Session) -> None:
+        try:
+            if await session.answers() or not session.alive:
+                return
+        finally:
+            self._suspected.discard(session)
+        why = f"{session.server} did not answer a ping within {PONG_SECONDS:g} s"
+        log.warning("%s; it is replaced", why)
+        slot = self._slots.get(session.server.key)
+        if slot is not None and slot.session is session:
+            slot.session, slot.failure, slot.retry_at = None, ToolUnreachable(why), 0.0
+        await self._drain(_Slot(session.server, session), why)
+
+    async def _drain(self, slot: _Slot, why: str = "") -> None:
+        """The declaration changed, or the server hangs: calls under way end on the old connection."""
         self._replaced.append(slot)
         if slot.session is not None:
             await slot.session.idle.wait()
+            if why:
+                slot.session.end(why)
         await _close_slot(slot)
         self._replaced.remove(slot)
 
@@ -289,6 +326,13 @@ def _look_at(task: asyncio.Task[Any]) -> None:
     """Whoever waited may have given up; a failure that nobody hears must not become a warning of the loop."""
     if not task.cancelled():
         task.exception()
+
+
+def _is_timeout(error: Exception) -> bool:
+    from mcp import MCPError
+    from mcp_types import REQUEST_TIMEOUT
+
+    return isinstance(error, TimeoutError) or (isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT)
 
 
 def _as_tool_error(server: ServerSpec, tool: str, error: Exception, exchange: Exchange, session: Session) -> ToolError:

@@ -13,9 +13,10 @@ from typing import Final, Protocol, TypeAlias
 import httpx2
 
 from foliot.errors import FoliotError
-from foliot.tools.base import AuthSpec, ToolError, ToolUnreachable
+from foliot.tools.base import AuthSpec, ToolUnreachable
 from foliot.tools.mcp.exchange import EXCHANGE, Exchange
 from foliot.tools.mcp.server import ServerSpec
+from foliot.tools.outbound.client import ToolAnswerTooLarge
 
 SESSION_HEADER: Final = "mcp-session-id"
 UNAUTHORIZED: Final = 401
@@ -143,7 +144,7 @@ class BoundedStream(httpx2.AsyncByteStream):
                 size += len(chunk)
                 if size > self._limit:
                     message = f"{self._server} answered with more than {self._limit} bytes"
-                    self._exchange.failure = ToolError(message, retryable=False)
+                    self._exchange.failure = ToolAnswerTooLarge(message)
                     raise httpx2.StreamError(message)
                 yield chunk
         except httpx2.TransportError as error:

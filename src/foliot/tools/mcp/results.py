@@ -19,14 +19,18 @@ from foliot.tools.base import (
 )
 from foliot.tools.mcp.exchange import Exchange
 from foliot.tools.mcp.server import ServerSpec
+from foliot.tools.outbound.client import ToolAnswerTooLarge
 
 if TYPE_CHECKING:
     from mcp import MCPError
     from mcp_types import CallToolResult, ContentBlock
 
 LONGEST_MESSAGE: Final = 4000
+BAD_REQUEST: Final = 400
 TOO_MANY_REQUESTS: Final = 429
 SERVER_ERROR: Final = 500
+TOO_LARGE: Final = -32095
+"""The code by which our own transport fails a call whose answer was not read, because it was too long."""
 FROM_A_GATEWAY: Final = frozenset({502, 504})
 BY_STATUS: Final[dict[int, type[ToolError]]] = {
     401: ToolAuthInvalid,
@@ -111,7 +115,8 @@ def protocol_error(server: ServerSpec, tool: str, error: MCPError, exchange: Exc
         failure.details.update(where)
         failure.before_effect = not exchange.sent
         return failure
-    if exchange.status is not None:
+    # With 400 a server of the current revision says what is wrong in the words of the protocol, also in mid-call.
+    if exchange.status is not None and (exchange.status != BAD_REQUEST or error.code == types.INTERNAL_ERROR):
         return refusal(server, exchange, tool)
     message = f"{server} refused the call of {tool!r}: {error.message[:LONGEST_MESSAGE]}"
     match error.code:
@@ -119,6 +124,10 @@ def protocol_error(server: ServerSpec, tool: str, error: MCPError, exchange: Exc
             return ToolArgumentsInvalid(message, **where)
         case types.METHOD_NOT_FOUND:
             return ToolUnsupported(message, **where)
+        case code if code == TOO_LARGE:
+            return ToolAnswerTooLarge(
+                f"{server}: the call of {tool!r}: {error.message}; the answer was not used", **where
+            )
         case types.REQUEST_TIMEOUT:
             return ToolTimeout(f"{server} did not answer the call of {tool!r} in time", **where)
         case types.CONNECTION_CLOSED:

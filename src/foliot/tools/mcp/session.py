@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from foliot.errors import FoliotError
+from foliot.resources.validators import UnusableSchema, validator_of
+from foliot.threads import on_thread
 from foliot.tools.base import OnOutput, ToolUnreachable
 from foliot.tools.mcp.exchange import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced, announced
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 OPEN_SECONDS: Final = 30.0
 CLOSE_SECONDS: Final = 15.0
 REQUEST_SECONDS: Final = 30.0
+PONG_SECONDS: Final = 10.0
 RELISTEN_SECONDS: Final = 1.0
 MOST_PAGES: Final = 100
 MOST_TOOLS: Final = 5000
@@ -48,6 +51,7 @@ class Means:
     guard: Guard | None
     environ: Mapping[str, str]
     max_message: int
+    ping_seconds: float = 60.0
 
 
 class Session:
@@ -143,6 +147,31 @@ class Session:
         self.tools = found
         return found
 
+    async def answers(self, within: float = PONG_SECONDS) -> bool:
+        """Whether the server still answers anything at all, also with an error: one that hangs does not."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        client = self._client
+        if client is None or self.lost:
+            return False
+        before = EXCHANGE.set(Exchange())
+        try:
+            async with asyncio.timeout(within):
+                if _is_modern(self.protocol):  # which has no ping any more
+                    await client.list_tools()
+                else:
+                    await client.session.send_ping()
+        except TimeoutError:
+            return False
+        except MCPError as error:
+            return error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+        except Exception:
+            return self.alive  # whatever it was, it came from somebody
+        finally:
+            EXCHANGE.reset(before)
+        return True
+
     def end(self, why: str) -> None:
         """Let go of the connection; calls under way fail. Does not wait."""
         self.lost = self.lost or why
@@ -198,6 +227,8 @@ class Session:
                 cache=None,  # a pinned definition is compared with what the server says now
             )
             async with client:
+                # The SDK would match patterns that the server wrote with an engine that may take for ever.
+                client.session.validate_tool_result = self._check_result
                 self.protocol = client.protocol_version
                 info = client.server_info
                 self.implementation = f"{info.name} {info.version}" if info else ""
@@ -228,6 +259,17 @@ class Session:
         async with http_client(sender) as http:
             yield streamable_http_client(self.server.endpoint, http_client=http, max_sse_event_size=means.max_message)
 
+    async def _check_result(self, name: str, result: CallToolResult) -> None:
+        """Hold a result against the schema that the server declares for it. Raises `RuntimeError`."""
+        tool = self.tools.get(name)
+        schema = tool.output_schema if tool is not None else None
+        if schema is None:
+            return
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            raise RuntimeError(f"tool {name} has an output schema but did not return structured content")
+        if problem := await on_thread(_misfit, schema, result.structured_content):
+            raise RuntimeError(f"the structured content of tool {name} does not fit its schema: {problem}")
+
     def _started(self, child: Child) -> None:
         self.pid = child.pid
 
@@ -237,10 +279,22 @@ class Session:
 
         async with create_task_group() as group:
             group.start_soon(self._follow_changes)
+            if self.server.transport == "stdio":
+                group.start_soon(self._ping)
             if _is_modern(client.protocol_version) and capabilities is not None and capabilities.list_changed:
                 group.start_soon(self._subscribe, client)
             await self._ended.wait()
             group.cancel_scope.cancel()
+
+    async def _ping(self) -> None:
+        """See that a server which nobody needs at the moment still lives. One at work may be too busy to answer, and is
+        asked when a call of it has taken too long; see `connections.py`.
+        """
+        while True:
+            await asyncio.sleep(self._means.ping_seconds)
+            if not self.in_flight and not await self.answers() and not self.in_flight:
+                self.end(f"the server did not answer a ping within {PONG_SECONDS:g} s")
+                return
 
     async def _subscribe(self, client: Client) -> None:
         """Servers of the current revision tell of changes on a stream that is asked for; it may break and come back."""
@@ -291,6 +345,14 @@ class Session:
         if exchange is not None:
             data: Any = params.data
             tell(exchange.on_output, data if isinstance(data, str) else str(data))
+
+
+def _misfit(schema: Mapping[str, Any], value: Any) -> str:
+    """What is wrong with a value; empty when it fits. Bounded in steps, whatever the patterns are."""
+    try:
+        return "; ".join(validator_of(schema).problems(value, whole="the value")[:3])[:500]
+    except UnusableSchema as error:
+        return f"the schema cannot be used: {error.message}"
 
 
 def tell(on_output: OnOutput | None, text: str) -> None:

@@ -7,23 +7,30 @@ its stderr for error messages, and starts the server under the warden, so that i
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from foliot.tools.base import ToolUnreachable
 from foliot.tools.mcp.process import Launch
+from foliot.tools.mcp.results import TOO_LARGE
 from foliot.tools.processes import outlives_call
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client._transport import TransportStreams
     from mcp.shared.message import SessionMessage
+
+log = logging.getLogger(__name__)
 
 WARDEN: Final = str(Path(__file__).with_name("warden.py"))
 CHUNK: Final = 64 * 1024
@@ -36,8 +43,32 @@ END_SECONDS: Final = 5.0
 EXIT_CODE_SECONDS: Final = 0.5
 
 
-class TooLong(Exception):
-    """A message above the limit."""
+HEAD_KEPT: Final = 1024
+TAIL_KEPT: Final = 1024
+# Where the id of a response stands: in front (Python), or at the end (TypeScript).
+_ID: Final = rb'"id"\s*:\s*(?P<id>\d{1,18}|"[^"\\]{1,200}")\s*'
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_IN_FRONT: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _ID + rb',\s*"(?:result|error)"')
+_AT_THE_END: Final = re.compile(
+    rb"[}\]]\s*,\s*(?:" + _VERSION + rb",\s*)?" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z"
+)
+
+
+@dataclass(slots=True)
+class Oversized:
+    """What was kept of a message above the limit: enough to tell whose answer it is."""
+
+    head: bytes
+    tail: bytes = b""
+
+    def add(self, more: bytes) -> None:
+        self.tail = (self.tail + more[-TAIL_KEPT:])[-TAIL_KEPT:]
+
+    @property
+    def answers(self) -> int | str | None:
+        """The id of the request that it answers; None when it answers none, or that cannot be seen."""
+        found = _IN_FRONT.match(self.head) or _AT_THE_END.search(self.tail)
+        return None if found is None else json.loads(found["id"])
 
 
 class Child:
@@ -143,8 +174,6 @@ async def stdio_transport(
             await _read_messages(child, incoming, max_message)
             await child.ended_within(EXIT_CODE_SECONDS)
             why = child.describe_end()
-        except TooLong:
-            why = f"the server sent a message of more than {max_message} bytes"
         finally:
             on_end(why)
             incoming.close()
@@ -167,35 +196,48 @@ async def _read_messages(
     child: Child, incoming: MemoryObjectSendStream[SessionMessage | Exception], max_message: int
 ) -> None:
     from mcp.shared.message import SessionMessage
-    from mcp_types import jsonrpc_message_adapter
+    from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 
     async for line in _lines(child, max_message):
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            continue  # a banner or a stray print: servers do that, and it is no message
+        if isinstance(line, Oversized):
+            if (answered := line.answers) is None:
+                log.warning("an MCP server sent a message of more than %d bytes; it was dropped", max_message)
+                continue
+            # It fails the call that it answers, and no other.
+            error = ErrorData(code=TOO_LARGE, message=f"it answered with more than {max_message} bytes")
+            message: Any = JSONRPCError(jsonrpc="2.0", id=answered, error=error)
+        else:
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:
+                continue  # a banner or a stray print: servers do that, and it is no message
         try:
             await incoming.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
 
 
-async def _lines(child: Child, max_message: int) -> AsyncIterator[bytes]:
-    """Lines of stdout. Raises `TooLong` without having kept more than the limit."""
+async def _lines(child: Child, max_message: int) -> AsyncIterator[bytes | Oversized]:
+    """Lines of stdout. Of one above the limit only its ends are kept, and its end is waited for."""
     assert child.process.stdout is not None
     pieces: list[bytes] = []
     size = 0
+    over: Oversized | None = None
     while chunk := await child.process.stdout.read(CHUNK):
         *whole, rest = chunk.split(b"\n")
-        for part in whole:
-            if size + len(part) > max_message:
-                raise TooLong
-            yield b"".join((*pieces, part))
-            pieces, size = [], 0
-        pieces.append(rest)
-        size += len(rest)
-        if size > max_message:
-            raise TooLong
+        for index, part in enumerate([*whole, rest]):
+            if over is not None:
+                over.add(part)
+            elif size + len(part) > max_message:
+                over = Oversized(b"".join((*pieces, part))[:HEAD_KEPT])
+                over.add(part)
+                pieces, size = [], 0
+            else:
+                pieces.append(part)
+                size += len(part)
+            if index < len(whole):  # its end
+                yield b"".join(pieces) if over is None else over
+                pieces, size, over = [], 0, None
 
 
 async def _write_messages(child: Child, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:

@@ -9,7 +9,20 @@ import sys
 import time
 from typing import Any
 
-TOOLS = ["echo", "crash", "flood", "chatter", "nonsense", "twice", "fork", "bad_result", "quiet", "pid"]
+TOOLS = [
+    "echo",
+    "crash",
+    "flood",
+    "chatter",
+    "nonsense",
+    "twice",
+    "fork",
+    "bad_result",
+    "quiet",
+    "pid",
+    "pattern",
+    "hang",
+]
 PAGE = 4
 described = dict.fromkeys(TOOLS, "does what its name says")
 
@@ -28,6 +41,9 @@ def page(cursor: str | None) -> dict[str, Any]:
     names = TOOLS[start : start + PAGE]
     schema = {"type": "object", "properties": {"size": {"type": "integer"}, "text": {"type": "string"}}}
     tools = [{"name": name, "description": described[name], "inputSchema": schema} for name in names]
+    for tool in tools:
+        if tool["name"] == "pattern":
+            tool["outputSchema"] = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
     more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(TOOLS) else {}
     return {"tools": tools, **more}
 
@@ -43,10 +59,13 @@ def call(number: int, name: str, arguments: dict[str, Any]) -> None:
             sys.stderr.flush()
             os._exit(3)
         case "flood":
-            sys.stdout.write(f'{{"jsonrpc":"2.0","id":{number},"result":{{"content":[{{"type":"text","text":"')
+            head, tail = f'{{"jsonrpc":"2.0","id":{number},', "}\n"
+            if arguments.get("text") == "id last":
+                head, tail = "{", f',"jsonrpc":"2.0","id":{number}}}\n'
+            sys.stdout.write(head + '"result":{"content":[{"type":"text","text":"')
             for _ in range(arguments["size"] // 65536):
                 sys.stdout.write("x" * 65536)
-            sys.stdout.write('"}]}}\n')
+            sys.stdout.write('"}]}' + tail)
             sys.stdout.flush()
         case "chatter":
             for _ in range(arguments["size"] // 65536):
@@ -65,6 +84,10 @@ def call(number: int, name: str, arguments: dict[str, Any]) -> None:
             send({"id": number, "result": text(f"{os.getpid()} {child.pid}")})
         case "bad_result":
             send({"id": number, "result": {"content": "not a list"}})
+        case "pattern":
+            send({"id": number, "result": {**text("x"), "structuredContent": {"x": "a" * 60 + "!"}}})
+        case "hang":
+            time.sleep(600)
         case "quiet":
             return
         case _:
