@@ -130,7 +130,8 @@ def test_caching_is_asked_for_after_the_stable_prefix_and_the_last_user_turn() -
     body = build(ask(*messages, system="s", tools=(ToolSpec("t"),)), cache="5m")
     assert body["system"][0]["cache_control"] == MARK
     assert body["messages"][2]["content"][-1]["cache_control"] == MARK
-    assert json.dumps(body).count("cache_control") == 2
+    assert body["messages"][0]["content"][-1]["cache_control"] == MARK
+    assert json.dumps(body).count("cache_control") == 3
 
     bare = build(ask(*messages, tools=(ToolSpec("b"), ToolSpec("a"))), cache="1h")
     assert [("cache_control" in tool) for tool in bare["tools"]] == [False, True]

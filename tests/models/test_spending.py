@@ -256,3 +256,60 @@ def test_errors_without_a_count_say_so() -> None:
     for error in (ModelOverloaded("x"), ModelGarbage("y")):
         assert error.usage == Usage()
         assert not error.spent_out
+
+
+# --- what is reserved --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "settings", "most"),
+    [
+        ("anthropic", "claude-sonnet-4-5", ModelSettings(), 8192),
+        ("anthropic", "claude-sonnet-4-5", ModelSettings(reasoning_effort="high"), 24_576),
+        ("anthropic", "claude-sonnet-4-5", ModelSettings(max_output_tokens=500), 500),
+        ("openai", "gpt-4o", ModelSettings(max_output_tokens=700), 700),
+        ("openai", "gpt-4o", ModelSettings(), 4096),
+        ("openai", "gpt-4o", ModelSettings(extra={"max_completion_tokens": 9000}), 9000),
+        ("openai", "gpt-5", ModelSettings(reasoning_effort="high"), 4096 + 16_384),
+        ("gemini", "gemini-2.5-pro", ModelSettings(max_output_tokens=3000), 3000),
+    ],
+)
+async def test_what_is_quoted_is_what_is_asked_for(
+    provider: str, model: str, settings: ModelSettings, most: int
+) -> None:
+    endpoint = EndpointConfig("e", GatewayConfig(provider, api_key="k", model=model), pricing=Pricing(0.0, 1.0))
+    router = Router(lambda _: endpoint)
+    (quote,) = await router.quote("e", replace(ASK, model=model, settings=settings))
+    await router.close()
+    assert quote.output_tokens == most
+    assert quote.cost_usd == pytest.approx(most / 1e6)
+
+
+# --- caches that are asked for -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "asked"),
+    [
+        (OpenAIChatGateway, "https://api.openai.com/v1", "prompt_cache_key"),
+        (OpenAIResponsesGateway, "https://api.openai.com/v1", "prompt_cache_key"),
+        (OpenAIChatGateway, "https://api.mistral.ai/v1", "prompt_cache_key"),
+        (OpenAIChatGateway, "https://openrouter.ai/api/v1", "cache_control"),
+        (OpenAIChatGateway, "http://127.0.0.1:8000/v1", None),
+    ],
+)
+def test_a_cache_is_asked_for_where_the_provider_wants_it(kind: Any, url: str, asked: str | None) -> None:
+    def sent(gateway: Any, request: ModelRequest) -> dict[str, Any]:
+        wire = gateway._wire
+        return wire.build_body(request, wire.names(request), stream=False)
+
+    first = replace(ASK, model="anthropic/claude-sonnet-5", system="Be brief.")
+    later = replace(first, messages=(*first.messages, Message("assistant", (Text("Hi"),)), *ASK.messages))
+    other = replace(first, messages=(Message("user", (Text("something else"),)),))
+    gateway = kind(GatewayConfig("p", base_url=url, api_key="k"))
+    bodies = [sent(gateway, request) for request in (first, later, other)]
+    assert {"prompt_cache_key", "cache_control"} & set(bodies[0]) == ({asked} if asked else set())
+    if asked == "prompt_cache_key":
+        assert bodies[0][asked] == bodies[1][asked] != bodies[2][asked]
+    off = kind(GatewayConfig("p", base_url=url, api_key="k", options={"cache": "off"}))
+    assert not {"prompt_cache_key", "cache_control"} & set(sent(off, first))

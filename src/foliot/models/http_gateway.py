@@ -6,7 +6,7 @@ The classes beside this file choose a format, an address and an authorisation he
 from __future__ import annotations
 
 from asyncio import CancelledError
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
@@ -38,6 +38,10 @@ COMMON_OPTIONS: Final = frozenset({"profile"})
 _ENCODER = msgspec.json.Encoder()
 # Everything that reading an answer may raise; JSON nested a thousand deep ends in a RecursionError.
 _UNREADABLE = (ProviderFault, WireError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+# The names of the limit on an answer in all formats, those that hold over those that were replaced.
+_OUTPUT_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens", "maxOutputTokens", "num_predict")
 
 
 class HttpGateway:
@@ -114,6 +118,22 @@ class HttpGateway:
         if (given, output) == (counted.input_tokens, counted.output_tokens):
             return counted
         return msgspec.structs.replace(counted, input_tokens=given, output_tokens=output, source="estimated")
+
+    def most_output(self, request: ModelRequest) -> int | None:
+        """The most tokens that the answer may have, thoughts included, as the request bounds it; None when it does not.
+
+        It is read off what would be sent: each format has its own rule for how thinking and the answer add up.
+        """
+        request = self._with_model(request)
+        try:
+            body = self._wire.build_body(request, self._wire.names(request), stream=False)
+        except Exception:
+            return None  # it will be refused when it is sent
+        for place in (body, body.get("generationConfig"), body.get("options")):
+            for name in _OUTPUT_LIMITS:
+                if isinstance(place, dict) and isinstance(limit := cast("dict[str, Any]", place).get(name), int):
+                    return max(0, limit)
+        return None
 
     async def close(self) -> None:
         await self._endpoint.close()

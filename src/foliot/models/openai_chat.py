@@ -18,17 +18,18 @@ from foliot.models.wire.tool_names import ToolNames
 
 DEFAULT_URL = "https://api.openai.com/v1"
 AZURE_VERSION = "2024-10-21"
-_ACCENTS = COMMON_OPTIONS | frozenset(
-    {"max_tokens_field", "include_usage", "tool_choice", "system_role", "reasoning_replay", "tool_parts", "tool_calls"}
-)
+_ACCENTS = COMMON_OPTIONS | {
+    "max_tokens_field", "include_usage", "tool_choice", "system_role", "reasoning_replay", "tool_parts", "tool_calls",
+    "cache",
+}  # fmt: skip
 
 
 class OpenAIChatGateway(HttpGateway):
     """POST {base}/chat/completions with a bearer key (none for a local server that wants none).
 
     Options: `max_tokens_field`, `include_usage`, `tool_choice` (false: not sent), `system_role`, `reasoning_replay`,
-    `tool_parts` (several texts of one tool result are sent as several), `tool_calls`, `organization`, `project`. Raises
-    `InvalidInput` for an option that cannot be used.
+    `tool_parts` (several texts of one tool result are sent as several), `tool_calls`, `cache` (key, marks, off),
+    `organization`, `project`. Raises `InvalidInput` for an option that cannot be used.
     """
 
     OPTIONS = _ACCENTS | {"organization", "project"}
@@ -95,6 +96,8 @@ class AzureOpenAIGateway(HttpGateway):
             deployment = deployment or unquote(given["deployment"] or "")
         version = config.text("api_version", AZURE_VERSION)
         v1 = version in ("v1", "preview", "latest") or (given is not None and given["v1"] is not None)
+        if not v1:
+            options = replace(options, cache="off")  # the dated versions refuse fields that are newer
         wire = _AzureWire(options, deployment, version, v1=v1)
         resource = config.base_url if given is None else config.base_url[: given.start()]
         super().__init__(config, wire, base_url=resource, auth={"api-key": config.api_key})

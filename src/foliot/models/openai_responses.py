@@ -12,10 +12,10 @@ class OpenAIResponsesGateway(HttpGateway):
     """POST {base}/responses with a bearer key; nothing is stored at the provider.
 
     Options: `encrypted_reasoning` (auto, on, off), `reasoning_summary` (auto, concise, detailed, off),
-    `organization`, `project`. Raises `InvalidInput` for an option that cannot be used.
+    `cache` (key, off), `organization`, `project`. Raises `InvalidInput` for an option that cannot be used.
     """
 
-    OPTIONS = frozenset({"encrypted_reasoning", "reasoning_summary", "organization", "project"}) | COMMON_OPTIONS
+    OPTIONS = COMMON_OPTIONS | {"encrypted_reasoning", "reasoning_summary", "cache", "organization", "project"}
     FAMILY = "openai-responses"
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -23,5 +23,6 @@ class OpenAIResponsesGateway(HttpGateway):
         for option, header in (("organization", "OpenAI-Organization"), ("project", "OpenAI-Project")):
             if value := config.text(option):
                 auth[header] = value
-        wire = OpenAIResponsesWire(ResponsesOptions.from_config(config))
-        super().__init__(config, wire, base_url=config.base_url or DEFAULT_URL, auth=auth)
+        base_url = config.base_url or DEFAULT_URL
+        wire = OpenAIResponsesWire(ResponsesOptions.from_config(config, base_url))
+        super().__init__(config, wire, base_url=base_url, auth=auth)

@@ -41,6 +41,8 @@ MayFallBack: TypeAlias = Callable[[str, str], Awaitable[None]]
 _LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
 # What an answer without a limit of its own is expected to take at most; few are longer.
 UNBOUNDED_OUTPUT: Final = 4096
+# And what thinking adds to it where nothing bounds that either, by effort.
+_THOUGHT: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 49152}
 _REFUSED: Final = frozenset(
     {"rate_limit", "quota", "auth", "request", "context_overflow", "request_too_large", "content_filter"}
 )
@@ -149,8 +151,30 @@ class Router:
             raise _as_model_error(error) from error
         model = request.model or endpoint.gateway.model
         tokens = self.tokens.estimate(request, model=f"{provider}:{model}")
-        usage = Usage(tokens, request.settings.max_output_tokens or UNBOUNDED_OUTPUT, source="estimated")
+        usage = _tiered(Usage(tokens, self._most_output(endpoint, request), source="estimated"), request)
         return replace(usage, cost_usd=await self._cost(endpoint, provider, provider, model, usage))
+
+    def _most_output(self, endpoint: EndpointConfig, request: ModelRequest) -> int:
+        """The most that an answer may have: as the request bounds it when it is sent, or what is expected without."""
+        bounded = request.settings.max_output_tokens
+        try:
+            entry = self._gateways.enter(endpoint)
+        except FoliotError as error:
+            raise _as_model_error(error) from error
+        try:
+            told = getattr(entry.gateway, "most_output", None)
+            found = bounded if told is None else told(request)
+            if found is not None:
+                return found
+            profile = getattr(entry.gateway, "profile", None)
+            known = None if profile is None else profile(request.model or endpoint.gateway.model)
+            effort = request.settings.reasoning_effort
+            if known is None or not known.is_reasoning(effort):
+                return UNBOUNDED_OUTPUT
+            expected = UNBOUNDED_OUTPUT + _THOUGHT.get(effort or "medium", 0)
+            return min(expected, known.max_output or expected)
+        finally:
+            self._gateways.leave(entry)
 
     async def close(self) -> None:
         """Close every gateway. Calls still in progress fail."""

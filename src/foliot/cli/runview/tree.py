@@ -11,6 +11,7 @@ import msgspec
 from foliot.cli.runview.story import SYNTHETIC, cache_read, spent
 from foliot.cli.terminal import paint
 from foliot.engine.story.amounts import arguments, counted, duration, money, tokens
+from foliot.engine.story.prefix import misses
 from foliot.engine.story.trace import Ask, CallTrace, Mark, StepTrace, Trace
 from foliot.kernel.codec import type_of
 from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
@@ -56,7 +57,8 @@ def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Node
         root.texts.append(_dim(f"for {one_line(trace.identity.user)}, asked for by {one_line(trace.identity.by)}"))
     root.texts += texts.of("› ", trace.input)
     root.children += [_mark(mark, texts) for mark in trace.before]
-    root.children += [_step(step, texts, gone=gone) for step in trace.steps]
+    moved = {miss.step: miss.text for miss in misses(trace)}
+    root.children += [_step(step, texts, gone=gone, moved=moved.get(step.number, "")) for step in trace.steps]
     root.children.append(_end(trace, texts, gone=gone))
     return root
 
@@ -79,7 +81,7 @@ class _Texts:
         return one_line(text) if self.full else arguments(text, self.width - 20)
 
 
-def _step(step: StepTrace, texts: _Texts, *, gone: bool) -> Node:
+def _step(step: StepTrace, texts: _Texts, *, gone: bool, moved: str = "") -> Node:
     whole = None if step.ended_at is None else step.ended_at - step.at
     node = Node(f"{paint(f'step {step.number}', fg='cyan', bold=True)}  {_dim(duration(whole))}")
     node.children += [_ask(ask) for ask in step.asks if ask.error or ask.lost]
@@ -90,6 +92,8 @@ def _step(step: StepTrace, texts: _Texts, *, gone: bool) -> Node:
         answer = Node(f"{one_line(step.model or 'the model', 60)}  {_dim(took)}")
         answer.texts += texts.of("thought: ", step.reasoning)
         answer.texts += texts.of("", step.text)
+        if moved:
+            answer.texts.append(_dim(moved))
         node.children.append(answer)
     elif step.asks and not step.asks[-1].error and not step.asks[-1].lost:
         said = "whoever asked it is gone" if gone else "there is no answer yet"

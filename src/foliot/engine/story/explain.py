@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from foliot.engine.story.amounts import arguments, counted, duration, money, times, tokens
 from foliot.engine.story.causes import causes_of_failure
+from foliot.engine.story.prefix import cached
 from foliot.engine.story.trace import CallTrace, StepTrace, Trace, total
 from foliot.engine.worker import in_words, is_gone
 from foliot.kernel.events import RunCancelled, RunSucceeded, RunWaiting
@@ -295,7 +296,7 @@ def cost_of(trace: Trace) -> list[str]:
         first, last = trace.steps[0].usage.input_tokens, trace.steps[-1].usage.input_tokens
         if first and last > 2 * first:
             lines.append(f"each step sends the conversation again: {first:,} tokens at the first, {last:,} at the last")
-    return lines
+    return [*lines, *cached(trace)]
 
 
 def _share(step: StepTrace, whole: int) -> str:

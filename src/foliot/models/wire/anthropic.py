@@ -1,7 +1,7 @@
 """Anthropic Messages requests. The answers are read in anthropic_answer.py.
 
-Caching is asked for on two places: the end of the stable prefix (tools come before the system text, so a mark on the
-system text covers both) and the last user turn, which is the prefix of the next question.
+Caching is asked for on three places: the end of the stable prefix (tools come before the system text, so a mark on the
+system text covers both), the last user turn, which is the prefix of the next question, and the one before it.
 """
 
 from __future__ import annotations
@@ -174,10 +174,11 @@ class AnthropicWire:
             body["system"][0]["cache_control"] = mark
         elif body.get("tools"):
             body["tools"][-1] = {**body["tools"][-1], "cache_control": mark}
-        for turn in reversed(body["messages"]):
-            if turn["role"] == "user":
-                turn["content"][-1]["cache_control"] = mark
-                break
+        # The last user turn, and the one before, where the last question had its mark: a cache is looked for only
+        # twenty blocks before a mark, and a step of many calls is longer. With the first that makes three of four.
+        turns = [turn for turn in body["messages"] if turn["role"] == "user"]
+        for turn in turns[-2:]:
+            turn["content"][-1]["cache_control"] = mark
 
 
 def _system(request: ModelRequest) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -59,6 +60,7 @@ class ChatOptions:
     nine_ids: bool = False
     tool_parts: bool = True
     path: str = "/chat/completions"
+    cache: str = "off"
 
     @classmethod
     def from_config(cls, config: GatewayConfig, base_url: str, path: str = "/chat/completions") -> ChatOptions:
@@ -70,6 +72,11 @@ class ChatOptions:
         elif host.endswith(("deepseek.com", "moonshot.ai", "moonshot.cn")):
             replay = "reasoning_content"
         fields = ("max_completion_tokens", "max_tokens")
+        # Most cache by themselves. These go by a key that says which questions have the same beginning; OpenRouter is
+        # asked to set Claude's marks.
+        cache = "key" if official or host.endswith("mistral.ai") else "off"
+        if host.endswith("openrouter.ai"):
+            cache = "marks"
         return cls(
             max_tokens_field=config.choice("max_tokens_field", fields, fields[0] if official else fields[1]),
             include_usage=config.flag("include_usage", True),
@@ -81,7 +88,21 @@ class ChatOptions:
             nine_ids=host.endswith("mistral.ai"),
             tool_parts=config.flag("tool_parts", official),
             path=path,
+            cache=config.choice("cache", ("key", "marks", "off"), cache),
         )
+
+
+def conversation_key(request: ModelRequest) -> str:
+    """A name for the beginning of a conversation: the same at each of its steps, another one for each conversation.
+
+    Providers send questions of one key to one machine, which has the prefix in its cache; a key that all runs of an
+    agent shared would be too many for it.
+    """
+    digest = blake2b(request.system.encode("utf-8", "replace"), digest_size=16)
+    for part in request.messages[0].parts if request.messages else ():
+        if isinstance(part, Text):
+            digest.update(part.text.encode("utf-8", "replace"))
+    return f"foliot-{digest.hexdigest()}"
 
 
 class OpenAIChatWire:
@@ -125,6 +146,10 @@ class OpenAIChatWire:
                     "strict": is_strict(request.output_schema),
                 },
             }
+        if self.options.cache == "key":
+            body["prompt_cache_key"] = conversation_key(request)
+        elif self.options.cache == "marks" and "claude" in request.model:
+            body["cache_control"] = {"type": "ephemeral"}
         if stream:
             body["stream"] = True
             if self.options.include_usage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -27,6 +28,7 @@ from foliot.models.config import GatewayConfig
 from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
 from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
+from foliot.models.wire.openai_chat import conversation_key
 from foliot.models.wire.openai_responses_answer import (
     REASONING,
     ResponsesAssembler,
@@ -42,14 +44,21 @@ _REASONS = re.compile(r"(^|/)(o\d|gpt-([5-9]|\d\d)(?!.*chat)|codex)")
 
 @dataclass(frozen=True, slots=True)
 class ResponsesOptions:
-    """`encrypted` is "auto" (by the model's name), "on" or "off"; `summary` asks for readable reasoning."""
+    """`encrypted` is "auto" (by the model's name), "on" or "off"; `summary` asks for readable reasoning.
+
+    `cache` is "key" where the provider goes by a key for its prompt cache.
+    """
 
     encrypted: str = "auto"
     summary: str = "auto"
+    cache: str = "off"
 
     @classmethod
-    def from_config(cls, config: GatewayConfig) -> ResponsesOptions:
+    def from_config(cls, config: GatewayConfig, base_url: str = "") -> ResponsesOptions:
+        host = urlsplit(base_url).hostname or ""
+        official = host.endswith(("openai.com", ".azure.com", ".microsoft.com"))
         return cls(
+            cache=config.choice("cache", ("key", "off"), "key" if official else "off"),
             encrypted=config.choice("encrypted_reasoning", ("auto", "on", "off"), "auto"),
             summary=config.choice("reasoning_summary", ("auto", "concise", "detailed", "off"), "auto"),
         )
@@ -96,6 +105,8 @@ class OpenAIResponsesWire:
             body["text"] = {
                 "format": {"type": "json_schema", "name": "answer", "schema": request.output_schema, "strict": strict}
             }
+        if self.options.cache == "key":
+            body["prompt_cache_key"] = conversation_key(request)
         if stream:
             body["stream"] = True
         if settings.extra:
