@@ -65,14 +65,14 @@ async def events(runtime: Runtime, run_id: str) -> list[Any]:
 
 @pytest.mark.parametrize(("limit", "requests"), [(150_000, 1), (450_000, 3), (None, 4)])
 async def test_retries_end_where_the_limit_of_tokens_does(
-    limit: int | None, requests: int, monkeypatch: pytest.MonkeyPatch
+    limit: int | None, requests: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async with WireServer([BROKEN, BROKEN, BROKEN, Play(ANSWER)]) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
         monkeypatch.setattr("foliot.models.retry.DEFAULT", RetryPolicy(base=0.0))
         clerk = Agent("clerk", model="anthropic:claude-sonnet-4-5", limits={"max_tokens": limit} if limit else {})
-        async with Runtime() as runtime:
+        async with Runtime(tmp_path / "foliot.db") as runtime:
             ended = await _last(runtime, clerk, runtime.new_run_id())
         assert len(server.requests) == requests
     assert ended.usage.input_tokens == 200_000 * requests

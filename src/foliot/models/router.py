@@ -157,10 +157,12 @@ class Router:
     def _most_output(self, endpoint: EndpointConfig, request: ModelRequest) -> int:
         """The most that an answer may have: as the request bounds it when it is sent, or what is expected without."""
         bounded = request.settings.max_output_tokens
+        if bounded is not None and not request.settings.extra:
+            return bounded  # every format counts thoughts within it
         try:
             entry = self._gateways.enter(endpoint)
-        except FoliotError as error:
-            raise _as_model_error(error) from error
+        except FoliotError:
+            return bounded or UNBOUNDED_OUTPUT  # it cannot be opened now; by the time it is asked it may be repaired
         try:
             told = getattr(entry.gateway, "most_output", None)
             found = bounded if told is None else told(request)
