@@ -124,7 +124,9 @@ class SimulatedTool:
         world = process.world
         await process.occasion("before an effect", call.run_id)
         trouble = (
-            world.chance.choice(("late", "fail", "fail_after", "hang", "cancelled", "unsayable"))
+            world.chance.choice(
+                ("late", "fail", "fail_after", "hang", "cancelled", "unsayable", "acts_and_hangs", "acts_when_stopped")
+            )
             if (world.maybe(world.profile.tool_trouble))
             else ""
         )
@@ -133,7 +135,15 @@ class SimulatedTool:
             await world.loop.create_future()
         if trouble == "fail":
             raise ToolError("it does not work")
+        if trouble == "acts_when_stopped":  # at its time-out, or when the run is cancelled: nobody hears of it
+            try:
+                await world.loop.create_future()
+            except asyncio.CancelledError:
+                world.act(process.name, call)
+                raise
         world.act(process.name, call)
+        if trouble == "acts_and_hangs":
+            await world.loop.create_future()
         await process.occasion("after an effect", call.run_id)
         await asyncio.sleep(world.soon())
         match trouble:

@@ -11,6 +11,9 @@ from typing import Final, TypeAlias
 
 from foliot.engine.replay import replay
 from foliot.engine.summary import phase_of
+from foliot.kernel.arguments import parse_object
+from foliot.kernel.calls import is_repeatable
+from foliot.kernel.contract import signature_of
 from foliot.kernel.errors import KernelError
 from foliot.kernel.events import (
     ModelResponded,
@@ -108,6 +111,25 @@ def once_effects_happen_once(history: History) -> Iterator[str]:
             acted[call] += 1
             if rule.effect == "once" and rule.on_unknown != "retry" and acted[call] > 1 + allowed[call]:
                 yield f"{item.run_id}: the once effect of {item.call_id} happened {acted[call]} times"
+
+
+def calls_in_doubt_are_not_made_again(history: History) -> Iterator[str]:
+    """No `once` call begins beside the same call of its run that may have acted, unless a person said "run"."""
+    for item, state in _folded(history):
+        if not isinstance(item, Begun) or state is None or (call := state.call(item.call_id)) is None:
+            continue
+        if call.effect != "once" or is_repeatable(call) or call.cleared:
+            continue
+        same = signature_of(state, call.name, parse_object(call.arguments)[0] or {})
+        beside = [
+            other.id
+            for other in state.calls
+            if other is not call
+            and other.phase == "unknown"
+            and signature_of(state, other.name, parse_object(other.arguments)[0] or {}) == same
+        ]
+        if beside or same in state.unsettled:
+            yield f"{item.run_id}: {item.call_id} was begun although the same call may have acted ({beside})"
 
 
 def repeats_keep_their_key(history: History) -> Iterator[str]:
@@ -249,6 +271,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     nothing_acts_before_it_is_durable,
     finished_work_is_not_done_again,
     once_effects_happen_once,
+    calls_in_doubt_are_not_made_again,
     repeats_keep_their_key,
     journals_are_whole,
     someone_always_owns_the_run,
