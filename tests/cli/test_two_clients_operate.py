@@ -34,6 +34,24 @@ metadata: {name: pay}
 spec: {type: function, function: "watch_tools:pay", effect: idempotent, operation_classes: [write]}
 ---
 apiVersion: foliot.dev/v1
+kind: ModelEndpoint
+metadata: {name: clerk}
+spec:
+  provider: scripted
+  default_model: scripted
+  script: [{call: {refund: {}}}]
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: clerk}
+spec: {model_ref: clerk, prompt: Refund., tools: [refund]}
+---
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata: {name: refund}
+spec: {type: function, function: "watch_tools:refund", effect: once, on_unknown: fail, runtime: {timeout: 100ms}}
+---
+apiVersion: foliot.dev/v1
 kind: ToolPermission
 metadata: {name: pay}
 spec: {operation_rules: [{operation_class: write, verdict: approval_required}]}
@@ -64,12 +82,19 @@ metadata: {name: push}
 spec: {task_ref: brief, auth: {profile: github, secret_ref: hook}}
 """
 TOOLS = """\
+import asyncio
+
+
 async def look(what: str) -> str:
     return f"{what} are well"
 
 
 async def pay(amount: int) -> str:
     return f"{amount} euros"
+
+
+async def refund() -> str:
+    await asyncio.Event().wait()
 """
 CALLS = '{"agent": "writer", "tool": "look", "args": {"what": "x"}}\n{"agent": "writer", "tool": "pay"}\n'
 SECRET = "correct-horse-battery"
@@ -217,6 +242,22 @@ def test_a_run_is_verified_and_tried_again_from_a_step_on(applied) -> None:
     assert "Both say the same." in forked.err
     assert applied("fork", run, "--at", "9").code != 0
     assert applied("fork", "nothing", "--at", "1").code == 3
+
+
+def test_a_call_that_may_have_acted_is_listed_and_settled_after_its_run_has_ended(applied) -> None:
+    run = applied.space
+    assert "No call in namespace" in applied("runs", "--unknown").err
+    assert applied("run", "clerk", "now", "-q", "--id", run).code != 0
+
+    (found,) = json.loads(applied("runs", "--unknown", "-o", "json").out)["items"]
+    assert (found["spec"]["run"], found["spec"]["tool"]) == (run, "refund")
+    assert found["status"]["runPhase"] == "failed"
+    assert applied("runs", "--unknown", "-o", "name").out == f"{run} {found['spec']['call']}\n"
+    assert applied("decide", run, "refund", "run").code != 0
+    settled = applied("decide", run, "refund", "not_happened", "--reason", "the bank says so")
+    assert (settled.code, settled.out) == (0, f"{run} failed: kept that refund not happened.\n"), settled.err
+    assert json.loads(applied("runs", "--unknown", "-o", "json").out)["items"] == []
+    assert applied("decide", run, "refund", "happened").code != 0
 
 
 def test_the_health_of_tasks_and_what_can_be_done_is_told(applied) -> None:

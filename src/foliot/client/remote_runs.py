@@ -101,7 +101,7 @@ class RemoteRuns(Asking):
         self, namespace: str | None = None, *, ended: bool = False, limit: int = 100
     ) -> list[Doubt]:
         """See `Work`."""
-        asked = {"ended": "true" if ended else "", "limit": str(limit)}
+        asked = {"ended": str(ended).lower(), "limit": str(limit)}
         return (await self._get("/v1/work/unknown", Unknown, namespace=namespace, **asked)).calls
 
     async def settle_call(
