@@ -234,6 +234,7 @@ def _assembled(
         references=references,
         waits=waits,
     )
+    limiting = open_limiting(database, clock=clock, journal=journal) if database is not None else None
     models = RunModels(
         resources,
         clock=clock,
@@ -242,6 +243,8 @@ def _assembled(
         outbound=lambda: backends.web.client,
         references=references,
         waits=waits,
+        turns=limiting.turns if limiting is not None else None,
+        circuits=limiting.circuits.of_model if limiting is not None else None,
     )
     budgets = (
         open_budgets(
@@ -250,7 +253,6 @@ def _assembled(
         if database is not None and resources is not None
         else None
     )
-    limiting = open_limiting(database, clock=clock) if database is not None else None
     governance = governed(
         resources,
         clock=clock,

@@ -581,11 +581,16 @@ class Runtime:
         return result.check() if check else result
 
     async def _sleep(self, run_id: str, until: float) -> None:
-        """Until the timer of a waiting run goes off. Raises `Held` as soon as the run no longer waits."""
+        """Until the timer of a waiting run goes off, or it is told something.
+
+        Raises `Held` as soon as the run no longer waits.
+        """
         while (left := until - self.clock()) > 0:
             await asyncio.sleep(min(left, LOOK_EVERY))
             if (await self.runs.journal.get(run_id)).phase != "waiting":
                 raise Held(f"run {run_id} was taken up meanwhile")
+            if await self.runs.journal.signals([run_id]):
+                return
 
     async def _as_left(self, run_id: str) -> State:
         """The run as whoever drives it leaves it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from foliot.kernel.events import ModelFailed, RunCancelled
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, Usage
 from foliot.models.base import ModelOverloaded
 from foliot.models.pricing import Pricing
-from foliot.models.retry import RetryPolicy
 from foliot.models.spending import mark_cut
 from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
@@ -70,9 +70,9 @@ async def test_retries_end_where_the_limit_of_tokens_does(
     async with WireServer([BROKEN, BROKEN, BROKEN, Play(ANSWER)]) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
-        monkeypatch.setattr("foliot.models.retry.DEFAULT", RetryPolicy(base=0.0))
+        monkeypatch.setattr("foliot.runtime.LOOK_EVERY", 0.01)  # the run waits between its tries, in a time of its own
         clerk = Agent("clerk", model="anthropic:claude-sonnet-4-5", limits={"max_tokens": limit} if limit else {})
-        async with Runtime(tmp_path / "foliot.db") as runtime:
+        async with Runtime(tmp_path / "foliot.db", clock=lambda: time.time() * 200, lease_seconds=1e6) as runtime:
             ended = await _last(runtime, clerk, runtime.new_run_id())
         assert len(server.requests) == requests
     assert ended.usage.input_tokens == 200_000 * requests

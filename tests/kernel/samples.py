@@ -59,6 +59,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.StepStarted(3, 2),
     e.ModelResponded(3, ModelResponse(ANSWER, USAGE, "tool_calls", "m-1", "openai", "resp-1"), 0.75),
     e.ModelFailed(3, "rate_limit", "slow down", True, 2.5, 429, "openai", USAGE),
+    e.ModelDelayed(3, 1720.5, "37 are in front", "default/main"),
     e.OutputRejected("schema", "answer with JSON", ("$.a is missing",)),
     e.OutputAccepted({"a": [1], "b": 1}),
     e.ToolStarted("c1", "search", "r1/c1", 2),

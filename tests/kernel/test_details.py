@@ -11,6 +11,7 @@ from foliot.kernel.events import (
     CancelRequested,
     Fork,
     InputReceived,
+    ModelDelayed,
     ModelFailed,
     ModelResponded,
     OutputAccepted,
@@ -43,7 +44,7 @@ from foliot.kernel.messages import (
 from foliot.kernel.rules import refusal
 from foliot.kernel.spec import Contract, Repairs
 from foliot.kernel.state import owner_of
-from tests.kernel.play import USED, Play, asks, result, rule, says, spec, user
+from tests.kernel.play import START, USED, Play, asks, result, rule, says, spec, user
 
 
 def test_an_approval_expires_also_while_another_call_is_under_way():
@@ -402,3 +403,19 @@ def test_what_an_answer_may_take_at_most_is_never_raised():
     play = Play(spec(limits=Limits(max_tokens=9000), settings=ModelSettings(max_output_tokens=100)), [says("x")])
     play.run()
     assert play.asked[0].request.settings.max_output_tokens == 100
+
+
+def test_a_turn_that_comes_later_is_waited_for_and_neither_fails_nor_uses_up_the_time_of_the_run():
+    late = ModelDelayed(1, START + 5000.0, "37 are in front", "default/main")
+    play = Play(spec(limits=Limits(max_seconds=60.0), repairs=Repairs(model=0)), [late, late, says("done")])
+    for until in (START + 5000.0, None):
+        waiting = play.run()
+        if until is None:
+            break
+        assert isinstance(waiting, Wait)
+        assert (waiting.waiting.reason, waiting.waiting.owner, waiting.waiting.until) == ("model_limit", "timer", until)
+        assert waiting.waiting.message == "37 are in front"
+        play.now = until
+        play.record(RunResumed("timer"))
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert not play.all(RunFailed)

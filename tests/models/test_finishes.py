@@ -131,7 +131,6 @@ async def test_a_gateway_of_somebody_else_that_knows_no_reason_has_failed() -> N
     from foliot.models.config import GatewayConfig
     from foliot.models.endpoints import EndpointConfig
     from foliot.models.registry import Provider, Registry
-    from foliot.models.retry import RetryPolicy
 
     class Odd:
         async def respond(self, request: ModelRequest, *, on_delta: Any = None) -> ModelResponse:
@@ -140,7 +139,7 @@ async def test_a_gateway_of_somebody_else_that_knows_no_reason_has_failed() -> N
         async def close(self) -> None: ...
 
     registry = Registry([Provider("odd", lambda config: Odd(), requires_api_key=False)])
-    endpoint = EndpointConfig("e", GatewayConfig("odd", model="m"), retry=RetryPolicy(attempts=1))
+    endpoint = EndpointConfig("e", GatewayConfig("odd", model="m"))
     router = Router(lambda ref: endpoint, registry=registry)
     with pytest.raises(ModelGarbage, match="broke off"):
         await router.respond("e", ASK)

@@ -6,10 +6,10 @@ from foliot.kernel.messages import Message, ModelRequest, Text
 from foliot.models.config import Timeouts
 from foliot.models.endpoints import EndpointConfig
 from foliot.models.from_resource import endpoint_config
-from foliot.models.limits import Limits
 from foliot.models.pricing import Pricing
 from foliot.models.router import Router
 from foliot.resources.definitions.model_endpoint import ModelEndpoint
+from foliot.resources.rates import Limits
 
 
 def declare(spec: dict[str, Any], **metadata: Any) -> ModelEndpoint:
@@ -46,7 +46,7 @@ def test_everything_that_is_declared_arrives():
     assert (endpoint.gateway.provider, endpoint.gateway.model, endpoint.gateway.api_key) == ("openai", "gpt-4o", "k")
     assert endpoint.gateway.options == {"organization": "o1"}
     assert endpoint.gateway.timeouts == Timeouts(total=120.0)
-    assert endpoint.limits == Limits(600, 30_000, 4, 100)
+    assert endpoint.limits == Limits(100, 5000, 10.0, 4)
     assert endpoint.pricing == Pricing(1, 2)
     assert endpoint.fallbacks == ("shop/spare", "other/big")
 

@@ -1,275 +1,235 @@
+"""Turns at a model: never more in any window than its limit, in order, in memory and in the store alike."""
+
 from __future__ import annotations
 
-import asyncio
-import heapq
-from collections.abc import Awaitable
-from typing import TypeVar
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foliot.engine.limiting.models import SharedTurns
 from foliot.errors import InvalidInput
-from foliot.models.base import ModelRateLimited
-from foliot.models.limits import LimiterPool, Limits, Permit, RateLimiter
+from foliot.kernel.messages import Usage
+from foliot.models.limits import LocalTurns, Turns, counted
+from foliot.resources.rates import Ahead, Limits, Line, Used, earliest
+from foliot.store.model_limits import SqlModelLimits
+from foliot.store.open import open_database
 
-T = TypeVar("T")
+HAIR = 1e-6
 
 
-class VirtualTime:
-    """A clock that moves only when everybody waits."""
-
+class Clock:
     def __init__(self) -> None:
-        self.now = 0.0
-        self._timers: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._count = 0
+        self.now = 1_700_000_000.0
 
-    def clock(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
-    async def sleep(self, seconds: float) -> None:
-        self._count += 1
-        timer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._timers, (self.now + max(0.0, seconds), self._count, timer))
-        await timer
 
-    async def settle(self) -> None:
-        for _ in range(50):
-            await asyncio.sleep(0)
-
-    async def run(self, work: Awaitable[T], limit: float = 1e6) -> T:
-        """Wait for `work`, moving the clock to the next timer whenever nothing else can happen."""
-        task = asyncio.ensure_future(work)
-        while True:
-            await self.settle()
-            if task.done():
-                return await task
-            assert self._timers, "everybody waits and nobody has a timer"
-            at, _, timer = heapq.heappop(self._timers)
-            assert at <= limit, "took too long"
-            self.now = max(self.now, at)
-            if not timer.done():
-                timer.set_result(None)
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
-def make(time: VirtualTime, **limits: float) -> RateLimiter:
-    return RateLimiter(Limits(**limits), clock=time.clock, sleep=time.sleep)  # type: ignore[arg-type]
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+async def turns(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Turns]:
+    if request.param == "memory":
+        yield LocalTurns(clock)
+        return
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else str(tmp_path / "store.db")
+    database = await open_database(url)
+    shared = SharedTurns(SqlModelLimits(database), clock=clock)
+    yield shared
+    await shared.close()
+    await database.close()
 
 
-async def test_without_limits_everybody_passes_at_once():
-    time = VirtualTime()
-    limiter = make(time)
-    permits = [await limiter.acquire(10**9) for _ in range(1000)]
-    assert limiter.active == 1000
-    for permit in permits:
-        permit.release()
-        permit.release()
-    assert limiter.active == 0
+async def until_it_passes(turns: Turns, clock: Clock, asker: str, limits: Limits, tokens: int = 0) -> Any:
+    """As a run does that is let go and comes back when it is time. A turn that never comes is an error."""
+    for _ in range(1000):
+        turn = await turns.take("k", asker, limits, tokens, queue=True)
+        if turn.wait <= 0:
+            return turn
+        clock.now += turn.wait + HAIR
+    raise AssertionError(f"{asker} never had a turn")
 
 
-async def test_requests_beyond_the_burst_wait_for_the_refill():
-    time = VirtualTime()
-    limiter = make(time, requests_per_minute=60)  # one a second, ten at once
-    passed: list[float] = []
-
-    async def one() -> None:
-        (await limiter.acquire()).release()
-        passed.append(time.now)
-
-    await time.run(asyncio.gather(*(one() for _ in range(13))))
-
-    assert passed[:10] == [0.0] * 10
-    assert passed[10:] == pytest.approx([1.0, 2.0, 3.0])
-
-
-async def test_a_burst_of_its_own_replaces_the_ten_seconds():
-    time = VirtualTime()
-    limiter = make(time, requests_per_minute=60, burst=3)
-    await time.run(asyncio.gather(*(limiter.acquire() for _ in range(5))))
-    assert time.now == pytest.approx(2.0)
+async def test_whoever_finds_no_room_keeps_its_place_and_hears_how_long_it_takes(turns: Turns, clock: Clock) -> None:
+    limits = Limits(requests=2, per=60)
+    assert [(await turns.take("k", name, limits, 0, queue=True)).wait for name in "ab"] == [0, 0]
+    third = await turns.take("k", "c", limits, 0, queue=True)
+    assert (third.ahead, third.bound, third.wait) == (0, "requests", pytest.approx(60, abs=0.1))
+    fifth = [await turns.take("k", name, limits, 0, queue=True) for name in "de"][1]
+    assert (fifth.ahead, fifth.wait) == (2, pytest.approx(120, abs=0.2))
+    clock.now += 60.1
+    late = await turns.take("k", "f", limits, 0, queue=True)
+    assert late.wait > 0  # there is room for two, and three came before
+    assert (await turns.take("k", "d", limits, 0, queue=True)).wait == 0
+    assert (await turns.take("k", "c", limits, 0, queue=True)).wait == 0
+    assert (await turns.take("k", "e", limits, 0, queue=True)).wait > 0
 
 
-async def test_the_line_is_first_come_first_served_even_when_a_small_request_stands_behind_a_big_one():
-    time = VirtualTime()
-    limiter = make(time, tokens_per_minute=600)  # ten a second, a hundred at once
-    order: list[str] = []
-
-    async def one(name: str, tokens: int) -> None:
-        (await limiter.acquire(tokens)).release()
-        order.append(name)
-
-    await time.run(asyncio.gather(one("first", 100), one("big", 90), one("small", 1)))
-
-    assert order == ["first", "big", "small"]
-    assert time.now == pytest.approx(9.1)
+async def test_looking_takes_no_place(turns: Turns, clock: Clock) -> None:
+    limits = Limits(requests=1, per=60)
+    await turns.take("k", "a", limits, 0, queue=True)
+    assert (await turns.take("k", "b", limits, 0, queue=False)).wait > 0
+    assert (await turns.take("k", "c", limits, 0, queue=True)).ahead == 0
 
 
-async def test_a_request_larger_than_the_bucket_passes_and_leaves_a_debt():
-    time = VirtualTime()
-    limiter = make(time, tokens_per_minute=600)
-
-    (await limiter.acquire(1000)).release()
-    await time.run(limiter.acquire(1))
-
-    assert time.now == pytest.approx(90.1)
+async def test_other_models_and_keys_have_lines_of_their_own(turns: Turns) -> None:
+    limits = Limits(requests=1, per=60)
+    assert (await turns.take("one", "a", limits, 0, queue=True)).wait == 0
+    assert (await turns.take("other", "b", limits, 0, queue=True)).wait == 0
 
 
-async def test_what_was_really_used_replaces_the_estimate():
-    time = VirtualTime()
-    limiter = make(time, tokens_per_minute=600)
-
-    (await limiter.acquire(100)).release(used_tokens=10)
-    await limiter.acquire(90)
-
-    assert time.now == 0.0
-
-
-async def test_no_more_calls_at_once_than_the_concurrency():
-    time = VirtualTime()
-    limiter = make(time, concurrency=3)
-    most = 0
-
-    async def one() -> None:
-        nonlocal most
-        permit = await limiter.acquire()
-        most = max(most, limiter.active)
-        await time.sleep(1)
-        permit.release()
-
-    await time.run(asyncio.gather(*(one() for _ in range(10))))
-
-    assert most == 3
-    assert time.now == pytest.approx(4.0)
-    assert (limiter.active, limiter.waiting) == (0, 0)
+async def test_whoever_does_not_come_when_it_is_time_keeps_nobody(turns: Turns, clock: Clock) -> None:
+    limits = Limits(requests=1, per=10)
+    await turns.take("k", "a", limits, 0, queue=True)
+    await turns.take("k", "gone", limits, 0, queue=True)
+    clock.now += 10.1
+    assert (await turns.take("k", "b", limits, 0, queue=True)).wait > 0
+    clock.now += 6
+    assert (await turns.take("k", "b", limits, 0, queue=True)).wait == 0
 
 
-async def test_a_pause_holds_the_whole_line():
-    time = VirtualTime()
-    limiter = make(time)
-    limiter.pause(7)
-    limiter.pause(2)  # the longer one stays
-
-    await time.run(asyncio.gather(limiter.acquire(), limiter.acquire()))
-
-    assert time.now == 7.0
+async def test_a_place_that_is_given_up_is_free(turns: Turns, clock: Clock) -> None:
+    limits = Limits(requests=1, per=10)
+    await turns.take("k", "a", limits, 0, queue=True)
+    await turns.take("k", "b", limits, 0, queue=True)
+    await turns.leave("b")
+    assert (await turns.take("k", "c", limits, 0, queue=True)).ahead == 0
 
 
-async def test_waiting_longer_than_wanted_is_refused_at_once_with_the_time_to_come_back():
-    time = VirtualTime()
-    limiter = make(time)
-    limiter.pause(100)
-
-    with pytest.raises(ModelRateLimited) as caught:
-        await limiter.acquire(max_wait=60)
-
-    assert caught.value.retry_after == pytest.approx(100)
-    assert limiter.waiting == 0
+async def test_a_limit_that_changes_counts_at_once(turns: Turns) -> None:
+    small, large = Limits(requests=1, per=60), Limits(requests=3, per=60)
+    await turns.take("k", "a", small, 0, queue=True)
+    assert (await turns.take("k", "b", small, 0, queue=True)).wait > 0
+    assert (await turns.take("k", "b", large, 0, queue=True)).wait == 0
+    assert (await turns.take("k", "c", small, 0, queue=True)).wait > 0
 
 
-@pytest.mark.parametrize("who", [0, 1, 2])
-async def test_whoever_is_cancelled_leaves_the_line_and_the_others_go_on(who: int):
-    time = VirtualTime()
-    limiter = make(time, concurrency=1)
-    held = await limiter.acquire()
-    tasks = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
-    await time.settle()
-
-    tasks[who].cancel()
-    await time.settle()
-    held.release()
-    rest = [task for n, task in enumerate(tasks) if n != who]
-    (await time.run(rest[0])).release()
-    (await time.run(rest[1])).release()
-
-    assert tasks[who].cancelled()
-    assert (limiter.active, limiter.waiting) == (0, 0)
+async def test_tokens_are_counted_as_they_were_used(turns: Turns, clock: Clock) -> None:
+    limits = Limits(tokens=100, per=60)
+    turn = await turns.take("k", "a", limits, 90, queue=True)
+    assert (await turns.take("k", "b", limits, 20, queue=False)).bound == "tokens"
+    await turns.settle("k", "a", turn, limits, -80)
+    turn = await turns.take("k", "b", limits, 20, queue=True)
+    assert turn.wait == 0
+    await turns.settle("k", "b", turn, limits, 70)  # more than was expected
+    assert (await turns.take("k", "c", limits, 1, queue=False)).wait > 0
+    clock.now += 60.1
+    assert (await turns.take("k", "d", limits, 5000, queue=True)).wait == 0  # more than ever fits: alone
 
 
-async def test_a_waiter_cancelled_in_the_moment_its_turn_came_passes_the_turn_on():
-    time = VirtualTime()
-    limiter = make(time, concurrency=1)
-    held = await limiter.acquire()
-    first, second, third = (asyncio.create_task(limiter.acquire()) for _ in range(3))
-    await time.settle()
-
-    held.release()
-    first.cancel()
-    second.cancel()
-
-    (await time.run(third)).release()
-    assert (limiter.active, limiter.waiting) == (0, 0)
+async def test_calls_at_a_time(turns: Turns, clock: Clock) -> None:
+    limits = Limits(concurrency=1)
+    turn = await turns.take("k", "a", limits, 0, queue=True)
+    second = await turns.take("k", "b", limits, 0, queue=True)
+    assert (second.bound, second.wait > 0) == ("calls at a time", True)
+    await turns.settle("k", "a", turn, limits, 0)
+    assert (await turns.take("k", "c", limits, 0, queue=False)).wait > 0  # b was first
+    assert (await turns.take("k", "b", limits, 0, queue=True)).wait == 0
 
 
-@settings(max_examples=60, deadline=None)
+async def test_a_pause_holds_the_line(turns: Turns, clock: Clock) -> None:
+    limits = Limits(requests=5)
+    await turns.pause("k", 30)
+    await turns.pause("k", 10)
+    assert (await turns.take("k", "a", limits, 0, queue=True)).wait == pytest.approx(30)
+    clock.now += 30.1
+    assert (await turns.take("k", "a", limits, 0, queue=True)).wait == 0
+
+
+def most_in_any_window(times: list[tuple[float, int]], seconds: float) -> int:
+    return max((sum(n for at, n in times if start <= at < start + seconds) for start, _ in times), default=0)
+
+
+async def crowd(turns: Turns, clock: Clock, limits: Limits, seed: int, size: int) -> list[tuple[float, int, int]]:
+    """Runs that come, wait and come back late or never, in any order: when each passed, with its number and tokens."""
+    chance = random.Random(seed)
+    waiting: dict[int, tuple[float, int]] = {}
+    passed: list[tuple[float, int, int]] = []
+    number = 0
+    while number < size or waiting:
+        if number < size and chance.random() < 0.5:
+            waiting[number] = (clock.now, chance.randint(0, 60))
+            number += 1
+        elif waiting and not any(due <= clock.now for due, _ in waiting.values()):
+            clock.now = min(due for due, _ in waiting.values()) + HAIR
+        clock.now += chance.choice((0.0, 0.001, 0.3, 2.0))
+        for asker in [asker for asker, (due, _) in waiting.items() if due <= clock.now]:
+            _, tokens = waiting[asker]
+            if chance.random() < 0.02:
+                del waiting[asker]  # it was cancelled
+                continue
+            turn = await turns.take("k", str(asker), limits, tokens, queue=True)
+            if turn.wait <= 0:
+                del waiting[asker]
+                passed.append((clock.now, asker, tokens))
+            else:
+                waiting[asker] = (clock.now + turn.wait, tokens)
+    return passed
+
+
+@settings(max_examples=40, deadline=None)
 @given(
-    rpm=st.integers(1, 600),
-    tpm=st.integers(10, 6000),
-    concurrency=st.integers(1, 5),
-    jobs=st.lists(st.tuples(st.integers(0, 300), st.floats(0, 5), st.booleans()), min_size=1, max_size=25),
+    requests=st.integers(1, 12),
+    tokens=st.none() | st.integers(60, 200),
+    burst=st.none() | st.integers(1, 4),
+    per=st.sampled_from([0.5, 7.0, 60.0]),
+    seed=st.integers(0, 10**9),
 )
-def test_no_window_of_time_lets_more_through_than_bucket_and_rate(
-    rpm: int, tpm: int, concurrency: int, jobs: list[tuple[int, float, bool]]
-):
-    passed: list[tuple[float, int]] = []
-
-    async def scenario() -> RateLimiter:
-        time = VirtualTime()
-        limiter = make(time, requests_per_minute=rpm, tokens_per_minute=tpm, concurrency=concurrency)
-
-        async def one(tokens: int, seconds: float) -> None:
-            permit = await limiter.acquire(tokens)
-            assert limiter.active <= concurrency
-            passed.append((time.now, tokens))
-            try:
-                await time.sleep(seconds)
-            finally:
-                permit.release()
-
-        tasks = [asyncio.create_task(one(tokens, seconds)) for tokens, seconds, _ in jobs]
-        await time.settle()
-        for task, (_, _, cancelled) in zip(tasks, jobs, strict=True):
-            if cancelled:
-                task.cancel()
-        await time.run(asyncio.gather(*tasks, return_exceptions=True))
-        return limiter
-
-    limiter = asyncio.run(scenario())
-
-    assert (limiter.active, limiter.waiting) == (0, 0)
-    burst_requests, burst_tokens = max(1.0, rpm / 6), max(1.0, tpm / 6)
-    biggest = max(tokens for tokens, _, _ in jobs)
-    for i, (start, _) in enumerate(passed):
-        for j in range(i, len(passed)):
-            window = passed[j][0] - start
-            inside = passed[i : j + 1]
-            assert len(inside) <= burst_requests + window * rpm / 60 + 1e-6
-            assert sum(tokens for _, tokens in inside) <= burst_tokens + biggest + window * tpm / 60 + 1e-6
+async def test_no_window_holds_more_than_the_limit(
+    requests: int, tokens: int | None, burst: int | None, per: float, seed: int
+) -> None:
+    clock = Clock()
+    limits = Limits(requests, tokens, per, burst=burst)
+    passed = await crowd(LocalTurns(clock), clock, limits, seed, 60)
+    assert passed
+    assert most_in_any_window([(at, 1) for at, _, _ in passed], per) <= requests
+    if burst is not None and burst < requests:
+        assert most_in_any_window([(at, 1) for at, _, _ in passed], per * burst / requests) <= burst
+    if tokens is not None:
+        assert most_in_any_window([(at, used) for at, _, used in passed], per) <= tokens
 
 
-async def test_endpoints_with_one_key_share_one_line_and_its_strictest_limits():
-    time = VirtualTime()
-    pool = LimiterPool(clock=time.clock, sleep=time.sleep)
-    loose = pool.limiter("key", "a", Limits(concurrency=5))
-    strict = pool.limiter("key", "b", Limits(concurrency=1))
-    assert loose is strict
-    assert pool.limiter("other", "a", Limits()) is not strict
-
-    held = await strict.acquire()
-    waiter = asyncio.create_task(loose.acquire())
-    await time.settle()
-    assert strict.waiting == 1
-
-    pool.limiter("key", "b", Limits(concurrency=2))  # the definition was changed: there is room now
-    permit: Permit = await time.run(waiter)
-    permit.release()
-    held.release()
-
-    pool.forget("key", "a")
-    pool.forget("key", "b")
-    assert pool.limiter("key", "a", Limits()) is not strict
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_window_of_the_store_holds_more_than_the_limit(turns: Turns, clock: Clock, seed: int) -> None:
+    limits = Limits(requests=5, tokens=150, per=20)
+    passed = await crowd(turns, clock, limits, seed, 40)
+    assert most_in_any_window([(at, 1) for at, _, _ in passed], 20) <= 5
+    assert most_in_any_window([(at, used) for at, _, used in passed], 20) <= 150
 
 
-@pytest.mark.parametrize("limits", [{"requests_per_minute": 0}, {"tokens_per_minute": -1}, {"concurrency": 0}])
-def test_a_limit_that_lets_nothing_pass_is_refused(limits: dict[str, int]):
-    with pytest.raises(InvalidInput, match="above 0"):
-        Limits(**limits)
+@given(
+    most=st.integers(1, 50),
+    used=st.lists(st.integers(0, 59), max_size=60),
+    ahead=st.integers(0, 200),
+)
+def test_a_turn_is_expected_when_it_comes(most: int, used: list[int], ahead: int) -> None:
+    """Played out one by one: everybody in front passes as soon as it can."""
+    limits = Limits(requests=most, per=60)
+    begun = sorted(1000.0 + at for at in used)
+    expected, _ = earliest(limits, Line([Used(at, 1, 0) for at in begun], Ahead(ahead, 0)), 0, 1060.0)
+    now = 1060.0
+    for _ in range(ahead + 1):
+        inside = [at for at in begun if at + 60 > now]
+        if len(inside) >= most:
+            now = sorted(inside)[len(inside) - most] + 60
+        begun.append(now)
+    assert expected == pytest.approx(now)
+
+
+def test_tokens_read_from_a_cache_count_where_the_provider_counts_them() -> None:
+    usage = Usage(1000, 50, cache_read_tokens=900)
+    assert [counted(name, usage) for name in ("openai", "gemini", "anthropic", "groq")] == [1050, 1050, 150, 150]
+
+
+@pytest.mark.parametrize("wrong", [{"requests": 0}, {"tokens": -1}, {"concurrency": 0}, {"per": 0}, {"burst": 0}])
+def test_a_limit_that_lets_nothing_pass_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        Limits(**wrong)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +20,8 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.models.base import (
+    ModelAuthError,
+    ModelDelayed,
     ModelError,
     ModelOverloaded,
     ModelRateLimited,
@@ -30,13 +31,14 @@ from foliot.models.base import (
 )
 from foliot.models.config import GatewayConfig
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig, OpenGateway
-from foliot.models.limits import Limits
+from foliot.models.limits import ASKER
 from foliot.models.pricing import Pricing
 from foliot.models.registry import Provider, Registry, default_registry
-from foliot.models.retry import RetryPolicy
-from foliot.models.router import RoutedAttempt, Router
+from foliot.models.router import Router
 from foliot.models.scripted import ScriptedModel
 from foliot.models.tokens import estimate_request
+from foliot.resources.rates import Limits
+from foliot.tools.stages.breaker import Circuits
 
 ASK = ModelRequest("", (Message("user", (Text("hello"),)),))
 
@@ -64,15 +66,22 @@ class World:
 
     endpoints: dict[str, EndpointConfig] = field(default_factory=dict[str, EndpointConfig])
     built: list[Recorded] = field(default_factory=list[Recorded])
-    attempts: list[RoutedAttempt] = field(default_factory=list[RoutedAttempt])
     waits: list[float] = field(default_factory=list[float])
     now: float = 0.0
+    rotated: dict[str, EndpointConfig] = field(default_factory=dict[str, EndpointConfig])
+    looks: int = 0
 
     def __post_init__(self) -> None:
         free = [Provider(name, self.build, requires_api_key=False) for name in ("fake", "pydantic-ai")]
         registry = Registry([*free, Provider("openai", self.build)])
+        health = Circuits()
         self.router = Router(
-            self.resolve, registry=registry, clock=lambda: self.now, sleep=self.sleep, random=Random(1)
+            self.resolve,
+            look_anew=self.look_anew,
+            registry=registry,
+            circuits=lambda key: health.named(key, key, lambda: self.now),
+            clock=lambda: self.now,
+            sleep=self.sleep,
         )
 
     def build(self, config: GatewayConfig) -> Recorded:
@@ -90,13 +99,17 @@ class World:
             raise NotFound(f"no ModelEndpoint {ref!r}", hint="create it")
         return self.endpoints[ref]
 
+    async def look_anew(self, ref: str) -> EndpointConfig | None:
+        self.looks += 1
+        return self.rotated.get(ref) or self.endpoints.get(ref)
+
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         self.now += seconds
         await asyncio.sleep(0)
 
     async def ask(self, ref: str, request: ModelRequest = ASK, on_delta: OnDelta | None = None) -> ModelResponse:
-        return await self.router.respond(ref, request, on_delta=on_delta, on_attempt=self.attempts.append)
+        return await self.router.respond(ref, request, on_delta=on_delta)
 
 
 @pytest.fixture
@@ -114,35 +127,29 @@ async def test_an_answer_names_the_endpoint_that_gave_it_and_the_gateway_is_buil
     assert {a.message.text for a in answers} == {"hi"}
     assert (answers[0].endpoint, answers[0].provider) == ("main", "scripted")
     assert len(world.built) == 1
-    assert [(a.endpoint, a.attempt.number, a.attempt.error) for a in world.attempts] == [("main", 1, None)] * 3
 
 
-async def test_a_passing_trouble_is_retried_and_every_attempt_is_reported(world: World):
-    world.add("main", [{"fail": "overloaded", "times": 2, "say": "ok"}])
+@pytest.mark.parametrize("kind", ["overloaded", "timeout", "garbage", "rate_limit"])
+async def test_an_endpoint_is_asked_once_and_whoever_asks_counts_the_tries(world: World, kind: str):
+    world.add("main", [{"fail": kind}])
 
-    assert (await world.ask("main")).message.text == "ok"
+    with pytest.raises(ModelError) as caught:
+        await world.ask("main")
 
-    assert [a.attempt.error and a.attempt.error.kind for a in world.attempts] == ["overloaded", "overloaded", None]
-    assert len(world.waits) == 2
+    assert (caught.value.kind, len(world.built[0].requests), world.waits) == (kind, 1, [])
 
 
 async def test_the_chain_goes_on_at_the_next_endpoint_with_its_own_model(world: World):
-    retry = RetryPolicy(attempts=2)
-    world.add("main", [{"fail": "overloaded"}], model="big", fallbacks=("second", "third"), retry=retry)
-    world.add("second", [{"fail": "timeout"}], model="middle", retry=retry)
+    world.add("main", [{"fail": "overloaded"}], model="big", fallbacks=("second", "third"))
+    world.add("second", [{"fail": "timeout"}], model="middle")
     world.add("third", ["saved"], model="small")
 
     answer = await world.ask("main", replace_model(ASK, "special"))
 
     assert (answer.message.text, answer.endpoint, answer.model) == ("saved", "third", "small")
     assert [recorded.requests[-1].model for recorded in world.built] == ["special", "middle", "small"]
-    assert [(a.endpoint, a.attempt.number, a.next_endpoint) for a in world.attempts] == [
-        ("main", 1, None),
-        ("main", 2, "second"),
-        ("second", 1, None),
-        ("second", 2, "third"),
-        ("third", 1, None),
-    ]
+    assert [len(recorded.requests) for recorded in world.built] == [1, 1, 1]
+    assert world.waits == []  # at once
 
 
 def replace_model(request: ModelRequest, model: str) -> ModelRequest:
@@ -162,9 +169,8 @@ async def test_an_error_of_ones_own_making_falls_back_only_when_asked_for(world:
 
 
 async def test_when_nobody_answers_the_error_lists_all_that_were_tried(world: World):
-    once = RetryPolicy(attempts=1)
-    world.add("main", [{"fail": "overloaded"}], fallbacks=("second", "main"), retry=once)
-    world.add("second", [{"fail": "timeout"}], retry=once)
+    world.add("main", [{"fail": "overloaded"}], fallbacks=("second", "main"))
+    world.add("second", [{"fail": "timeout"}])
 
     with pytest.raises(ModelTimeout) as caught:
         await world.ask("main")
@@ -177,8 +183,7 @@ async def test_when_nobody_answers_the_error_lists_all_that_were_tried(world: Wo
 
 async def test_a_broken_fallback_does_not_make_a_passing_trouble_final(world: World):
     """The run waits and asks again after an error that may pass; after the last one here it would have ended."""
-    once = RetryPolicy(attempts=1)
-    world.add("main", [{"fail": "rate_limit", "retry_after": 3}], fallbacks=("second", "gone"), retry=once)
+    world.add("main", [{"fail": "rate_limit", "retry_after": 3}], fallbacks=("second", "gone"))
     world.add("second", [{"fail": "auth"}])
 
     with pytest.raises(ModelRateLimited) as caught:
@@ -193,7 +198,7 @@ async def test_a_missing_endpoint_is_a_request_error_and_a_missing_fallback_is_p
         await world.ask("nope")
     assert caught.value.hint == "create it"
 
-    world.add("main", [{"fail": "overloaded"}], fallbacks=("gone", "third"), retry=RetryPolicy(attempts=1))
+    world.add("main", [{"fail": "overloaded"}], fallbacks=("gone", "third"))
     world.add("third", ["saved"])
     assert (await world.ask("main")).endpoint == "third"
 
@@ -218,22 +223,17 @@ async def test_a_store_that_does_not_answer_is_a_passing_trouble():
 
 async def test_pieces_that_were_shown_are_withdrawn_before_the_answer_starts_anew(world: World):
     broken = {"say": "abcdefgh", "fail": "garbage", "fail_at": 4, "chunk": 4}
-    world.add("main", [{**broken, "times": 1}], fallbacks=("second",))
     deltas: list[Delta] = []
-    await world.ask("main", on_delta=deltas.append)
-    kinds = [type(delta) for delta in deltas]
-    assert kinds == [TextDelta, RestartDelta, TextDelta, TextDelta]
-
-    world.add("main", [broken], fallbacks=("second",), retry=RetryPolicy(attempts=1))
+    world.add("main", [broken], fallbacks=("second",))
     world.add("second", ["saved"])
-    deltas.clear()
     answer = await world.ask("main", on_delta=deltas.append)
     last = max(n for n, delta in enumerate(deltas) if isinstance(delta, RestartDelta))
     assert "".join(d.text for d in deltas[last + 1 :] if isinstance(d, TextDelta)) == answer.message.text == "saved"
 
 
 async def test_nothing_is_withdrawn_when_nothing_was_shown(world: World):
-    world.add("main", [{"fail": "overloaded", "times": 1, "say": "ok"}])
+    world.add("main", [{"fail": "overloaded"}], fallbacks=("second",))
+    world.add("second", ["ok"])
     deltas: list[Delta] = []
     await world.ask("main", on_delta=deltas.append)
     assert deltas == [TextDelta("ok")]
@@ -317,24 +317,111 @@ async def test_new_limits_alone_need_no_new_gateway(world: World):
 
 
 async def test_endpoints_with_the_same_key_wait_in_one_line(world: World):
-    running = most = 0
+    for name in "ab":
+        world.add(
+            name, {"turns": ["ok"], "loop": True}, provider="openai", key="k", model="m", limits=Limits(2, per=60)
+        )
+    world.add("c", {"turns": ["ok"], "loop": True}, provider="openai", key="k", model="other", limits=Limits(2, per=60))
+    for name in "abc":
+        await world.ask(name)
+    assert world.waits == []
+    await world.ask("a")
+    assert world.now == pytest.approx(60, abs=0.1)
 
-    async def busy(request: ModelRequest) -> str:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
+
+async def as_run(world: World, run_id: str, ref: str, *, placed: bool = False) -> ModelResponse:
+    token = ASKER.set((run_id, placed))
+    try:
+        return await world.ask(ref)
+    finally:
+        ASKER.reset(token)
+
+
+async def test_a_run_whose_turn_comes_later_is_told_so_and_holds_nothing(world: World):
+    world.add("main", {"turns": ["ok"], "loop": True}, limits=Limits(2, per=60))
+    for name in "ab":
+        await as_run(world, name, "main")
+    for number, name in enumerate("cd"):
+        with pytest.raises(ModelDelayed, match=f"allows 2 requests in 60 s; {number} are in front") as caught:
+            await as_run(world, name, "main")
+        assert caught.value.wait == pytest.approx(60, abs=0.1)
+    assert (world.waits, len(world.built[0].requests)) == ([], 2)
+    world.now += caught.value.wait
+    assert (await as_run(world, "d", "main", placed=True)).message.text == "ok"
+
+
+async def test_a_turn_that_comes_in_a_moment_is_waited_for(world: World):
+    world.add("main", {"turns": ["ok"], "loop": True}, limits=Limits(1, per=0.5))
+    await as_run(world, "a", "main")
+    await as_run(world, "b", "main")
+    assert world.now == pytest.approx(0.5, abs=0.01)
+
+
+async def test_without_room_the_fallback_is_asked_and_no_place_is_taken(world: World):
+    world.add("main", {"turns": ["ok"], "loop": True}, limits=Limits(1, per=60), fallbacks=("second",))
+    world.add("second", {"turns": ["saved"], "loop": True}, limits=Limits(1, per=60))
+    assert [(await as_run(world, name, "main")).endpoint for name in "ab"] == ["main", "second"]
+    with pytest.raises(ModelDelayed) as caught:
+        await as_run(world, "c", "main")
+    assert caught.value.endpoint == "main"
+    world.add("second", [{"fail": "auth"}])
+    with pytest.raises(ModelDelayed):  # a broken fallback ends nobody who only has to wait
+        await as_run(world, "c", "main")
+    with pytest.raises(ModelDelayed, match="1 are in front"):
+        await as_run(world, "d", "main")
+
+
+async def test_a_limit_that_was_removed_is_gone_at_once(world: World):
+    world.add("main", {"turns": ["ok"], "loop": True}, limits=Limits(1, per=60))
+    await as_run(world, "a", "main")
+    with pytest.raises(ModelDelayed):
+        await as_run(world, "b", "main")
+    world.endpoints["main"] = replace(world.endpoints["main"], limits=Limits())
+    assert (await as_run(world, "b", "main", placed=True)).message.text == "ok"
+    world.endpoints["main"] = replace(world.endpoints["main"], limits=Limits(1, per=60))
+    with pytest.raises(ModelDelayed, match="0 are in front"):
+        await as_run(world, "c", "main")
+
+
+async def test_an_endpoint_that_keeps_failing_is_left_alone_and_then_tried_by_one(world: World):
+    world.add("main", [{"fail": "overloaded"}], fallbacks=("second",))
+    world.add("second", {"turns": ["saved"], "loop": True})
+    for _ in range(20):
+        assert (await world.ask("main")).endpoint == "second"
+    assert len(world.built[0].requests) == 5
+    world.now += 31
+    await world.ask("main")
+    await world.ask("main")
+    assert len(world.built[0].requests) == 6
+    world.endpoints["main"] = replace(world.endpoints["main"], version="2")  # it was repaired
+    await world.ask("main")
+    assert sum(len(each.requests) for each in world.built if each.config.options["script"] != {}) > 6
+
+
+async def test_a_dead_endpoint_without_a_fallback_says_when_to_come_back(world: World):
+    world.add("main", [{"fail": "overloaded"}])
+    for _ in range(5):
+        with pytest.raises(ModelOverloaded):
+            await world.ask("main")
+    with pytest.raises(ModelOverloaded, match="not asked for a while") as caught:
+        await world.ask("main")
+    assert (caught.value.retry_after, len(world.built[0].requests)) == (pytest.approx(30), 5)
+
+
+async def test_a_refused_key_is_looked_up_once_more(world: World):
+    def answer(request: ModelRequest) -> str:
+        if world.built[-1].config.api_key == "old":
+            raise ModelAuthError("revoked")
         return "ok"
 
-    limits = Limits(concurrency=2)
-    world.add("a", busy, provider="openai", key="k", limits=limits)
-    world.add("b", busy, provider="openai", key="k")
-
-    await world.ask("a")
-    await asyncio.gather(*(world.ask("ab"[n % 2]) for n in range(40)))
-
-    assert most == 2
+    world.add("main", answer, provider="openai", key="old")
+    with pytest.raises(ModelAuthError):
+        await world.ask("main")
+    assert (world.looks, len(world.built[0].requests)) == (1, 1)  # it is still the same: that is the end
+    old = world.endpoints["main"]
+    world.rotated["main"] = replace(old, gateway=replace(old.gateway, api_key="new"))
+    assert (await world.ask("main")).message.text == "ok"
+    assert world.looks == 2
 
 
 async def test_one_key_is_one_line_whatever_is_spoken_and_wherever_its_address_is_written():
@@ -361,18 +448,17 @@ async def test_one_key_is_one_line_whatever_is_spoken_and_wherever_its_address_i
     assert key("ollama", api_key="") != key("ollama", api_key="", name="b")
 
 
-async def test_retry_after_holds_every_run_on_that_key(world: World):
-    world.add("a", [{"fail": "rate_limit", "retry_after": "100s"}], provider="openai", key="k")
-    world.add("b", {"turns": ["ok"], "loop": True}, provider="openai", key="k")
+@pytest.mark.parametrize("limits", [Limits(), Limits(100)], ids=["unlimited", "limited"])
+async def test_retry_after_holds_every_run_on_that_key_and_model(world: World, limits: Limits):
+    world.add("a", [{"fail": "rate_limit", "retry_after": "100s"}], provider="openai", key="k", limits=limits)
+    world.add("b", {"turns": ["ok"], "loop": True}, provider="openai", key="k", limits=limits)
     with pytest.raises(ModelRateLimited):
         await world.ask("a")
 
-    with pytest.raises(
-        ModelRateLimited
-    ) as caught:  # longer than the patience of its policy: a fallback could take over
-        await world.ask("b")
-    assert caught.value.retry_after == pytest.approx(100)
-    assert world.built[1].requests == []
+    with pytest.raises(ModelDelayed, match="asked to be left alone") as caught:
+        await as_run(world, "r", "b")
+    assert caught.value.wait == pytest.approx(100)
+    assert [len(each.requests) for each in world.built if each.config.options["script"] != "a"][1:] == [0]
 
     world.now = 70.0
     assert (await world.ask("b")).message.text == "ok"
@@ -383,12 +469,14 @@ async def test_tokens_are_reserved_by_estimate_and_settled_by_what_was_used(worl
     world.add(
         "main",
         {"turns": [{"say": "x", "usage": {"input_tokens": 50, "output_tokens": 50}}], "loop": True},
-        limits=Limits(tokens_per_minute=6000),
+        limits=Limits(tokens=1100, per=60),
     )
     request = ModelRequest("", ASK.messages, settings=ModelSettings(max_output_tokens=900))
-    for _ in range(10):
+    for _ in range(2):
         await world.ask("main", request)
-    assert 5 < world.now < 10  # at a hundred tokens a second; without settling it would take eighty seconds
+    assert world.waits == []  # without settling the second would wait a minute
+    await world.ask("main", request)
+    assert world.now > 50  # three hundred used, and nine hundred wanted
 
 
 async def test_costs_are_filled_in_from_the_endpoints_prices_or_the_tables_and_unknown_stays_none(world: World):
@@ -448,11 +536,10 @@ async def test_the_providers_count_corrects_later_estimates(world: World):
 
 async def test_a_bound_gateway_is_a_gateway_like_any_other(world: World):
     world.add("main", ["hi"])
-    gateway = world.router.gateway("main", on_attempt=world.attempts.append)
+    gateway = world.router.gateway("main")
     answer = await gateway.respond(ASK)
     await gateway.close()
     assert (answer.message.text, answer.endpoint) == ("hi", "main")
-    assert len(world.attempts) == 1
     assert world.built[0].closed == 0
 
 

@@ -21,7 +21,6 @@ from foliot.models.ollama import OllamaGateway
 from foliot.models.openai_chat import OpenAIChatGateway
 from foliot.models.openai_responses import OpenAIResponsesGateway
 from foliot.models.pricing import PriceBook, Pricing
-from foliot.models.retry import RetryPolicy
 from foliot.models.router import Router
 from foliot.models.wire.anthropic_answer import counted_in_message
 from foliot.models.wire.gemini_answer import counted_in_gemini
@@ -191,12 +190,11 @@ def test_prices_of_an_endpoint_say_the_same_things() -> None:
     assert pricing.cost(replace(usage, tier="flex")) == pytest.approx(1.75 + 1.0)
 
 
-def routed(*servers: WireServer, attempts: int = 4) -> Router:
+def routed(*servers: WireServer) -> Router:
     endpoints = {
         f"e{n}": EndpointConfig(
             f"e{n}",
             GatewayConfig("anthropic", base_url=f"{server.url}/v1", api_key="k", model="claude-sonnet-4-5"),
-            retry=RetryPolicy(attempts=attempts, base=0.0),
             pricing=Pricing(1.0, 1.0),
             fallbacks=("e1",) if n == 0 and len(servers) > 1 else (),
         )
@@ -209,13 +207,13 @@ BROKEN = Play(ANSWER, pieces=8, fault=Fault("error_event", after=6))
 
 
 async def test_what_attempts_used_stands_on_the_account_of_whoever_asked() -> None:
-    async with WireServer([BROKEN, BROKEN, Play(ANSWER)]) as server:
-        router = routed(server)
+    async with WireServer([BROKEN]) as server, WireServer([Play(ANSWER)]) as second:
+        router = routed(server, second)
         account = spending.count()
         response = await router.respond("e0", ASK, on_delta=lambda _: None)
         await router.close()
     assert response.usage.input_tokens == 200_000
-    assert account.usage.input_tokens == 400_000
+    assert account.usage.input_tokens == 200_000
     assert account.usage.cost_usd == pytest.approx(account.usage.total_tokens / 1e6)
 
 
@@ -228,17 +226,17 @@ async def test_nobody_is_asked_again_without_room_for_it(fallback: bool) -> None
 
         async def has_room(usage: Usage) -> bool:
             asked.append(usage)
-            return len(asked) < 2
+            return False
 
         account.checks.append(has_room)
         with pytest.raises(ModelError) as caught:
             await router.respond("e0", ASK, on_delta=lambda _: None)
         await router.close()
-        assert len(first.requests) == 2
+        assert len(first.requests) == len(asked) == 1
         assert not second.requests
     assert caught.value.spent_out
     assert caught.value.retryable
-    assert account.usage.input_tokens == 400_000
+    assert account.usage.input_tokens == 200_000
 
 
 async def test_the_tier_that_was_asked_for_counts_where_the_provider_does_not_say() -> None:

@@ -43,6 +43,11 @@ NOT_PLAYED = {
     "store.pushes._take": "one statement: of several pushes for a call the first one wins",
     "store.pushes._forget": "one statement, by whoever waited for the call",
     "store.doubts._settle": "one update under the lock of a run that has ended: nobody but a purge, which locks it too",
+    "store.model_limits._take": "everything of a line is done under the lock of its row, and of one line only",
+    "store.model_limits._settle": "as above",
+    "store.model_limits._pause": "as above",
+    "run(model_place_leave)": "one statement: places of one run, which nobody else touches",
+    "many(model_call_renew)": "one process keeps rows of its own",
     "work.housekeeping._take_turn": "one turn in a period, under the lock of its own row",
     "work.housekeeping._note_size": "a note for people, by the one whose turn it is; a lost one is written next time",
 }

@@ -56,6 +56,7 @@ from foliot.kernel.loop import decide, may_ask_again
 from foliot.kernel.messages import Usage
 from foliot.kernel.state import State
 from foliot.models import spending
+from foliot.models.limits import ASKER
 from foliot.models.spending import Account
 from foliot.stopping import stop_tasks
 from foliot.store.base import Document
@@ -487,6 +488,7 @@ class Driver:
         if not self._holds() and not await self._may_act():
             return
         run_id = self.lease.run_id
+        ASKER.set((run_id, self.state.was_delayed))
         shown = self._stream or self._watcher.wanted(run_id)
         heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
         models, spec, clock = self._models, self.state.spec, self._clock

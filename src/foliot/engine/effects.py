@@ -15,11 +15,12 @@ from foliot.kernel.actions import AskModel, CallIntent
 from foliot.kernel.budget import Spent
 from foliot.kernel.errors import Unencodable
 from foliot.kernel.events import Event, ModelFailed, ModelResponded, ToolFinished, ToolUnknown, UnknownReason
+from foliot.kernel.events import ModelDelayed as Delayed
 from foliot.kernel.messages import Text, ToolFailure, ToolResult, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call
 from foliot.models import spending
-from foliot.models.base import ModelError, OnDelta
+from foliot.models.base import ModelDelayed, ModelError, OnDelta
 from foliot.models.spending import Account
 from foliot.tools.base import Admitted, MayAct, OnOutput
 from foliot.tools.contract import VERSION
@@ -38,7 +39,7 @@ async def ask_model(
     on_delta: OnDelta | None,
     clock: Clock,
     account: Account | None = None,
-) -> ModelResponded | ModelFailed:
+) -> ModelResponded | ModelFailed | Delayed:
     """The answer, or that there was none. What attempts used that gave no answer is on the account, and in the fact."""
     started = clock()
     account = account or spending.count()
@@ -52,6 +53,8 @@ async def ask_model(
         else:
             async with limit:
                 response = await models.ask(spec, request, on_delta=on_delta)
+    except ModelDelayed as delayed:
+        return Delayed(action.step, clock() + delayed.wait, delayed.message, delayed.endpoint)
     except ModelError as error:
         return not_answered(action.step, error, account)
     except (GeneratorExit, KeyboardInterrupt, SystemExit):

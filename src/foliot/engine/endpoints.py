@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -15,14 +16,15 @@ from foliot.engine.references import References
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
-from foliot.models.base import Gateway, ModelError, ModelRequestError, OnDelta
+from foliot.models.base import Gateway, ModelDelayed, ModelError, ModelRequestError, OnDelta
 from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
 from foliot.models.from_resource import endpoint_config
+from foliot.models.limits import Turns
 from foliot.models.pieces import Pieces
 from foliot.models.pricing import Pricing
 from foliot.models.registry import default_registry
-from foliot.models.router import UNBOUNDED_OUTPUT, Router, most_hopeful
+from foliot.models.router import UNBOUNDED_OUTPUT, Circuit, Circuits, Router, most_hopeful
 from foliot.models.spending import account, cut_usage
 from foliot.models.tokens import estimate_request
 from foliot.resources.powers import declared_by_operator, secret_targets
@@ -33,6 +35,7 @@ from foliot.tools.masking import Masker
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
 from foliot.tools.secrets import EnvironmentSecrets, SecretChain, Secrets, StoreSecrets
+from foliot.tools.stages.breaker import Circuits as LocalCircuits
 from foliot.waits import Waits
 
 # How long an endpoint that was looked up is used without looking again.
@@ -52,8 +55,13 @@ class RunModels:
         outbound: Callable[[], OutboundClient] | None = None,
         references: References | None = None,
         waits: Waits | None = None,
+        turns: Turns | None = None,
+        circuits: Circuits | None = None,
     ) -> None:
-        """`outbound` is the way to addresses that somebody else than the operator chose; none lets nobody inside."""
+        """`turns` and `circuits` are those that all processes of a store share; without them, of this one alone.
+
+        `outbound` is the way to addresses that somebody else than the operator chose; none lets nobody inside.
+        """
         self._waits = waits or Waits()
         self._outbound = outbound or self._to_the_public
         self._own: OutboundClient | None = None
@@ -62,7 +70,14 @@ class RunModels:
         self._clock = clock
         self._environ = environ
         self._secrets = secrets or stored_secrets(store, environ)
-        self._router = Router(self._resolve, may_fall_back=self._may_fall_back)
+        self._router = Router(
+            self._resolve,
+            look_anew=self._key_looked_up_anew,
+            may_fall_back=self._may_fall_back,
+            turns=turns,
+            circuits=circuits or partial(_local_circuit, LocalCircuits(), clock),
+            clock=clock,
+        )
         self._direct: dict[str, Gateway] = {}
         self._found: dict[str, tuple[float, EndpointConfig]] = {}
         self._revision = -1
@@ -115,17 +130,22 @@ class RunModels:
         for position, ref in enumerate(refs):
             asked = request if position == 0 else self._for_fallback(ref, request)
             try:
-                return await self._ask(spec.namespace, ref, asked, pieces)
+                return await self._ask(spec.namespace, ref, asked, pieces, last=False)
             except ModelError as error:
                 failures.append((ref, error))
-                over = position + 1 == len(refs) or error.spent_out
-                if over or (position == 0 and error.kind not in FALL_BACK_ON):
-                    raise most_hopeful(failures)  # noqa: B904  # one of the failures, each with a cause of its own
-                if pieces is not None:
+                falls = position > 0 or isinstance(error, ModelDelayed) or error.kind in FALL_BACK_ON
+                if position + 1 == len(refs) or error.spent_out or not falls:
+                    break
+                if pieces is not None and not isinstance(error, ModelDelayed):
                     pieces.restart(f"{ref} failed ({error.kind}); asking {refs[position + 1]}")
-        raise AssertionError("there is always a first reference")
+        chosen = most_hopeful(failures)
+        if isinstance(chosen, ModelDelayed) and chosen.stand_in_line is not None:
+            return await chosen.stand_in_line()
+        raise chosen
 
-    async def _ask(self, namespace: str, ref: str, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:
+    async def _ask(
+        self, namespace: str, ref: str, request: ModelRequest, on_delta: OnDelta | None, *, last: bool = True
+    ) -> ModelResponse:
         gateway = self._direct.get(ref)
         if gateway is not None:
             return await _of_object(gateway, request, on_delta)
@@ -133,15 +153,23 @@ class RunModels:
         before = self._found.get(ref)
         pieces = None if on_delta is None else Pieces(on_delta)
         try:
-            return await self._router.respond(ref, request, on_delta=pieces)
+            return await self._router.respond(ref, request, on_delta=pieces, last=last)
         except ModelError as error:
-            # Nobody fails by an endpoint that was repaired while it was asked, or a moment before.
+            # Nobody fails, or waits, by an endpoint that was repaired while it was asked, or a moment before.
             used = before or self._found.get(ref)
             if error.spent_out or used is None or await self._looked_up_anew(ref) in (used[1], None):
                 raise
-            if pieces is not None:
+            if pieces is not None and not isinstance(error, ModelDelayed):
                 pieces.restart(f"{ref} failed ({error.kind}) and has changed; asking again")
-        return await self._router.respond(ref, request, on_delta=pieces)
+        return await self._router.respond(ref, request, on_delta=pieces, last=last)
+
+    async def _key_looked_up_anew(self, name: str) -> EndpointConfig | None:
+        """The endpoint past all that is remembered: its key may have been replaced where no write tells of it."""
+        try:
+            self._found.pop(name, None)
+            return await self._resolve(name)
+        except FoliotError:
+            return None
 
     async def _looked_up_anew(self, ref: str) -> EndpointConfig | None:
         try:
@@ -281,6 +309,10 @@ class RunModels:
             name = document["metadata"]["name"]
             kind = SecretError if error.details.get("cause") == "failed" else SecretMissing
             raise kind(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
+
+
+def _local_circuit(circuits: LocalCircuits, clock: Callable[[], float], key: str) -> Circuit:
+    return circuits.named(key, key, clock)
 
 
 def refs_of(spec: RunSpec) -> tuple[str, ...]:

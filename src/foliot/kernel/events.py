@@ -19,7 +19,10 @@ from foliot.kernel.budget import LimitName
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Message, ModelResponse, Number, ToolResult, Usage
 
-WaitReason: TypeAlias = Literal["approval", "unknown_effect", "model_retry", "input", "capacity", "budget"]
+# "model_limit": its turn at a model that may only be asked so often. "model_retry": the next try of one that failed.
+WaitReason: TypeAlias = Literal[
+    "approval", "unknown_effect", "model_retry", "model_limit", "input", "capacity", "budget"
+]
 # "budget": the next window of a budget, or whoever raises its limit.
 WaitOwner: TypeAlias = Literal["person", "timer", "input", "capacity", "budget"]
 InputMode: TypeAlias = Literal["followup", "collect", "steer", "steer-backlog", "interrupt", "queue"]
@@ -226,6 +229,18 @@ class ModelFailed(Fact, frozen=True, tag="model.failed"):
     status: int | None = None
     provider: str = ""
     usage: Usage = Usage()
+
+
+class ModelDelayed(Fact, frozen=True, tag="model.delayed"):
+    """The model was not asked: the limit on how often it is has no room before `until`. The run keeps its place there.
+
+    That is no failure, and nothing is counted. `endpoint` is whose limit it is.
+    """
+
+    step: int
+    until: Number
+    message: str = ""
+    endpoint: str = ""
 
 
 class OutputRejected(Fact, frozen=True, tag="output.rejected"):
@@ -436,6 +451,7 @@ Event: TypeAlias = (
     | StepStarted
     | ModelResponded
     | ModelFailed
+    | ModelDelayed
     | OutputRejected
     | OutputAccepted
     | ToolStarted

@@ -72,7 +72,9 @@ def _waiting(state: State, event: e.RunWaiting) -> None:
 
 def _resumed(state: State, event: e.RunResumed) -> None:
     assert state.waiting is not None
-    if state.waiting.owner == "timer":
+    if state.waiting.reason == "model_limit":
+        state.delayed = None
+    if state.waiting.owner == "timer" and state.waiting.reason != "model_limit":
         state.retry_at = None
     else:
         state.waited += state.now - state.waiting_since
@@ -96,6 +98,7 @@ def _retried(state: State, event: e.RunRetried) -> None:
     state.answer = None
     state.retry_at = None
     state.paused = None
+    state.delayed = None
     state.overflow = False
     state.model_failures = state.output_repairs = state.bad_steps = 0
 
@@ -135,6 +138,7 @@ def inputs_due(state: State) -> list[e.InputReceived]:
 def _model_responded(state: State, event: e.ModelResponded) -> None:
     response = event.response
     state.fruitless = 0
+    state.was_delayed = False
     state.asking = False
     state.asks = 0
     state.model_failures = 0
@@ -191,6 +195,12 @@ def _model_failed(state: State, event: e.ModelFailed) -> None:
     asked = event.retry_after
     # JSON has no infinity: read back, it would be nothing. So it is nothing here too.
     state.retry_at = state.now + (delay if asked is None or not isfinite(asked) else min(asked, LONGEST_RETRY_AFTER))
+
+
+def _model_delayed(state: State, event: e.ModelDelayed) -> None:
+    state.asking = False
+    state.delayed = event
+    state.was_delayed = True
 
 
 REJECTED: Final[Mapping[e.Rejection, tuple[str, str]]] = {
@@ -347,6 +357,7 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.StepStarted: _step_started,
     e.ModelResponded: _model_responded,
     e.ModelFailed: _model_failed,
+    e.ModelDelayed: _model_delayed,
     e.OutputRejected: _output_rejected,
     e.OutputAccepted: _output_accepted,
     e.ToolStarted: _tool_started,

@@ -282,6 +282,10 @@ def _continue(state: State) -> Action:
     if state.paused is not None:
         waiting = _wait_for_room(state.paused)
         return Wait(waiting, (waiting,))
+    if state.delayed is not None and state.now < state.delayed.until:
+        # A turn that comes late ends no run: this wait does not use up its time.
+        waiting = RunWaiting("model_limit", "timer", until=state.delayed.until, message=state.delayed.message)
+        return Wait(waiting, (waiting,))
     if state.retry_at is not None and state.now < state.retry_at:
         message = f"the model failed {state.model_failures} times; it is asked again later"
         # A provider may name any time: nobody waits past the end of the run's own.

@@ -43,6 +43,7 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     e.StepStarted: frozenset({"ready"}),
     e.ModelResponded: frozenset({"thinking"}),
     e.ModelFailed: frozenset({"thinking", "ready"}),
+    e.ModelDelayed: frozenset({"thinking"}),
     e.OutputRejected: frozenset({"ready"}),
     e.OutputAccepted: frozenset({"ready"}),
     e.ToolStarted: frozenset({"acting"}),
@@ -206,7 +207,7 @@ def _cancelling(state: State, event: e.CancelRequested) -> str | None:
     return "the run is ending already" if state.ending is not None else None
 
 
-def _step(state: State, event: e.StepStarted | e.ModelResponded | e.ModelFailed) -> str | None:
+def _step(state: State, event: e.StepStarted | e.ModelResponded | e.ModelFailed | e.ModelDelayed) -> str | None:
     return None if event.step == state.spent.steps + 1 else f"step {event.step} instead of {state.spent.steps + 1}"
 
 
@@ -256,6 +257,7 @@ GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.StepStarted: _started,
     e.ModelResponded: _step,
     e.ModelFailed: _failed,
+    e.ModelDelayed: _step,
     e.OutputRejected: _examined,
     e.OutputAccepted: _examined,
     e.ToolStarted: _tool_started,

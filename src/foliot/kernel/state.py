@@ -20,6 +20,7 @@ from foliot.kernel.events import (
     CancelRequested,
     ContractRule,
     InputReceived,
+    ModelDelayed,
     QuestionAsked,
     RunCreated,
     RunRetried,
@@ -143,6 +144,7 @@ class State:
         "calls",
         "compacted",
         "created",
+        "delayed",
         "doubts",
         "effects",
         "ended",
@@ -181,6 +183,7 @@ class State:
         "waiting",
         "waiting_since",
         "waived",
+        "was_delayed",
         "worker",
     )
 
@@ -228,6 +231,8 @@ class State:
         self.output_repairs = 0
         self.model_failures = 0
         self.retry_at: float | None = None
+        self.delayed: ModelDelayed | None = None  # the model may not be asked yet
+        self.was_delayed = False  # and so the run may have a place in a line, at this step
         self.paused: BudgetExceeded | None = None  # a declared budget has no room: nothing that costs is begun
         self.overflow = False
         self.compacted = False
@@ -272,7 +277,7 @@ class State:
     def deadline(self) -> float | None:
         """When the time limit of this attempt ends.
 
-        Waiting for a person, an input, capacity or a budget does not use it up.
+        Waiting for a person, an input, capacity, a budget or its turn at a model does not use it up.
         """
         if self.started_at is None or (limit := self.spec.limits.max_seconds) is None:
             return None

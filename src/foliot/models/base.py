@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar, Protocol, TypeAlias
 
 from foliot.errors import FoliotError
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
 
 OnDelta: TypeAlias = Callable[[Delta], None]
+StandInLine: TypeAlias = Callable[[], Awaitable[ModelResponse]]
 
 
 class Gateway(Protocol):
@@ -98,6 +99,23 @@ class ModelOverloaded(ModelError):
 
     kind = "overloaded"
     retryable = True
+
+
+class ModelDelayed(ModelError):
+    """The model was not asked: the endpoint's own limit has no room for `wait` seconds. Waiting is no failure.
+
+    `stand_in_line` takes a place in the line; it answers after all when there is room by then, and raises this again
+    when there is not. Whoever has others to ask asks them first.
+    """
+
+    kind = "limit"
+    retryable = True
+
+    def __init__(self, message: str, *, wait: float, endpoint: str, stand_in_line: StandInLine | None = None) -> None:
+        super().__init__(message, retry_after=wait)
+        self.wait = wait
+        self.endpoint = endpoint
+        self.stand_in_line = stand_in_line
 
 
 class ModelTimeout(ModelError):

@@ -13,21 +13,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from secrets import token_bytes
 from typing import Final
 from urllib.parse import urlsplit
 
 from foliot.models.base import Gateway
 from foliot.models.config import GatewayConfig
-from foliot.models.limits import NO_LIMITS, Limits
 from foliot.models.pricing import Pricing
-from foliot.models.retry import DEFAULT, RetryPolicy
+from foliot.resources.rates import NO_LIMITS, Limits
 
 _log: Final = logging.getLogger(__name__)
 FALL_BACK_ON: Final = frozenset({"rate_limit", "quota", "overloaded", "timeout", "garbage"})
 _OPEN_MOST: Final = 256
-# Drawn anew in each process, so a fingerprint says nothing about the key to anybody who reads it in a dump.
-_SALT: Final = token_bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +39,19 @@ class EndpointConfig:
     version: str = ""
     secret_version: str = ""
     limits: Limits = NO_LIMITS
-    retry: RetryPolicy = DEFAULT
     pricing: Pricing | None = None
     fallbacks: tuple[str, ...] = ()
     fall_back_on: frozenset[str] = FALL_BACK_ON
 
     @property
     def key_fingerprint(self) -> str:
-        """Stands for the key where keys are compared; the same only within one process."""
-        return blake2b(self.gateway.api_key.encode(), digest_size=12, key=_SALT).hexdigest()
+        """Stands for the key where all processes count together. So short that many keys share it, it tells none."""
+        return blake2b(self.gateway.api_key.encode(), digest_size=3, person=b"foliot-limit").hexdigest()
+
+    def circuit_key(self, model: str) -> str:
+        """What the endpoint's health is known by. One that was changed begins without failures."""
+        basis = f"{self.version} {self.secret_version} {self.gateway.base_url} {self.key_fingerprint}"
+        return f"model/{self.name}/{model}#{blake2b(basis.encode(), digest_size=6).hexdigest()}"
 
     def same_gateway(self, other: EndpointConfig) -> bool:
         """Whether a gateway opened for `other` can serve this one too."""
@@ -84,20 +84,10 @@ class OpenGateway:
 
 
 class GatewayCache:
-    """Open gateways by endpoint name. Belongs to one event loop.
+    """Open gateways by endpoint name. Belongs to one event loop."""
 
-    `on_unused` hears of a retired gateway whose place in a rate limiter's line nobody took over.
-    """
-
-    def __init__(
-        self,
-        open_gateway: Callable[[EndpointConfig], OpenGateway],
-        *,
-        on_unused: Callable[[OpenGateway], None],
-        most: int = _OPEN_MOST,
-    ) -> None:
+    def __init__(self, open_gateway: Callable[[EndpointConfig], OpenGateway], *, most: int = _OPEN_MOST) -> None:
         self._open_gateway = open_gateway
-        self._on_unused = on_unused
         self._most = most
         self._open: OrderedDict[str, OpenGateway] = OrderedDict()
         self._retired: set[OpenGateway] = set()
@@ -143,9 +133,6 @@ class GatewayCache:
 
     def _close_soon(self, entry: OpenGateway) -> None:
         self._retired.discard(entry)
-        current = self._open.get(entry.endpoint.name)
-        if current is None or current.limiter_key != entry.limiter_key:
-            self._on_unused(entry)
         task = asyncio.get_running_loop().create_task(_close(entry))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

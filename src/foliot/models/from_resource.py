@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.endpoints import EndpointConfig
-from foliot.models.limits import NO_LIMITS, Limits
 from foliot.models.pricing import Pricing
 from foliot.resources.durations import seconds
+from foliot.resources.rates import NO_LIMITS, Limits
 from foliot.resources.references import qualified
 from foliot.waits import Waits
 
@@ -49,13 +49,7 @@ def endpoint_config(
 
 
 def _limits(declared: ModelRateLimit) -> Limits:
-    per_minute = 60.0 / seconds(declared.per)
-    return Limits(
-        requests_per_minute=None if declared.requests is None else declared.requests * per_minute,
-        tokens_per_minute=None if declared.tokens is None else declared.tokens * per_minute,
-        concurrency=declared.concurrency,
-        burst=declared.burst or declared.requests,
-    )
+    return Limits(declared.requests, declared.tokens, seconds(declared.per), declared.concurrency, declared.burst)
 
 
 def _timeouts(declared: ModelTimeouts, waits: Waits) -> Timeouts:

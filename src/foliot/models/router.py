@@ -1,9 +1,12 @@
 """From the name of a model endpoint to an answer, by way of all that makes it dependable.
 
-    fallback chain ( retry ( rate limit of the key ( gateway ) ) )   then: cost, and what can be learned from the count
+    fallback chain ( circuit of the endpoint ( turn at key and model ( gateway ) ) )   then: cost, and what is learned
 
 Each layer is its own module; this one puts them in order. The router knows no store: `resolve` turns a reference into
 an `EndpointConfig` and is asked at every call, so a changed endpoint or a rotated key is used from the next call on.
+
+Each endpoint of the chain is asked once: whatever it fails with, the next one is asked at once. How often a step is
+tried in all is counted in one place, by the run (`Repairs.model` in the kernel), which waits without holding anything.
 
 About streams: pieces are for show, the finished message is what counts. When an answer breaks off after pieces were
 shown and is asked for again, at the same or at another endpoint, a `RestartDelta` is sent first, and whoever shows the
@@ -15,30 +18,43 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
-from random import Random
-from typing import Final, TypeAlias
+from secrets import token_hex
+from typing import Final, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
 from foliot.errors import FoliotError
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
-from foliot.models.base import Gateway, ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, OnDelta
+from foliot.models.base import (
+    Gateway,
+    ModelAuthError,
+    ModelDelayed,
+    ModelError,
+    ModelGarbage,
+    ModelOverloaded,
+    ModelRequestError,
+    OnDelta,
+    StandInLine,
+)
 from foliot.models.endpoints import EndpointConfig, GatewayCache, OpenGateway
-from foliot.models.limits import LimiterPool
+from foliot.models.limits import ASKER, Clock, LocalTurns, Turn, Turns, counted
 from foliot.models.pieces import Pieces
 from foliot.models.pricing import PriceBook
 from foliot.models.registry import Registry, default_registry
-from foliot.models.retry import Attempt, Clock, Sleep, with_retry
 from foliot.models.spending import account, cut_usage
 from foliot.models.tokens import TokenCounter, estimate_request
 from foliot.models.wire.counts import tier_of
 
+Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 Resolve: TypeAlias = Callable[[str], EndpointConfig | Awaitable[EndpointConfig]]
+LookAnew: TypeAlias = Callable[[str], Awaitable[EndpointConfig | None]]
 MayFallBack: TypeAlias = Callable[[str, str], Awaitable[None]]
 """From one endpoint to another, by their names; raises a `FoliotError` when the first may not name the second."""
 _LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
+# A run whose turn comes within a moment stays for it; for longer ones it is let go, and holds nothing.
+MOMENT: Final = 1.0
 # What an answer without a limit of its own is expected to take at most; few are longer.
 UNBOUNDED_OUTPUT: Final = 4096
 # And what thinking adds to it where nothing bounds that either, by effort.
@@ -46,21 +62,31 @@ _THOUGHT: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, 
 _REFUSED: Final = frozenset(
     {"rate_limit", "quota", "auth", "request", "context_overflow", "request_too_large", "content_filter"}
 )
+# Failures that say something about an endpoint's health. A refusal is an answer like any other.
+_UNHEALTHY: Final = frozenset({"overloaded", "timeout", "garbage"})
 _UNPRICED: Final = frozenset({"scripted"})
 _GO_BETWEENS: Final = frozenset({"pydantic-ai"})  # their answers name the provider that was asked in the end
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedAttempt:
-    """One try at one endpoint, for the journal. `next_endpoint` is set when the chain goes on there."""
+class Circuit(Protocol):
+    """The health of one endpoint. A healthy one costs a call nothing but a look at `calm`."""
 
-    endpoint: str
-    provider: str
-    attempt: Attempt
-    next_endpoint: str | None = None
+    @property
+    def calm(self) -> bool: ...
+
+    async def enter(self) -> bool:
+        """Whether this call is the one that tries an endpoint that was left alone. Raises a `FoliotError`."""
+        ...
+
+    async def failed(self) -> None: ...
+
+    async def well(self) -> None: ...
+
+    def broken_off(self) -> None: ...
 
 
-OnRoutedAttempt: TypeAlias = Callable[[RoutedAttempt], None]
+Circuits: TypeAlias = Callable[[str], Circuit]
+"""The circuit of a key; one and the same for all who share it."""
 
 
 class Router:
@@ -70,63 +96,68 @@ class Router:
         self,
         resolve: Resolve,
         *,
+        look_anew: LookAnew | None = None,
         may_fall_back: MayFallBack | None = None,
         registry: Registry | None = None,
-        limiters: LimiterPool | None = None,
+        turns: Turns | None = None,
+        circuits: Circuits | None = None,
         prices: PriceBook | None = None,
         tokens: TokenCounter | None = None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
-        random: Random | None = None,
     ) -> None:
+        """`look_anew` looks an endpoint up past everything that is remembered of it, its key above all."""
         self._resolve = resolve
+        self._look_anew = look_anew
         self._may_fall_back = may_fall_back
         self._registry = registry or default_registry()
-        self._limiters = limiters or LimiterPool(clock=clock, sleep=sleep)
+        self.turns = turns or LocalTurns(clock)
+        self.circuits = circuits
         self._prices = prices or PriceBook()
         self.tokens = tokens or TokenCounter()
         self._clock = clock
         self._sleep = sleep
-        self._random = random or Random()
-        self._gateways = GatewayCache(self._open, on_unused=self._forget)
+        self._paused: dict[str, float] = {}  # until when a provider wants to hear nothing, where nothing is counted
+        self._gateways = GatewayCache(self._open)
 
-    def gateway(self, ref: str, *, on_attempt: OnRoutedAttempt | None = None) -> Gateway:
+    def gateway(self, ref: str) -> Gateway:
         """The endpoint `ref` as a plain `Gateway`. Closing it does nothing: the router keeps the connections."""
-        return _Bound(self, ref, on_attempt)
+        return _Bound(self, ref)
 
     async def respond(
-        self,
-        ref: str,
-        request: ModelRequest,
-        *,
-        on_delta: OnDelta | None = None,
-        on_attempt: OnRoutedAttempt | None = None,
+        self, ref: str, request: ModelRequest, *, on_delta: OnDelta | None = None, last: bool = True
     ) -> ModelResponse:
         """Ask the endpoint `ref`, then its fallbacks. The answer carries its cost and the endpoint that gave it.
 
         A fallback is asked for its own default model. When nobody answered, the last `ModelError` is raised, or the
         first that may pass when the last one may not: a broken fallback must not end a run that only has to wait. Its
         `details["tried"]` lists them all. An endpoint that cannot be found or built counts as a request error.
+        Raises `ModelDelayed` when one of them only has no room now. `last`: there is nobody else to ask after these,
+        so a place is taken in the line whose turn comes first.
         """
         first = await self._find(ref)
         chain = list(dict.fromkeys((first.name, *first.fallbacks)))
         pieces = None if on_delta is None else Pieces(on_delta)
         failures: list[tuple[str, ModelError]] = []
+        alone = last and len(chain) == 1
         for position, name in enumerate(chain):
             after = chain[position + 1] if position + 1 < len(chain) else None
             try:
                 endpoint = first if position == 0 else await self._find(name, first.name)
                 asked = _named(request, endpoint) if position == 0 else _for_fallback(request, endpoint)
-                return await self._ask(endpoint, asked, pieces, on_attempt, first.fall_back_on, after)
+                return await self._ask(endpoint, asked, pieces, queue=alone)
             except ModelError as error:
                 failures.append((name, error))
+                falls = position > 0 or isinstance(error, ModelDelayed) or error.kind in first.fall_back_on
                 # A broken fallback must not hide that the next one may work; a broken first one follows its own rule.
-                over = after is None or error.spent_out
-                if over or (position == 0 and error.kind not in first.fall_back_on):
-                    raise most_hopeful(failures)  # noqa: B904  # one of the failures, each with a cause of its own
-                if pieces is not None:
+                if after is None or error.spent_out or not falls:
+                    break
+                if pieces is not None and not isinstance(error, ModelDelayed):
                     pieces.restart(f"{name} failed ({error.kind}); asking {after}")
-        raise AssertionError("a chain is never empty")
+        chosen = most_hopeful(failures)
+        if last and isinstance(chosen, ModelDelayed) and chosen.stand_in_line is not None:
+            return await chosen.stand_in_line()
+        raise chosen
 
     async def quote(self, ref: str, request: ModelRequest) -> list[Usage]:
         """What the request is expected to take at most, at the endpoint and at each of its fallbacks.
@@ -199,58 +230,89 @@ class Router:
         address = endpoint.gateway.base_url or provider.base_url
         return OpenGateway(endpoint, self._registry.build(endpoint.gateway), provider.name, address)
 
-    def _forget(self, entry: OpenGateway) -> None:
-        self._limiters.forget(entry.limiter_key, entry.endpoint.name)
-
     async def _ask(
-        self,
-        endpoint: EndpointConfig,
-        request: ModelRequest,
-        pieces: Pieces | None,
-        on_attempt: OnRoutedAttempt | None,
-        fall_back_on: frozenset[str],
-        after: str | None,
+        self, endpoint: EndpointConfig, request: ModelRequest, pieces: Pieces | None, *, queue: bool
     ) -> ModelResponse:
-        """One endpoint, with retries."""
+        """One endpoint, once; and once more when its key is refused and has been replaced meanwhile."""
+        try:
+            return await self._ask_once(endpoint, request, pieces, queue=queue)
+        except ModelAuthError:
+            anew = None if self._look_anew is None else await self._look_anew(endpoint.name)
+            if anew is None or anew.gateway.api_key == endpoint.gateway.api_key:
+                raise
+            endpoint = anew
+        return await self._ask_once(endpoint, request, pieces, queue=queue)
+
+    async def _ask_once(
+        self, endpoint: EndpointConfig, request: ModelRequest, pieces: Pieces | None, *, queue: bool
+    ) -> ModelResponse:
         try:
             entry = self._gateways.enter(endpoint)
         except FoliotError as error:
             raise _as_model_error(error) from error
-
-        def report(attempt: Attempt) -> None:
-            if pieces is not None and attempt.wait is not None and attempt.error is not None:
-                pieces.restart(f"{endpoint.name} failed ({attempt.error.kind}); asking again")
-            if on_attempt is not None:
-                goes_on = attempt.error is not None and attempt.wait is None and attempt.error.kind in fall_back_on
-                on_attempt(RoutedAttempt(endpoint.name, entry.provider, attempt, after if goes_on else None))
-
         try:
-            response = await with_retry(
-                lambda: self._call(entry, endpoint, request, pieces),
-                endpoint.retry,
-                on_attempt=report,
-                clock=self._clock,
-                sleep=self._sleep,
-                random=self._random,
-            )
+            model = request.model or endpoint.gateway.model
+            circuit = None if self.circuits is None else self.circuits(endpoint.circuit_key(model))
+            probe = False if circuit is None or circuit.calm else await _entered(circuit, endpoint.name)
+            try:
+                response = await self._in_turn(entry, endpoint, request, pieces, model, queue=queue)
+            except ModelError as error:
+                if circuit is not None:
+                    if error.kind in _UNHEALTHY:
+                        await circuit.failed()
+                    elif isinstance(error, ModelDelayed) or error.kind == "rate_limit":
+                        if probe:
+                            circuit.broken_off()
+                    elif probe or not circuit.calm:
+                        await circuit.well()
+                raise
+            except BaseException:
+                if circuit is not None and probe:
+                    circuit.broken_off()
+                raise
+            if circuit is not None and (probe or not circuit.calm):
+                await circuit.well()
             return await self._finish(entry, endpoint, request, response)
         finally:
             self._gateways.leave(entry)
 
-    async def _call(
-        self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, pieces: Pieces | None
+    async def _in_turn(
+        self,
+        entry: OpenGateway,
+        endpoint: EndpointConfig,
+        request: ModelRequest,
+        pieces: Pieces | None,
+        model: str,
+        *,
+        queue: bool,
     ) -> ModelResponse:
-        """One call, in its turn."""
-        limiter = self._limiters.limiter(entry.limiter_key, endpoint.name, endpoint.limits)
+        """One call, in its turn. Raises `ModelDelayed` when that does not come within a moment."""
+        limits, key = endpoint.limits, f"{entry.limiter_key} {model}"
+        run_id, may_have_a_place = ASKER.get()
+        asker = run_id or token_hex(8)
         expected = 0
-        if endpoint.limits.tokens_per_minute is not None:
-            expected = self.tokens.estimate(request, model=_counted_as(entry, request.model or endpoint.gateway.model))
+        if limits.tokens is not None:
+            expected = self.tokens.estimate(request, model=_counted_as(entry, model))
             expected += request.settings.max_output_tokens or 0
-        permit = await limiter.acquire(expected, max_wait=endpoint.retry.patience)
-        used: int | None = None
+        stayed = 0.0
+        while True:
+            if limits.none:
+                turn = Turn(max(0.0, self._paused.get(key, 0.0) - self._clock()), bound="the provider")
+            else:
+                turn = await self.turns.take(key, asker, limits, expected, queue=queue or not run_id)
+            if turn.wait <= 0:
+                break
+            if run_id and (not queue or turn.wait > MOMENT or stayed > 2 * MOMENT):
+                again = partial(self._ask, endpoint, request, pieces, queue=True)
+                raise _delayed(endpoint, turn, None if queue else again)
+            stayed += turn.wait
+            await self._sleep(turn.wait)
+        if may_have_a_place:
+            await self.turns.leave(asker)  # in another line, or in that of a limit that is gone
+        more = 0
         try:
             response = await entry.gateway.respond(request, on_delta=pieces)
-            used = response.usage.total_tokens
+            more = counted(entry.provider, response.usage) - expected
             if response.stop == "other":  # nobody knows whether this is all of it
                 raise ModelGarbage(f"model provider {entry.provider!r}: its answer broke off", provider=entry.provider)
             return response
@@ -260,14 +322,25 @@ class Router:
                 paying.add(self._priced_now(entry, endpoint, request, cut_usage(cut)))
             raise
         except ModelError as error:
-            used = error.usage.total_tokens or (0 if error.kind in _REFUSED else None)  # or nothing was counted
             if error.usage.total_tokens:
+                more = counted(entry.provider, error.usage) - expected
                 await self._book(entry, endpoint, request, error)
-            if error.kind == "rate_limit" and error.retry_after is not None:
-                limiter.pause(min(error.retry_after, _LONGEST_PAUSE))
+            elif error.kind in _REFUSED:
+                more = -expected  # nothing was counted
+            if error.kind == "rate_limit" and error.retryable and error.retry_after is not None:
+                await self._pause(key, endpoint, min(error.retry_after, _LONGEST_PAUSE))
             raise
         finally:
-            permit.release(used)
+            if not limits.none:
+                await self.turns.settle(key, asker, turn, limits, more)
+
+    async def _pause(self, key: str, endpoint: EndpointConfig, seconds: float) -> None:
+        if not endpoint.limits.none:
+            await self.turns.pause(key, seconds)
+            return
+        now = self._clock()
+        self._paused = {each: until for each, until in self._paused.items() if until > now}
+        self._paused[key] = max(self._paused.get(key, 0.0), now + seconds)
 
     async def _book(
         self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, error: ModelError
@@ -328,20 +401,46 @@ class Router:
 class _Bound:
     """One endpoint of a router, as a gateway."""
 
-    def __init__(self, router: Router, ref: str, on_attempt: OnRoutedAttempt | None) -> None:
+    def __init__(self, router: Router, ref: str) -> None:
         self._router = router
         self._ref = ref
-        self._on_attempt = on_attempt
 
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
-        return await self._router.respond(self._ref, request, on_delta=on_delta, on_attempt=self._on_attempt)
+        return await self._router.respond(self._ref, request, on_delta=on_delta)
 
     async def close(self) -> None:
         return None
 
 
+async def _entered(circuit: Circuit, name: str) -> bool:
+    try:
+        return await circuit.enter()
+    except FoliotError as error:
+        wait = getattr(error, "retry_after", None)
+        raise ModelOverloaded(
+            f"model endpoint {name!r} failed many times in a row and is not asked for a while",
+            retry_after=wait if isinstance(wait, float) else None,
+            hint="add a fallback, or change the endpoint: then it is asked at once",
+        ) from error
+
+
+def _delayed(endpoint: EndpointConfig, turn: Turn, again: StandInLine | None) -> ModelDelayed:
+    if turn.bound == "the provider":
+        why = f"the provider of model endpoint {endpoint.name!r} asked to be left alone"
+    else:
+        why = f"model endpoint {endpoint.name!r} allows {endpoint.limits.in_words()}; {turn.ahead:,} are in front"
+    message = f"{why}; its turn comes in about {max(1, round(turn.wait)):,} s"
+    return ModelDelayed(message, wait=turn.wait, endpoint=endpoint.name, stand_in_line=again)
+
+
 def most_hopeful(failures: list[tuple[str, ModelError]]) -> ModelError:
-    """The one of these failures, by endpoint, to end with: the last, unless only an earlier one may pass."""
+    """The one of these failures, by endpoint, to end with: the last, unless only an earlier one may pass.
+
+    Where one only has no room now, none has failed for good: the one whose turn comes first.
+    """
+    delayed = [error for _, error in failures if isinstance(error, ModelDelayed)]
+    if delayed:
+        return min(delayed, key=lambda error: error.wait)
     last = failures[-1][1]
     chosen = last if last.retryable else next((error for _, error in failures if error.retryable), last)
     chosen.details["tried"] = [

@@ -89,6 +89,9 @@ class Story:
             case e.ModelFailed() as failed:
                 self.thinking = None
                 return [Line("bad", f"the model failed: {failed.kind}", one_line(failed.message, LONGEST_RESULT))]
+            case e.ModelDelayed():
+                self.thinking = None
+                return []  # the wait that follows says so
             case e.ToolStarted(call_id=call_id, name=name):
                 self.running[call_id] = Running(self._label(call_id, name), self._clock())
                 return []

@@ -18,7 +18,7 @@ from foliot.engine.budgets.shortage import Shortage
 from foliot.engine.effects import not_answered
 from foliot.errors import FoliotError
 from foliot.kernel.actions import AskModel
-from foliot.kernel.events import BudgetExceeded, ModelFailed, ModelResponded, StepStarted
+from foliot.kernel.events import BudgetExceeded, ModelDelayed, ModelFailed, ModelResponded, StepStarted
 from foliot.kernel.messages import ModelRequest, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
@@ -30,9 +30,9 @@ from foliot.store.runs import Journal
 
 log = logging.getLogger(__name__)
 
-Asked: TypeAlias = ModelResponded | ModelFailed
+Asked: TypeAlias = ModelResponded | ModelFailed | ModelDelayed
 HoldAgain: TypeAlias = Callable[[Act], Awaitable[Hold | Shortage | None]]
-Answer = TypeVar("Answer", bound=ModelResponded | ModelFailed | BudgetExceeded)
+Answer = TypeVar("Answer", bound=ModelResponded | ModelFailed | ModelDelayed | BudgetExceeded)
 
 
 class Quote(Protocol):

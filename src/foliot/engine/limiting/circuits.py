@@ -58,6 +58,10 @@ class SharedCircuits:
     def of(self, definition: ToolDefinition, clock: Callable[[], float]) -> SharedCircuit:
         return SharedCircuit(self, circuit_key(definition), definition.name)
 
+    def of_model(self, key: str) -> SharedCircuit:
+        """The circuit of a model endpoint: its key says which."""
+        return SharedCircuit(self, key, key)
+
     @property
     def fresh(self) -> bool:
         return 0 <= self.clock() - self._read_at < STALE_AFTER

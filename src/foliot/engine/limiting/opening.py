@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from foliot.engine.base import Clock
 from foliot.engine.limiting.circuits import SharedCircuits
 from foliot.engine.limiting.limiter import SharedLimiter
+from foliot.engine.limiting.models import SharedTurns
+from foliot.engine.signals import signal
+from foliot.errors import Conflict, NotFound
+from foliot.kernel.events import RunResumed
 from foliot.store.base import Database
 from foliot.store.limits import SqlLimits
+from foliot.store.model_limits import SqlModelLimits
+from foliot.store.runs import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +24,25 @@ class Limiting:
 
     limiter: SharedLimiter
     circuits: SharedCircuits
+    turns: SharedTurns
 
     async def close(self) -> None:
         await self.limiter.close()
+        await self.turns.close()
         await self.circuits.close()
 
 
-def open_limiting(database: Database, *, clock: Clock) -> Limiting:
-    """The limits on tools that all processes on this database keep to together."""
+def open_limiting(database: Database, *, clock: Clock, journal: Journal | None = None) -> Limiting:
+    """The limits on tools and models that all processes on this database keep to together.
+
+    In the `journal` runs are told that their turn at a model came earlier than expected.
+    """
     limits = SqlLimits(database)
-    return Limiting(SharedLimiter(limits, clock=clock), SharedCircuits(limits, clock=clock))
+
+    async def wake(run_id: str) -> None:
+        if journal is not None:
+            with suppress(Conflict, NotFound):  # it has ended meanwhile
+                await journal.signal(signal(run_id, RunResumed("timer"), clock()))
+
+    turns = SharedTurns(SqlModelLimits(database), clock=clock, wake=wake)
+    return Limiting(SharedLimiter(limits, clock=clock), SharedCircuits(limits, clock=clock), turns)

@@ -117,6 +117,10 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
             return _asking(trace, [call for call in calls if call.question is not None], since, now)
         case "budget":
             return _paused(trace, waiting, since, now)
+        case "model_limit":
+            left = duration(max(0.0, (waiting.until or now) - now))
+            held = "nothing is held meanwhile, and its place in the line is kept"
+            return Explanation(f"It waits for its turn at the model, in about {left}.", [waiting.message, held])
         case "model_retry":
             left = duration(max(0.0, (waiting.until or now) - now))
             failures = trace.steps[-1].failures if trace.steps else []

@@ -294,6 +294,10 @@ def _budget(building: _Building, at: float, event: e.BudgetExceeded) -> None:
     building.mark("budget", at, event.message)
 
 
+def _delayed(building: _Building, at: float, event: e.ModelDelayed) -> None:
+    building.not_asked()
+
+
 def _violation(building: _Building, at: float, event: e.ContractViolated) -> None:
     seen = " (only watched)" if event.observed else ""
     building.mark("violation", at, f"{event.message}{seen}", call_id=event.call_id or "")
@@ -313,6 +317,7 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.StepStarted: _Building.step_started,
     e.ModelResponded: _Building.responded,
     e.ModelFailed: _Building.failed,
+    e.ModelDelayed: _delayed,
     e.OutputRejected: _rejected,
     e.ToolStarted: _Building.tool_started,
     e.ToolFinished: _Building.tool_finished,

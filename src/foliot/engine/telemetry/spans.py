@@ -18,6 +18,7 @@ from foliot.kernel.events import (
     ApprovalDecided,
     ApprovalRequested,
     Event,
+    ModelDelayed,
     ModelFailed,
     ModelResponded,
     RunCancelled,
@@ -142,6 +143,8 @@ class _RunFold:
             case ModelFailed():
                 said = {otel.ERROR_TYPE: event.kind, **otel.usage_attributes(event.usage)}
                 self._answered(at, "", said, event.message)
+            case ModelDelayed():
+                self._asking = None  # it was not asked
             case ToolStarted(call_id=call_id, name=name):
                 self._started(at, call_id, name, event.attempt)
             case ToolFinished():

@@ -23,9 +23,10 @@ SELECT id, namespace, summary FROM run
  ORDER BY id LIMIT :count;
 
 -- name: run_waiting_for_model
--- Runs of a namespace whose model failed and is asked again later, a page of them.
+-- Runs of a namespace whose model failed and is asked again later, or that wait for their turn there, a page of them.
 SELECT id FROM run
- WHERE phase = 'waiting' AND id > :after AND namespace = :namespace AND summary LIKE '%"reason"_"model_retry"%'
+ WHERE phase = 'waiting' AND id > :after AND namespace = :namespace 
+   AND (summary LIKE '%"reason"_"model_retry"%' OR summary LIKE '%"reason"_"model_limit"%')
  ORDER BY id LIMIT :count;
 
 -- name: queue_hasten

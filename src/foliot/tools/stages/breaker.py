@@ -109,10 +109,13 @@ class Circuits:
         self._circuits: dict[str, LocalCircuit] = {}
 
     def of(self, definition: ToolDefinition, clock: Callable[[], float]) -> LocalCircuit:
-        key = circuit_key(definition)
+        return self.named(circuit_key(definition), definition.name, clock)
+
+    def named(self, key: str, name: str, clock: Callable[[], float]) -> LocalCircuit:
+        """The circuit of whatever the key stands for."""
         circuit = self._circuits.get(key)
         if circuit is None:
-            circuit = self._circuits[key] = LocalCircuit(definition.name, self.failures, self.seconds, clock)
+            circuit = self._circuits[key] = LocalCircuit(name, self.failures, self.seconds, clock)
         return circuit
 
 

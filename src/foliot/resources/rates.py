@@ -1,0 +1,145 @@
+"""When a question may pass a limit on how often a model is asked. Pure: the same counts, the same time.
+
+A limit is a window that slides: at no time have more than so many requests, or tokens, begun within its length. What
+has begun is counted in slots of a thousandth of the window, each at its end, so that it is a thousand rows at most and
+the count errs only on the side of waiting. Who has to wait keeps a place: for whoever is in front of it room is kept,
+so that nobody overtakes, and `earliest` says when its turn comes if nobody in front gives up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from foliot.errors import InvalidInput
+
+Bound: TypeAlias = Literal["", "requests", "tokens", "calls at a time", "the provider"]
+# Room is kept for somebody in front for so long after its turn came; then it is gone, or busy: its place stays.
+GRACE: Final = 5.0
+_SLOTS: Final = 1024
+# How far ahead a turn is guessed that depends on when calls under way end.
+_LONGEST_GUESS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`requests` and `tokens` in any `per` seconds; None: no limit. Raises `InvalidInput` where nothing could pass.
+
+    `burst` is how many of the requests may come at once: never more than these in their share of the time.
+    """
+
+    requests: int | None = None
+    tokens: int | None = None
+    per: float = 60.0
+    concurrency: int | None = None
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "tokens", "per", "concurrency", "burst"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidInput(f"{name} must be above 0, not {value!r}", hint="leave it out for no limit")
+
+    @property
+    def none(self) -> bool:
+        return self.requests is None and self.tokens is None and self.concurrency is None
+
+    @property
+    def counted(self) -> bool:
+        """Whether it has to be known what began within the window."""
+        return self.requests is not None or self.tokens is not None
+
+    def slot(self, now: float) -> float:
+        """The time that what begins now is counted at."""
+        width = self.per / _SLOTS
+        return math.ceil(now / width) * width
+
+    def wanted(self, tokens: int) -> int:
+        """The tokens that room is kept for: no more than there can ever be."""
+        return tokens if self.tokens is None else min(tokens, self.tokens)
+
+    def in_words(self) -> str:
+        said = [
+            f"{value:,} {name}"
+            for name, value in (("requests", self.requests), ("tokens", self.tokens))
+            if value is not None
+        ]
+        rate = f"{' and '.join(said)} in {self.per:g} s" if said else ""
+        calls = f"{self.concurrency:,} calls at a time" if self.concurrency is not None else ""
+        return ", ".join(each for each in (rate, calls) if each)
+
+
+NO_LIMITS: Final = Limits()
+
+
+class Used(NamedTuple):
+    """What began in one slot."""
+
+    at: float
+    requests: int
+    tokens: int
+
+
+class Ahead(NamedTuple):
+    """Who stands in front, and the tokens they want."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
+class Line(NamedTuple):
+    """What is known of one line. `used` is what began within the window, the oldest first; `active` is under way.
+
+    `seconds` is what a call takes, about; until `paused_until` the provider wants to hear nothing.
+    """
+
+    used: Sequence[Used] = ()
+    ahead: Ahead = Ahead()
+    active: int = 0
+    seconds: float = 2.0
+    paused_until: float = 0.0
+
+
+def earliest(limits: Limits, line: Line, tokens: int, now: float) -> tuple[float, Bound]:
+    """When the turn of a request for `tokens` comes, and what it waits for: `now` and "" when it may pass."""
+    found: list[tuple[float, Bound]] = [(max(now, line.paused_until), "the provider")]
+    if (most := limits.requests) is not None:
+        requests = [(each.at, each.requests) for each in line.used]
+        wanted = line.ahead.requests + 1
+        found.append((_when(most, limits.per, requests, wanted, now), "requests"))
+        if limits.burst is not None and limits.burst < most:
+            share = limits.per * limits.burst / most
+            found.append((_when(limits.burst, share, requests, wanted, now), "requests"))
+    if (most := limits.tokens) is not None:
+        # One that wants more than the limit passes when nothing else is in the window: it would wait for ever.
+        wanted = line.ahead.tokens + limits.wanted(tokens)
+        found.append((_when(most, limits.per, [(each.at, each.tokens) for each in line.used], wanted, now), "tokens"))
+    if (most := limits.concurrency) is not None and line.active + line.ahead.requests >= most:
+        rounds = (line.active + line.ahead.requests - most) // most + 1
+        found.append((now + min(_LONGEST_GUESS, max(0.05, line.seconds * rounds)), "calls at a time"))
+    due, bound = max(found, key=lambda each: each[0])
+    return (due, bound) if due > now else (now, "")
+
+
+def _when(most: int, seconds: float, used: Sequence[tuple[float, int]], wanted: int, now: float) -> float:
+    """When `wanted` more fit into the window. What passes meanwhile takes the place of what leaves it, and so on."""
+    inside = [(at, amount) for at, amount in used if at + seconds > now]
+    total = sum(amount for _, amount in inside)
+    if total + wanted <= most:
+        return now
+    # What is in there above the limit, since it was lowered, leaves without anybody taking its place.
+    surplus = max(0, total - most)
+    rounds, place = divmod(wanted - 1 - max(0, most - total), most)
+    left = -surplus
+    for at, amount in inside:
+        left += amount
+        if left > place:
+            return at + seconds * (rounds + 1)
+    return now + seconds * (rounds + 1)
+
+
+def averaged(seconds: float, last: float) -> float:
+    """What a call takes, about: an average that forgets."""
+    return seconds + 0.2 * (max(0.0, last) - seconds)
