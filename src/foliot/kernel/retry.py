@@ -28,17 +28,22 @@ class RetryRow(NamedTuple):
 RETRIES: Final = (
     RetryRow(
         "the model is busy: 429, 503, 529",
-        "the gateway, three times more; then the run, three times; then its task, with growing pauses, for up to a day",
+        "a fallback, at once; then the run, three times; then its task, with growing pauses, for up to a day",
         "nothing; after a day without any other answer: an attempt",
         (("model_failed", "rate_limit"), ("model_failed", "overloaded")),
         "wait",
     ),
     RetryRow(
         "the model fails otherwise: other 5xx, a lost connection, a time-out, an answer that cannot be understood",
-        "the gateway, three times more; then the run, three times; then `message_retry`, or `retry`, of the task",
+        "a fallback, at once; then the run, three times; then `message_retry`, or `retry`, of the task",
         "an attempt of the message",
         (("model_failed", "overloaded"), ("model_failed", "timeout"), ("model_failed", "garbage")),
         "retry",
+    ),
+    RetryRow(
+        "the endpoint's own `rate_limit` has no room, or its provider asked for a pause before",
+        "a fallback, at once; else the run waits for its turn, with its place in the line",
+        "nothing; the model was not asked, and the time of the run does not pass",
     ),
     RetryRow(
         "the model refuses: key, no credit left, request, model not found, too long, too large, its own rules",
