@@ -184,7 +184,7 @@ class TestCommandLine:
         done = foliot("mcp", "sync")
         assert (done.exit_code, done.stdout) == (
             0,
-            "mcp-server/rogue synced: 10 tools (10 created, 0 updated, 0 deleted)\n",
+            "mcp-server/rogue synced: 12 tools (12 created, 0 updated, 0 deleted)\n",
         )
         assert "rogue--echo" in foliot("get", "tools").stdout
         assert "ready" in foliot("mcp", "tools", "rogue").stdout
