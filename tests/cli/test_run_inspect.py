@@ -234,3 +234,17 @@ def test_a_result_goes_only_with_a_call_that_happened(foliot, writer):
 
     assert said.code == 2
     assert foliot("decide", "run-1", "c1", "perhaps").code == 2
+
+
+def test_results_are_listed_and_shown_whole(foliot, writer):
+    headings, row = foliot("results", "run-1").out.splitlines()
+    assert headings.split() == ["CALL", "TOOL", "BYTES"]
+    call, tool = row.split()[:2]
+    assert (tool, row.split()[-1]) == ("nothing_like_it", "failed")
+
+    shown = foliot("results", "run-1", call)
+    assert shown.code == 0
+    assert shown.out == foliot("results", "run-1", "nothing_like_it").out
+    assert json.loads(foliot("results", "run-1", call, "-o", "json").out)["text"] + "\n" == shown.out
+    missing = foliot("results", "run-1", "no-such")
+    assert (missing.code != 0, "`foliot results run-1` lists them" in missing.err) == (True, True)

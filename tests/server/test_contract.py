@@ -143,7 +143,7 @@ def test_what_there_is_to_know_of_tasks_and_runs(http: httpx.Client, site: Site)
         done(http, "GET", f"/v1/tasks/{{name}}{look}", f"/v1/tasks/round{look}")
     for look in ("", "/story", "/why", "/records", "/happenings"):
         done(http, "GET", f"/v1/work/tasks/{{name}}{look}", f"/v1/work/tasks/round{look}")
-    for look in ("", "/journal", "/trace"):
+    for look in ("", "/journal", "/trace", "/results"):
         done(http, "GET", f"/v1/runs/{{run_id}}{look}", f"/v1/runs/{site.runs[0]}{look}")
     for look in ("", "/facts", "/why"):
         done(http, "GET", f"/v1/work/runs/{{name}}{look}", f"/v1/work/runs/{site.runs[0]}{look}")

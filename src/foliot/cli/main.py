@@ -38,6 +38,7 @@ RUN: Final = {
     ),
     "runs": Verb(f"{_AT}.runs:runs", "List runs, newest first", ("ps", "history")),
     "trace": Verb(f"{_AT}.trace:trace", "One run as a tree: steps, calls, timings", ("log", "logs", "journal")),
+    "results": Verb(f"{_AT}.results:results", "What the calls of a run gave, whole", ("result", "output")),
     "why": Verb(f"{_AT}.why:why", "Why a run or a task waits or failed", ("debug", "explain-run")),
     "resume": Verb(f"{_AT}.resume:resume", "Go on with interrupted runs", ("continue", "retry", "restart")),
     "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),

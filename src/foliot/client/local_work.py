@@ -24,6 +24,7 @@ from foliot.store.base import Document
 from foliot.store.doubts import Doubt, LateDecision
 from foliot.store.runs import TASK_LABEL, TERMINAL, Beside, Phase, RunInfo
 from foliot.store.tasks import ENDED
+from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage, result_page, results_of
 from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.story.happenings import Batch
 from foliot.work.story.telling import TaskStory
@@ -129,6 +130,12 @@ class LocalWork:
 
     async def facts(self, run_id: str) -> list[tuple[float, Event]]:
         return [*await self._runtime.runs.facts(run_id)]
+
+    async def results(self, run_id: str) -> list[CallResult]:
+        return await results_of(self._runtime.runs.journal, run_id)
+
+    async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
+        return await result_page(self._runtime.runs.journal, run_id, call_id, offset=offset, most=RESULT_PAGE)
 
     async def why_run(self, run_id: str) -> Explanation:
         """See `Work`."""

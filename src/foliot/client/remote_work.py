@@ -20,6 +20,7 @@ from foliot.engine.story.explain import Explanation
 from foliot.kernel.events import Event
 from foliot.store.base import Document
 from foliot.store.runs import Phase, RunInfo
+from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage
 from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.story.happenings import Batch
 from foliot.work.story.telling import TaskStory
@@ -29,6 +30,10 @@ TASKS: Final = "/v1/work/tasks"
 RUNS: Final = "/v1/work/runs"
 APPROVALS: Final = "/v1/work/approvals"
 QUESTIONS: Final = "/v1/work/questions"
+
+
+class _Results(msgspec.Struct):
+    items: list[CallResult]
 
 
 class RemoteWork(Asking):
@@ -141,6 +146,14 @@ class RemoteWork(Asking):
 
     async def facts(self, run_id: str) -> list[tuple[float, Event]]:
         return wire.facts_from_wire(await self._get(f"{RUNS}/{quote(run_id, safe='')}/facts", list[wire.FactWire]))
+
+    async def results(self, run_id: str) -> list[CallResult]:
+        found = await self._get(f"/v1/runs/{quote(run_id, safe='')}/results", _Results)
+        return found.items
+
+    async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
+        place = f"/v1/runs/{quote(run_id, safe='')}/results/{quote(call_id, safe='')}"
+        return await self._get(place, ResultPage, offset=offset, limit=RESULT_PAGE)
 
     async def why_run(self, run_id: str) -> Explanation:
         return await self._get(f"{RUNS}/{quote(run_id, safe='')}/why", Explanation)

@@ -19,6 +19,7 @@ from foliot.kernel.events import Event
 from foliot.store.base import Document
 from foliot.store.doubts import Doubt
 from foliot.store.runs import Phase, RunInfo
+from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.story.happenings import Batch
 from foliot.work.story.telling import TaskStory
@@ -117,6 +118,14 @@ class Work(Protocol):
 
     async def facts(self, run_id: str) -> list[tuple[float, Event]]:
         """What happened in a run, with when. Raises `NotFound`."""
+        ...
+
+    async def results(self, run_id: str) -> list[CallResult]:
+        """What the calls of a run gave, in their order. Raises `NotFound`."""
+        ...
+
+    async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
+        """A page of what a call gave, also of what was cut. Raises `NotFound`."""
         ...
 
     async def why_run(self, run_id: str) -> Explanation: ...

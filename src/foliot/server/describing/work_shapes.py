@@ -32,6 +32,7 @@ from foliot.server.describing.schema import (
 from foliot.server.messages import KNOWN, PHASES
 from foliot.store.doubts import Doubt
 from foliot.store.runs import RunInfo
+from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.base import Accepted, TaskInfo
 from foliot.work.story.telling import RunRow
 from foliot.work.story.why import TaskExplanation
@@ -54,6 +55,8 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     CallTrace,
     Mark,
     Usage,
+    CallResult,
+    ResultPage,
 )
 
 
@@ -185,6 +188,7 @@ SHAPES: Final[dict[str, Schema]] = {
     ),
     "StepTrace": _STEP,
     "RunTrace": shape({"run": TEXT, "phase": TEXT, "trace": ref("Trace")}),
+    "RunResults": shape({"run": TEXT, "items": listof(ref("CallResult"))}),
     "TaskTrace": shape(
         {
             "name": TEXT,

@@ -27,11 +27,15 @@ from foliot.server.routes.tasks import Reason
 from foliot.server.streams.following import event_data, run_frames
 from foliot.store.journal import ALL_PHASES
 from foliot.store.runs import Phase, RunInfo
+from foliot.tools.builtin.results import RESULT_PAGE, result_page, results_of
 
 router = new_router("runs")
 
 Before = Annotated[str | None, Query(description="`continue` of the page before.")]
 Seq = Annotated[int, Query(ge=0, lt=2**53, description="Only events behind this number.")]
+
+Offset = Annotated[int, Query(ge=0, lt=2**53, description="Where to begin, in bytes.")]
+Bytes = Annotated[int, Query(ge=1, le=RESULT_PAGE, description="How many bytes at most.")]
 
 
 class Said(Struct, forbid_unknown_fields=True):
@@ -109,6 +113,23 @@ async def trace(run_id: str, services: ServicesDep, caller: CallerDep) -> Respon
     info = await _seen(services, caller, "reader", run_id)
     found = trace_of(run_id, await services.runtime.runs.facts(run_id))
     return Json({"run": run_id, "phase": info.phase, "trace": msgspec.to_builtins(found)})
+
+
+@router.get("/v1/runs/{run_id}/results")
+async def results(run_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    """The results of the calls of a run: of which tool, how large, and whether the model saw only a part."""
+    await _seen(services, caller, "reader", run_id)
+    found = await results_of(services.runtime.runs.journal, run_id)
+    return Json({"run": run_id, "items": msgspec.to_builtins(found)})
+
+
+@router.get("/v1/runs/{run_id}/results/{call_id}")
+async def result(
+    run_id: str, call_id: str, services: ServicesDep, caller: CallerDep, offset: Offset = 0, limit: Bytes = 65_536
+) -> Response:
+    """What a call gave, page by page, also what was cut before the model saw it. Ask again from `next`."""
+    await _seen(services, caller, "reader", run_id)
+    return Json(await result_page(services.runtime.runs.journal, run_id, call_id, offset=offset, most=limit))
 
 
 @router.post("/v1/runs/{run_id}/cancel")

@@ -22,12 +22,14 @@ from foliot.tools.stages.mask import unhurried
 DEFAULT_PAGE: Final = 4096
 # With the lines around it still shorter than the limit at which results are cut: a page that was cut would lie.
 LARGEST_PAGE: Final = 48 * 1024
+# For people, who are not cut short.
+RESULT_PAGE: Final = 1024 * 1024
 # What the cut leaves behind: how much is missing, and under which digest the whole is kept.
 _CUT: Final = re.compile(
     r"\n\n\[… (?P<missing>\d+) of (?P<size>\d+) characters left out; [^\]\n]*"
     r"kept as (?P<digest>sha256:[0-9a-f]{64})\]\n\n"
 )
-_MARK: Final = re.compile(r"\n…\[truncated: \d+ bytes → \d+\]\Z")
+_MARK: Final = re.compile(r"\n…\[truncated: (?P<size>\d+) bytes → \d+\]\Z")
 # A tool can print such a mark itself. It is believed only if this much of what is shown is in the kept text as well.
 _LEAST_SHOWN: Final = 200
 _MOST_MARKS: Final = 8
@@ -38,6 +40,63 @@ class ToolNothingThere(ToolError):
 
     kind = "not_found"
     retryable = False
+
+
+class CallResult(msgspec.Struct):
+    """A result of a run. `cut`: the model was shown only a part of it."""
+
+    call: str
+    tool: str
+    bytes: int
+    cut: bool
+    failed: bool
+
+
+class ResultPage(msgspec.Struct):
+    """A part of one result, as the tool gave it; `next` is where the following one begins, None at the end."""
+
+    run: str
+    call: str
+    tool: str
+    failed: bool
+    offset: int
+    total: int
+    next: int | None
+    text: str
+
+
+async def results_of(history: History, run_id: str) -> list[CallResult]:
+    """The results of a run, in the order of its calls. Raises `NotFound`."""
+    past = await past_of(history, run_id)
+    return [
+        CallResult(
+            call,
+            past.calls[call].name if call in past.calls else "",
+            int(found["size"]) if (found := _MARK.search(result.text)) else len(result.text.encode("utf-8", "replace")),
+            found is not None,
+            result.error is not None,
+        )
+        for call, result in past.results.items()
+    ]
+
+
+async def result_page(history: History, run_id: str, call_id: str, *, offset: int = 0, most: int) -> ResultPage:
+    """What a call of a run gave, for people: also what was cut. Raises `NotFound`."""
+    past = await past_of(history, run_id)
+    result = past.results.get(call_id)
+    if result is None:
+        raise NotFound(
+            f"run {run_id} has no result of a call {call_id!r}"[:300], hint=f"`foliot results {run_id}` lists them"
+        )
+    try:
+        whole = await whole_of(result, history)
+    except ToolNothingThere as error:
+        raise NotFound(error.message, hint="what was shown is in the trace") from None
+    start, end = page_of(whole, offset, most)
+    tool = past.calls[call_id].name if call_id in past.calls else ""
+    more = end if end < len(whole) else None
+    text = whole[start:end].decode("utf-8", "replace")
+    return ResultPage(run_id, call_id, tool, result.error is not None, start, len(whole), more, text)
 
 
 class ReadResult:
