@@ -311,3 +311,37 @@ def test_a_cache_is_asked_for_where_the_provider_wants_it(kind: Any, url: str, a
         assert bodies[0][asked] == bodies[1][asked] != bodies[2][asked]
     off = kind(GatewayConfig("p", base_url=url, api_key="k", options={"cache": "off"}))
     assert not {"prompt_cache_key", "cache_control"} & set(sent(off, first))
+
+
+# --- the vendors' own types as judges ------------------------------------------------------------------------------
+
+
+def test_counts_are_those_that_the_official_types_hold() -> None:
+    """Written by the SDKs' own types, as their servers would."""
+    anthropic = pytest.importorskip("anthropic")
+    openai = pytest.importorskip("openai")
+    kept = anthropic.types.CacheCreation(ephemeral_1h_input_tokens=200, ephemeral_5m_input_tokens=100)
+    searched = anthropic.types.ServerToolUsage(web_search_requests=3, web_fetch_requests=1)
+    theirs = anthropic.types.Usage(
+        input_tokens=10,
+        output_tokens=4,
+        cache_creation=kept,
+        cache_creation_input_tokens=300,
+        cache_read_input_tokens=50,
+        server_tool_use=searched,
+        service_tier="batch",
+    )
+    ours = counted_in_message(b'{"usage": %b}' % theirs.model_dump_json().encode())
+    assert ours == Usage(360, 4, 50, 300, cache_write_1h_tokens=200, web_searches=3, tier="batch")
+    from openai.types.completion_usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
+
+    assert openai.__version__
+    counted = CompletionUsage(
+        prompt_tokens=100,
+        completion_tokens=40,
+        total_tokens=140,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=64, cache_write_tokens=16),
+        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=30),
+    )
+    ours = counted_in_chat(b'{"usage": %b, "service_tier": "flex"}' % counted.model_dump_json().encode())
+    assert ours == Usage(100, 40, 64, 16, 30, tier="flex")

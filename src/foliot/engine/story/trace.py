@@ -196,7 +196,8 @@ def total(usages: Iterable[Usage]) -> Usage:
             cost += usage.cost_usd
         if usage.source == "estimated":
             source = "estimated"
-    return Usage(**tokens, cost_usd=cost, source=source)
+    given, written, read, put, thought = (tokens[name] for name in _TOKENS)
+    return Usage(given, written, read, put, thought, cost, source)
 
 
 _TOKENS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
