@@ -585,8 +585,10 @@ class Runtime:
 
         Raises `Held` as soon as the run no longer waits.
         """
+        pause = LOOK_EVERY
         while (left := until - self.clock()) > 0:
-            await asyncio.sleep(min(left, LOOK_EVERY))
+            await asyncio.sleep(min(left, pause))
+            pause = min(1.5 * pause, 5 * LOOK_EVERY)  # thousands may wait here
             if (await self.runs.journal.get(run_id)).phase != "waiting":
                 raise Held(f"run {run_id} was taken up meanwhile")
             if await self.runs.journal.signals([run_id]):
