@@ -380,10 +380,20 @@ LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[
     **{
         ("ModelEndpoint", f"pricing.{each}"): (
             None,
-            {"provider": "mock", "pricing": {"input": 1, "output": 1, each: 2}},
+            {"provider": "mock", "pricing": {"input": 1, "output": 1, each: {"flex": 2} if each == "tiers" else 2}},
             {"provider": "mock", "default_model": "m"},
         )
-        for each in ("input", "output", "cache_read", "cache_write", "request")
+        for each in (
+            "input",
+            "output",
+            "cache_read",
+            "cache_write",
+            "cache_write_1h",
+            "request",
+            "web_search",
+            "file_search",
+            "tiers",
+        )
     },
     ("Task", "mode"): (None, {"agent": "a", "mode": "template"}, {"agent": "a", "mode": "run"}),
     **{

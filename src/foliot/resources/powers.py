@@ -217,7 +217,17 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all("names", "fallbacks"),
             *(
                 Field(f"pricing.{each}", "judged", "admin", "it changes", _differs)
-                for each in ("input", "output", "cache_read", "cache_write", "request")
+                for each in (
+                    "input",
+                    "output",
+                    "cache_read",
+                    "cache_write",
+                    "cache_write_1h",
+                    "request",
+                    "web_search",
+                    "file_search",
+                    "tiers",
+                )
             ),
             *_all(
                 "own",
