@@ -120,6 +120,9 @@ def test_a_run_is_watched_to_its_answer_and_looked_at_afterwards(applied) -> Non
     ]
     assert applied("run", "writer", "clocks", "-q").out == "On clocks: all is well.\n"
     assert applied("trace").code == 0
+    assert "look" in applied("results").out
+    newest = applied("runs", "-o", "name").out.split()[0]
+    assert applied("results", newest, "look").out == "all is well\n"
     assert "succeeded" in applied("why").out
 
 
