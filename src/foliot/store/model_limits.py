@@ -8,7 +8,7 @@ Invariants:  every turn is taken under the lock of its line, by what has begun i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from foliot.resources.rates import GRACE, Ahead, Bound, Limits, Line, Used, averaged, earliest
@@ -22,8 +22,9 @@ _SOON: Final = 1.0
 
 
 class Taken(NamedTuple):
-    """`due` is when the turn comes; it was taken when that is not in the future. `slot` is when it is counted."""
+    """`due` is when the turn comes; it was taken when that is not after `now`. `slot` is when it is counted."""
 
+    now: float
     due: float
     ahead: int = 0
     bound: Bound = ""
@@ -37,10 +38,13 @@ class SqlModelLimits:
         self._db = database
 
     async def take(
-        self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool, now: float, until: float
+        self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool, clock: Callable[[], float], kept: float
     ) -> Taken:
-        """Take a turn, or with `queue` a place. `until`: so long the call counts as under way if its process dies."""
-        return await self._db.write(_take, key, asker, limits, tokens, queue, now, until)
+        """Take a turn, or with `queue` a place. A call counts as under way for `kept` seconds if its process dies.
+
+        The `clock` is read when the line is locked: who waited for that begins then, and not when it asked.
+        """
+        return await self._db.write(_take, key, asker, limits, tokens, queue, clock, kept)
 
     async def settle(
         self, key: str, asker: str, limits: Limits, *, slot: float, more: int, seconds: float, now: float
@@ -64,8 +68,11 @@ class SqlModelLimits:
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def _take(key: str, asker: str, limits: Limits, tokens: int, queue: bool, now: float, until: float) -> Tx[Taken]:
+def _take(
+    key: str, asker: str, limits: Limits, tokens: int, queue: bool, clock: Callable[[], float], kept: float
+) -> Tx[Taken]:
     head = yield from _turn(key, limits.per)
+    now = clock()
     window = max(head["window_size"], limits.per)
     if limits.counted:
         yield from run("model_use_sweep", key=key, before=now - window)
@@ -80,8 +87,8 @@ def _take(key: str, asker: str, limits: Limits, tokens: int, queue: bool, now: f
         if limits.counted:
             yield from run("model_use_add", key=key, at=slot, tokens=tokens)
         if limits.concurrency is not None:
-            yield from run("model_call_begin", key=key, asker=asker, until=until)
-        return Taken(now, slot=slot)
+            yield from run("model_call_begin", key=key, asker=asker, until=now + kept)
+        return Taken(now, now, slot=slot)
     if queue and mine is not None:
         yield from run("model_place_due", key=key, number=number, due=due)
     elif queue:
@@ -89,7 +96,7 @@ def _take(key: str, asker: str, limits: Limits, tokens: int, queue: bool, now: f
         number = head["last"] + 1
         yield from run("model_line_set", key=key, last=number, window_size=window)
         yield from run("model_place_add", key=key, number=number, asker=asker, tokens=limits.wanted(tokens), due=due)
-    return Taken(due, line.ahead.requests, bound)
+    return Taken(now, due, line.ahead.requests, bound)
 
 
 def _turn(key: str, window: float) -> Tx[Row]:

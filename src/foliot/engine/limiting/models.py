@@ -43,19 +43,20 @@ class SharedTurns:
         self._keeping: asyncio.Task[None] | None = None
 
     async def take(self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool) -> Turn:
-        now = self._clock()
         try:
-            taken = await self._limits.take(key, asker, limits, tokens, queue=queue, now=now, until=now + CALL_SECONDS)
+            taken = await self._limits.take(
+                key, asker, limits, tokens, queue=queue, clock=self._clock, kept=CALL_SECONDS
+            )
         except FoliotError as error:
             log.warning("the limit of a model cannot be checked: %s", error.message)
             return Turn(LOOK_AGAIN)
-        if taken.due > now:
-            return Turn(taken.due - now, taken.ahead, taken.bound)
+        if taken.due > taken.now:
+            return Turn(taken.due - taken.now, taken.ahead, taken.bound)
         if limits.concurrency is not None:
             self._calls[key, asker] = self._calls.get((key, asker), 0) + 1
             if self._keeping is None or self._keeping.done():
                 self._keeping = asyncio.get_running_loop().create_task(self._renew())
-        return Turn(0.0, slot=taken.slot, at=now)
+        return Turn(0.0, slot=taken.slot, at=taken.now)
 
     async def settle(self, key: str, asker: str, turn: Turn, limits: Limits, more: int) -> None:
         self._calls.pop((key, asker), None)
