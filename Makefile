@@ -8,7 +8,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run test simulate chaos bench bench-peers lock lint fmt types check clean
+.PHONY: help setup run test simulate chaos bench bench-peers clients lock lint fmt types check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ bench: setup ## The benchmarks, printed as tables (peers too, if installed)
 bench-peers: setup ## Install the frameworks that the benchmarks compare with, each in an environment of its own
 	@$(BIN)/python benchmarks/peers/install.py
 
+clients: setup ## Try every client of OpenAI's API, each in an environment of its own, and write docs/clients.md
+	@$(BIN)/python -m tests.clients.table
+
 lock: setup ## Pin the versions of everything that is installed now
 	@$(BIN)/pip freeze --exclude-editable --exclude pip > constraints.txt
 
@@ -59,4 +62,4 @@ types: setup ## Strict type check of src
 check: lint types test ## Everything that CI runs
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .clients dist build .pytest_cache .ruff_cache .hypothesis

@@ -8,11 +8,13 @@ Names are loaded when they are first used, so that `import foliot` costs nothing
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from foliot.version import __version__
 
+TYPE_CHECKING = False  # `typing` would be most of what `import foliot` costs
 if TYPE_CHECKING:
+    from typing import Any
+
     from foliot.agent import Agent
     from foliot.client.connected import Client
     from foliot.engine.live import Output, Recorded, Streamed

@@ -10,6 +10,6 @@ import sys
 if sys.path and sys.path[0] in ("", os.getcwd()):
     del sys.path[0]
 
-from foliot.cli.main import main  # behind the lines above, which decide where it is imported from
+from foliot.cli.entry import main  # behind the lines above, which decide where it is imported from
 
 main()

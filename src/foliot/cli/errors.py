@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import click
 
+from foliot.cli.entry import interrupt_loudly
 from foliot.cli.invocation import Invocation, wants_traceback
 from foliot.cli.terminal import out, paint
 from foliot.errors import FoliotError
@@ -35,6 +36,7 @@ class ReaderLeft(Exception):
 def exit_code_of(run: Callable[[], Any], invocation: Invocation) -> int:
     """Run a command to its end. Never raises: what went wrong is on stderr, and the number says of which sort."""
     try:
+        interrupt_loudly()
         outcome = run()
         sys.stdout.flush()
     except (ReaderLeft, BrokenPipeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from typing import Final, NoReturn
 
+from foliot.cli.entry import interrupt_quietly
 from foliot.cli.invocation import global_options
 from foliot.cli.lazy import LazyGroup, Verb
 from foliot.cli.terminal import out
@@ -118,6 +119,7 @@ def main() -> NoReturn:
     try:
         cli.main(prog_name="foliot")
     finally:
+        interrupt_quietly()  # all is said and done: nobody catches it any more
         gc.freeze()  # the process ends: nothing of this has to be looked through once more
     raise AssertionError("cli.main always raises SystemExit")
 
