@@ -209,7 +209,8 @@ def test_a_fork_that_cannot_be_is_told(foliot, writer, words, code, message):
 
 def test_what_has_ended_cannot_be_cancelled_or_decided_and_resuming_it_shows_it(foliot, writer):
     assert foliot("cancel", "run-1").code == 4
-    assert "waits for no decision" in foliot("decide", "run-1", "c1", "run").err
+    assert "has ended (succeeded)" in foliot("decide", "run-1", "c1", "run").err
+    assert "none of its calls waits for a decision" in foliot("decide", "run-1", "c1", "happened").err
     said = foliot("resume", "run-1")
     assert (said.code, said.out) == (0, "You said hello, and I am told: Be kind.\n")
     assert "had ended already" in said.err
