@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
 
 from foliot.errors import FoliotError
@@ -24,6 +25,28 @@ class Gateway(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """One vector for each text, in their order. All are of one model: those of another cannot be compared with them."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    usage: Usage
+    model: str = ""
+    provider: str = ""
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors. Native gateways are embedders too."""
+
+    async def embed(self, texts: Sequence[str], *, model: str = "", dimensions: int | None = None) -> Embeddings:
+        """Ask for the vectors of all texts, in as many requests as it takes.
+
+        `model` is the endpoint's own when none is named; `dimensions` asks for shorter vectors, where a model can.
+        Raises a `ModelError`, and no other exception.
+        """
+        ...
 
 
 class ModelError(FoliotError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foliot.models.config import GatewayConfig
 from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
+from foliot.models.wire import embeddings
 from foliot.models.wire.gemini import GeminiWire
 
 DEFAULT_URL = "https://generativelanguage.googleapis.com/v1beta"
@@ -18,6 +19,7 @@ class GeminiGateway(HttpGateway):
 
     OPTIONS = frozenset({"auth"}) | COMMON_OPTIONS
     FAMILY = "gemini"
+    EMBEDDINGS = embeddings.GEMINI
 
     def __init__(self, config: GatewayConfig) -> None:
         auth: dict[str, str] = {}

@@ -6,10 +6,12 @@ The classes beside this file choose a format, an address and an authorisation he
 from __future__ import annotations
 
 from asyncio import CancelledError
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
+from foliot.kernel.budget import Spent
 from foliot.kernel.messages import (
     Delta,
     ModelRequest,
@@ -22,14 +24,24 @@ from foliot.kernel.messages import (
     ToolCallDelta,
     Usage,
 )
-from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout, OnDelta
+from foliot.models.base import (
+    Embeddings,
+    ModelError,
+    ModelGarbage,
+    ModelOverloaded,
+    ModelRequestError,
+    ModelTimeout,
+    OnDelta,
+)
 from foliot.models.config import GatewayConfig
 from foliot.models.http import HttpEndpoint
+from foliot.models.profiles import provider_facts
 from foliot.models.provider_errors import read_payload, refusal, shorten
 from foliot.models.spending import mark_cut
 from foliot.models.tokens import estimate_parts, estimate_request, estimate_text
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
 from foliot.models.wire.calls import CallIds
+from foliot.models.wire.embeddings import EmbeddingFormat
 from foliot.models.wire.lines import JsonLines, SseLines
 from foliot.models.wire.text_calls import with_text_calls
 from foliot.models.wire.tool_names import ToolNames
@@ -51,6 +63,8 @@ class HttpGateway:
     """The endpoint's options that it reads: any other is a mistake."""
     FAMILY: ClassVar[str] = ""
     """The provider whose models these are where the endpoint's own says nothing of them."""
+    EMBEDDINGS: ClassVar[EmbeddingFormat | None] = None
+    """The format of embeddings at this address; None where there are none."""
     lines: type[SseLines] | type[JsonLines] = SseLines
 
     def __init__(self, config: GatewayConfig, wire: Wire, *, base_url: str, auth: dict[str, str]) -> None:
@@ -135,6 +149,42 @@ class HttpGateway:
                     return max(0, limit)
         return None
 
+    async def embed(self, texts: Sequence[str], *, model: str = "", dimensions: int | None = None) -> Embeddings:
+        """See `Embedder.embed`."""
+        provider, wire = self.config.provider, self.EMBEDDINGS
+        model = model or self.config.model
+        if wire is None or provider_facts(provider).get("embeddings") is False:
+            raise ModelRequestError(
+                f"model provider {provider!r} has no embeddings, or none in a format that Foliot speaks",
+                provider=provider,
+                hint="name an endpoint of another provider for them",
+            )
+        if not model:
+            raise self._unnamed()
+        vectors: list[tuple[float, ...]] = []
+        spent = Spent()
+        answered = model
+        try:
+            for start in range(0, len(texts), wire.at_once):
+                part = texts[start : start + wire.at_once]
+                body = _ENCODER.encode(wire.body(model, part, dimensions))
+                found = wire.parse(await self._endpoint.fetch(self._embedding_path(model), body), len(part))
+                vectors += found.vectors
+                answered = found.model or answered
+                spent.add(found.usage if found.usage.input_tokens else _estimated(part))
+        except _UNREADABLE as error:
+            failed = self._explain(error)
+            failed.usage = spent.usage()
+            raise failed from error
+        except ModelError as error:
+            error.usage = spent.usage()
+            raise
+        return Embeddings(tuple(vectors), spent.usage(), answered, provider)
+
+    def _embedding_path(self, model: str) -> str:
+        assert self.EMBEDDINGS is not None
+        return self.EMBEDDINGS.path(model)
+
     async def close(self) -> None:
         await self._endpoint.close()
 
@@ -164,12 +214,15 @@ class HttpGateway:
         if request.model:
             return request
         if not self.config.model:
-            raise ModelRequestError(
-                f"no model was named for provider {self.config.provider!r}",
-                provider=self.config.provider,
-                hint="name one in the request, or set the endpoint's default model",
-            )
+            raise self._unnamed()
         return msgspec.structs.replace(request, model=self.config.model)
+
+    def _unnamed(self) -> ModelRequestError:
+        return ModelRequestError(
+            f"no model was named for provider {self.config.provider!r}",
+            provider=self.config.provider,
+            hint="name one in the request, or set the endpoint's default model",
+        )
 
     def _encode(self, request: ModelRequest, names: ToolNames, stream: bool) -> tuple[str, bytes]:
         """Where to post, and what."""
@@ -207,6 +260,10 @@ class HttpGateway:
         if isinstance(error, RecursionError):
             what = "its answer is nested too deeply to be read"
         return ModelGarbage(f"model provider {provider!r}: {shorten(what, self.config.api_key)}", provider=provider)
+
+
+def _estimated(texts: Sequence[str]) -> Usage:
+    return Usage(sum(estimate_text(text) for text in texts), source="estimated")
 
 
 def _finished_before(lost: ModelError, assembler: Assembler) -> ModelResponse:

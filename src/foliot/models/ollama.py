@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foliot.models.config import GatewayConfig
 from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
+from foliot.models.wire import embeddings
 from foliot.models.wire.lines import JsonLines
 from foliot.models.wire.ollama import OllamaOptions, OllamaWire
 
@@ -18,6 +19,7 @@ class OllamaGateway(HttpGateway):
 
     OPTIONS = frozenset({"keep_alive", "think", "num_ctx", "tool_calls"}) | COMMON_OPTIONS
     FAMILY = "ollama"
+    EMBEDDINGS = embeddings.OLLAMA
     lines = JsonLines
 
     def __init__(self, config: GatewayConfig) -> None:

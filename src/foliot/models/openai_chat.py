@@ -13,6 +13,7 @@ from foliot.errors import InvalidInput
 from foliot.kernel.messages import ModelRequest
 from foliot.models.config import GatewayConfig
 from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
+from foliot.models.wire import embeddings
 from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
 from foliot.models.wire.tool_names import ToolNames
 
@@ -20,7 +21,7 @@ DEFAULT_URL = "https://api.openai.com/v1"
 AZURE_VERSION = "2024-10-21"
 _ACCENTS = COMMON_OPTIONS | {
     "max_tokens_field", "include_usage", "tool_choice", "system_role", "reasoning_replay", "tool_parts", "tool_calls",
-    "cache",
+    "cache", "call_ids",
 }  # fmt: skip
 
 
@@ -29,10 +30,12 @@ class OpenAIChatGateway(HttpGateway):
 
     Options: `max_tokens_field`, `include_usage`, `tool_choice` (false: not sent), `system_role`, `reasoning_replay`,
     `tool_parts` (several texts of one tool result are sent as several), `tool_calls`, `cache` (key, marks, off),
-    `organization`, `project`. Raises `InvalidInput` for an option that cannot be used.
+    `call_ids` (any, or nine letters and digits, as Mistral wants them), `organization`, `project`. Raises
+    `InvalidInput` for an option that cannot be used.
     """
 
     OPTIONS = _ACCENTS | {"organization", "project"}
+    EMBEDDINGS = embeddings.OPENAI
 
     def __init__(self, config: GatewayConfig) -> None:
         base_url = config.base_url or DEFAULT_URL
@@ -52,6 +55,9 @@ class _AzureWire(OpenAIChatWire):
         self._deployment = deployment
         self._version = version
         self._v1 = v1
+
+    def of(self, deployment: str) -> _AzureWire:
+        return _AzureWire(self.options, deployment, self._version, v1=self._v1)
 
     def path(self, model: str, *, stream: bool) -> str:
         if self._v1:
@@ -77,6 +83,7 @@ class AzureOpenAIGateway(HttpGateway):
     """
 
     OPTIONS = _ACCENTS | {"deployment", "api_version"}
+    EMBEDDINGS = embeddings.OPENAI
     FAMILY = "azure-openai"
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -98,6 +105,10 @@ class AzureOpenAIGateway(HttpGateway):
         v1 = version in ("v1", "preview", "latest") or (given is not None and given["v1"] is not None)
         if not v1:
             options = replace(options, cache="off")  # the dated versions refuse fields that are newer
-        wire = _AzureWire(options, deployment, version, v1=v1)
+        self._azure = wire = _AzureWire(options, deployment, version, v1=v1)
         resource = config.base_url if given is None else config.base_url[: given.start()]
         super().__init__(config, wire, base_url=resource, auth={"api-key": config.api_key})
+
+    def _embedding_path(self, model: str) -> str:
+        # The model of embeddings is a deployment of its own.
+        return self._azure.of(model).path(model, stream=False).replace("/chat/completions", "/embeddings")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from foliot.models.config import GatewayConfig
 from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.openai_chat import DEFAULT_URL
+from foliot.models.wire import embeddings
 from foliot.models.wire.openai_responses import OpenAIResponsesWire, ResponsesOptions
 
 
@@ -17,6 +18,7 @@ class OpenAIResponsesGateway(HttpGateway):
 
     OPTIONS = COMMON_OPTIONS | {"encrypted_reasoning", "reasoning_summary", "cache", "organization", "project"}
     FAMILY = "openai-responses"
+    EMBEDDINGS = embeddings.OPENAI
 
     def __init__(self, config: GatewayConfig) -> None:
         auth = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
+from foliot.models.profiles import provider_facts
 from foliot.threads import on_thread
 
 if TYPE_CHECKING:
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
 
 _MILLION: Final = 1_000_000
 _PRICED_BY_TOKENS: Final = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
-
-# Names that differ in the price tables. None: nobody sells it, so it has no price of its own.
-_SELLERS: Final[Mapping[str, str | None]] = {
-    "openai-responses": "openai",
-    "azure-openai": "azure",
-    "gemini": "google",
-    "openai-compatible": None,
-    "vllm": None,
-    "ollama": None,
-    "scripted": None,
-}
-# These speak a protocol that many servers speak, so at another address the name says nothing about the price.
-_SPOKEN_BY_MANY: Final = frozenset({"openai", "openai-responses", "openai-compatible", "vllm", "ollama"})
-
 
 # What a tier costs where the tables do not say so of the model: batch and flex are sold at half the price by all who
 # have them. Gemini asks 75 to 100 % more for priority; Anthropic's priority is paid for in advance, not by the answer.
@@ -144,7 +131,7 @@ class PriceBook:
 
     def cost(self, provider: str, model: str, usage: Usage, *, base_url: str = "") -> float | None:
         """What `usage` cost at `provider`, or None when no price is known. Loads the tables when need be."""
-        if _SELLERS.get(provider, "") is None and not base_url:
+        if not _seller(provider) and not base_url:
             return None
         key = (provider, model, base_url)
         if key not in self._known:
@@ -209,15 +196,20 @@ def _look_up(provider: str, model: str, base_url: str) -> _Entry | None:
         try:
             seller = snapshot.find_provider(None, None, base_url)
         except LookupError:
-            if provider in _SPOKEN_BY_MANY:
+            # A protocol that many servers speak: at another address the name says nothing about the price.
+            if provider_facts(provider).get("spoken_by_many"):
                 return None
     try:
-        name = _SELLERS.get(provider, provider)
-        seller = seller or snapshot.find_provider(None, name, None)
+        seller = seller or snapshot.find_provider(None, _seller(provider), None)
         _, info = snapshot.find_provider_model(model, seller, None, None)
     except LookupError:
         return None
     return _Entry(seller, info, _plain(info))
+
+
+def _seller(provider: str) -> str:
+    """The name of a provider in the price tables; "" when nobody sells it, so it has no price of its own."""
+    return "" if provider == "scripted" else provider_facts(provider).get("seller", provider)
 
 
 def _plain(info: ModelInfo) -> Pricing | None:

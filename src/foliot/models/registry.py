@@ -1,6 +1,7 @@
 """Which model providers there are, by name and alias. Built-in ones and strangers' come in by the same door.
 
-A provider is a name and a factory from `GatewayConfig` to `Gateway`. A package offers its own by an entry point:
+A provider is a name and a factory from `GatewayConfig` to `Gateway`. The built-in ones are data: the table `[provider]`
+in the files beside `profiles`, over the few formats there are. A package offers its own by an entry point:
 
     [project.entry-points."foliot.models"]
     acme = "acme_models:provider"        # a Provider, a list of them, or a function that returns either
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.models.base import Gateway
 from foliot.models.config import GatewayConfig
+from foliot.models.profiles import profile_document, provider_facts, providers_with_files
 
 Factory: TypeAlias = Callable[[GatewayConfig], Gateway]
 ENTRY_POINTS: Final = "foliot.models"
@@ -36,7 +38,8 @@ class Provider:
     `base_url` is the address when the endpoint gives none; `options` are defaults under the endpoint's own.
     A provider with `takes_model` may be written `name:model` in an endpoint. `key_variables` are where its own tools
     look for the key in the environment, the first that is set: for a model that an agent names as `provider:model`.
-    `url_variable` is where they look for another address; `url_path` is what they put behind it.
+    `url_variable` is where they look for another address; `url_path` is what they put behind it. `url_template` is an
+    address with variables of the environment in it, for providers that have one per region or project.
     """
 
     name: str
@@ -50,13 +53,14 @@ class Provider:
     key_variables: tuple[str, ...] = ()
     url_variable: str = ""
     url_path: str = ""
+    url_template: str = ""
 
     def address_in(self, environ: Mapping[str, str]) -> str:
         """The base URL that the environment names, read as the provider's own SDK reads it; "" when it names none."""
         said = environ.get(self.url_variable, "").strip() if self.url_variable else ""
         if said and self.name == "ollama":
             return _ollama_address(said)
-        return said.rstrip("/") + self.url_path if said else ""
+        return said.rstrip("/") + self.url_path if said else _filled(self.url_template, environ)
 
     def address(self, said: str) -> str:
         """Where to ask when an endpoint names `said`: as it is, or as the provider's own SDK would complete it.
@@ -81,6 +85,20 @@ _VERSIONED: Final = frozenset({"anthropic", "gemini"})
 _VERSION: Final = re.compile(r"/v\d+[a-z]*\d*(/|$)")
 
 
+def _filled(template: str, environ: Mapping[str, str]) -> str:
+    """The template with each `{NAME|OTHER}` replaced by the first of them that is set; "" when none of one is."""
+    found = {names: next((v for name in names.split("|") if (v := environ.get(name, "").strip())), "")
+             for names in _VARIABLES.findall(template)}  # fmt: skip
+    # A value that is more than one label would lead, with the key, to another host.
+    if not all(_LABEL.fullmatch(value) for value in found.values()):
+        return ""
+    return _VARIABLES.sub(lambda match: found[match[1]], template)
+
+
+_VARIABLES: Final = re.compile(r"\{([A-Z_|]+)\}")
+_LABEL: Final = re.compile(r"[A-Za-z0-9-]+")
+
+
 def _ollama_address(host: str) -> str:
     """OLLAMA_HOST is a host, with or without scheme, port and path; without a scheme the port is 11434."""
     scheme, separator, rest = host.partition("://")
@@ -96,103 +114,46 @@ def _ollama_address(host: str) -> str:
     return f"{scheme}://{name}:{port}{parts.path.rstrip('/')}"
 
 
-def _openai(
-    name: str, base_url: str, *aliases: str, key: str = "", url_variable: str = "", url_path: str = ""
-) -> Provider:
-    """Speaks chat completions; `key` is the variable of its key, for those that want one."""
-    return Provider(
-        name,
-        "foliot.models.openai_chat:OpenAIChatGateway",
-        aliases,
-        bool(key),
-        base_url=base_url,
-        key_variables=(key,) if key else (),
-        url_variable=url_variable,
-        url_path=url_path,
-    )
-
-
-BUILT_IN: Final = (
-    _openai("openai", "https://api.openai.com/v1", key="OPENAI_API_KEY", url_variable="OPENAI_BASE_URL"),
-    Provider(
-        "openai-responses",
-        "foliot.models.openai_responses:OpenAIResponsesGateway",
-        ("openai_responses",),
-        base_url="https://api.openai.com/v1",
-        key_variables=("OPENAI_API_KEY",),
-        url_variable="OPENAI_BASE_URL",
-    ),
-    Provider(
-        "azure-openai",
-        "foliot.models.openai_chat:AzureOpenAIGateway",
-        ("azure_openai", "azure"),
-        requires_base_url=True,
-        key_variables=("AZURE_OPENAI_API_KEY",),
-        url_variable="AZURE_OPENAI_ENDPOINT",
-    ),
-    Provider(
-        "openai-compatible",
-        "foliot.models.openai_chat:OpenAIChatGateway",
-        ("openai_compatible",),
-        requires_api_key=False,
-        requires_base_url=True,
-    ),
-    _openai("vllm", "http://127.0.0.1:8000/v1"),
-    _openai("lmstudio", "http://127.0.0.1:1234/v1", "lm-studio"),
-    _openai("openrouter", "https://openrouter.ai/api/v1", key="OPENROUTER_API_KEY"),
-    _openai(
-        "groq",
-        "https://api.groq.com/openai/v1",
-        key="GROQ_API_KEY",
-        url_variable="GROQ_BASE_URL",
-        url_path="/openai/v1",
-    ),
-    _openai("mistral", "https://api.mistral.ai/v1", key="MISTRAL_API_KEY"),
-    _openai("deepseek", "https://api.deepseek.com/v1", key="DEEPSEEK_API_KEY"),
-    _openai("together", "https://api.together.xyz/v1", key="TOGETHER_API_KEY", url_variable="TOGETHER_BASE_URL"),
-    _openai("fireworks", "https://api.fireworks.ai/inference/v1", key="FIREWORKS_API_KEY"),
-    _openai("x-ai", "https://api.x.ai/v1", "xai", key="XAI_API_KEY"),
-    _openai(
-        "cerebras",
-        "https://api.cerebras.ai/v1",
-        key="CEREBRAS_API_KEY",
-        url_variable="CEREBRAS_BASE_URL",
-        url_path="/v1",
-    ),
-    Provider(
-        "anthropic",
-        "foliot.models.anthropic:AnthropicGateway",
-        ("claude",),
-        base_url="https://api.anthropic.com/v1",
-        key_variables=("ANTHROPIC_API_KEY",),
-        url_variable="ANTHROPIC_BASE_URL",
-        url_path="/v1",
-    ),
-    Provider(
-        "gemini",
-        "foliot.models.gemini:GeminiGateway",
-        ("google",),
-        base_url="https://generativelanguage.googleapis.com/v1beta",
-        key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        url_variable="GOOGLE_GEMINI_BASE_URL",
-        url_path="/v1beta",
-    ),
-    Provider(
-        "ollama",
-        "foliot.models.ollama:OllamaGateway",
-        requires_api_key=False,
-        base_url="http://127.0.0.1:11434",
-        url_variable="OLLAMA_HOST",
-    ),
+_FORMATS: Final[Mapping[str, str]] = {
+    "openai-chat": "foliot.models.openai_chat:OpenAIChatGateway",
+    "openai-responses": "foliot.models.openai_responses:OpenAIResponsesGateway",
+    "azure-openai": "foliot.models.openai_chat:AzureOpenAIGateway",
+    "anthropic": "foliot.models.anthropic:AnthropicGateway",
+    "gemini": "foliot.models.gemini:GeminiGateway",
+    "ollama": "foliot.models.ollama:OllamaGateway",
+}
+"""The gateways that the files of providers can name as their `wire`."""
+_OTHERS: Final = (
     Provider("scripted", "foliot.models.scripted:build", ("mock",), requires_api_key=False),
     Provider(
-        "pydantic-ai",
-        "foliot.models.pydantic_ai:build",
-        ("pydantic_ai",),
-        requires_api_key=False,
-        takes_model=True,
+        "pydantic-ai", "foliot.models.pydantic_ai:build", ("pydantic_ai",), requires_api_key=False, takes_model=True
     ),
 )
+
+
+@cache
+def built_in() -> tuple[Provider, ...]:
+    """The providers that come with Foliot: one for each file of profiles, and those that are no addresses."""
+    return (*(_provider(name) for name in providers_with_files()), *_OTHERS)
+
+
+def _provider(name: str) -> Provider:
+    document = profile_document(name)
+    facts = provider_facts(name)
+    keys = tuple(facts.get("keys", ()))
+    return Provider(
+        name,
+        _FORMATS[facts["wire"]],
+        tuple(facts.get("aliases", ())),
+        facts.get("needs_key", bool(keys)),
+        facts.get("needs_address", False),
+        facts.get("address", ""),
+        document.get("options"),
+        key_variables=keys,
+        url_variable=facts.get("address_variable", ""),
+        url_path=facts.get("address_path", ""),
+        url_template=facts.get("address_template", ""),
+    )
 
 
 def normal(name: str) -> str:
@@ -203,12 +164,16 @@ class Registry:
     """Providers by name. `plugins` brings further ones in when a name is not found; see `load_entry_points`."""
 
     def __init__(
-        self, providers: Iterable[Provider] = BUILT_IN, *, plugins: Callable[[Registry], list[str]] | None = None
+        self,
+        providers: Iterable[Provider] | None = None,
+        *,
+        plugins: Callable[[Registry], list[str]] | None = None,
     ) -> None:
+        """`providers` are the built-in ones when none are given."""
         self._by_name: dict[str, Provider] = {}
         self._plugins = plugins
         self._troubles: list[str] = []
-        for provider in providers:
+        for provider in built_in() if providers is None else providers:
             self.register(provider)
 
     def register(self, *providers: Provider) -> None:
@@ -250,9 +215,7 @@ class Registry:
             raise InvalidInput(f"model provider {provider.name!r} needs an API key", hint=hint)
         base_url = provider.address(config.base_url)
         if provider.requires_base_url and not base_url:
-            raise InvalidInput(
-                f"model provider {provider.name!r} needs a base URL", hint="set base_url on the endpoint"
-            )
+            raise InvalidInput(f"model provider {provider.name!r} needs a base URL", hint=_where_from(provider))
         options = {**(provider.options or {}), **config.options}
         config = replace(config, base_url=base_url, options=options)
         return _factory(provider)(config)
@@ -297,6 +260,12 @@ class Registry:
         if self._troubles:
             hint += "; plug-ins that did not load: " + "; ".join(self._troubles)
         return InvalidInput(f"unknown model provider {name!r}", hint=hint)
+
+
+def _where_from(provider: Provider) -> str:
+    hint = "set base_url on the endpoint"
+    variables = [names.partition("|")[0] for names in _VARIABLES.findall(provider.url_template)]
+    return f"{hint}, or {' and '.join(dict.fromkeys(variables))} in the environment" if variables else hint
 
 
 def _factory(provider: Provider) -> Factory:

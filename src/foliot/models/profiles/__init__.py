@@ -11,9 +11,15 @@ Each provider has a file beside this one, `<provider>.toml`:
     match = '(^|/)o[134]'
     refuses = ["temperature"]
 
+    [provider]                       # where and how it is asked, read by registry.py, pricing.py and cells.py
+    wire = "openai-chat"             # the format; then title, address and what it depends on, aliases, needs_key,
+    keys = ["ACME_API_KEY"]          # needs_address, seller, spoken_by_many, and what it sells: a model for embeddings
+    embeddings = "acme-embed"        # (false: none), one to check with, whether images are read
+
+    [options]                        # the options of an endpoint, under its own
+
 A field of a later section replaces that of an earlier one as a whole. An endpoint adds to it by `options.profile`, with
-the same fields. Tables other than these two are not read here. A provider without a file has the profile of a model
-that takes everything.
+the same fields. A provider without a file has the profile of a model that takes everything.
 """
 
 from __future__ import annotations
@@ -124,6 +130,18 @@ def profile_document(provider: str) -> Mapping[str, Any]:
         return {}
     found = files(__name__) / f"{provider}.toml"
     return tomllib.loads(found.read_text("utf-8")) if found.is_file() else {}
+
+
+def provider_facts(provider: str) -> Mapping[str, Any]:
+    """The table `[provider]` of a provider's file; empty where there is none."""
+    return profile_document(provider.strip().lower()).get("provider", {})
+
+
+@cache
+def providers_with_files() -> tuple[str, ...]:
+    """The names of all providers that have a file, sorted."""
+    names = (each.name for each in files(__name__).iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
 _FIELDS: Final = frozenset(field.name for field in fields(ModelProfile))

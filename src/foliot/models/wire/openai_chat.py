@@ -77,6 +77,7 @@ class ChatOptions:
         cache = "key" if official or host.endswith("mistral.ai") else "off"
         if host.endswith("openrouter.ai"):
             cache = "marks"
+        ids = "nine" if host.endswith("mistral.ai") else "any"
         return cls(
             max_tokens_field=config.choice("max_tokens_field", fields, fields[0] if official else fields[1]),
             include_usage=config.flag("include_usage", True),
@@ -85,7 +86,7 @@ class ChatOptions:
             reasoning_replay=config.choice(
                 "reasoning_replay", ("none", "reasoning_content", "reasoning", "reasoning_details"), replay
             ),
-            nine_ids=host.endswith("mistral.ai"),
+            nine_ids=config.choice("call_ids", ("any", "nine"), ids) == "nine",
             tool_parts=config.flag("tool_parts", official),
             path=path,
             cache=config.choice("cache", ("key", "marks", "off"), cache),
