@@ -34,7 +34,16 @@ def test_an_agent_never_gets_more_room_than_it_had() -> None:
 def test_what_is_not_said_changes_nothing() -> None:
     spec = RunSpec("a", "m", settings=ModelSettings(top_p=0.5, seed=3), system="Be kind.")
 
-    assert adjusted(read_chat(chat(store=True, service_tier="auto", parallel_tool_calls=True)), spec) == spec
+    assert adjusted(read_chat(chat(store=True, service_tier="auto", parallel_tool_calls=None)), spec) == spec
+
+
+def test_what_is_said_about_calls_and_effort_is_passed_on_as_it_is() -> None:
+    tool = {"type": "function", "function": {"name": "look"}}
+    choice = {"type": "function", "function": {"name": "look"}}
+    order = read_chat(chat(tools=[tool], tool_choice=choice, parallel_tool_calls=False, reasoning_effort="xhigh"))
+    settings = adjusted(order, RunSpec("a", "m")).settings
+
+    assert (settings.tool_choice, settings.parallel_tool_calls, settings.reasoning_effort) == ("look", False, "xhigh")
 
 
 def test_instructions_stand_behind_the_prompt() -> None:

@@ -7,7 +7,7 @@ Chat completions wrap each function in a member `function`, responses do not. Wh
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, cast
 
 from foliot.kernel.messages import ToolSpec
 from foliot.resources.validators import UnusableSchema, validator_of
@@ -19,14 +19,13 @@ LONGEST_DESCRIPTION: Final = 16_384
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # A function that is given no parameters takes none.
 _NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
-Choice: TypeAlias = Literal["auto", "required"]
 
 
 class Offered(NamedTuple):
-    """The tools that the agent may ask the client to call, and whether it has to."""
+    """The tools that the agent may ask the client to call, and whether it must: auto, required, or which one."""
 
     tools: tuple[ToolSpec, ...] = ()
-    choice: Choice = "auto"
+    choice: str = "auto"
 
 
 def client_tools(given: list[Any] | None, choice: object, *, nested: bool) -> Offered:
@@ -82,7 +81,7 @@ def _chosen(tools: dict[str, ToolSpec], choice: object, *, nested: bool) -> Offe
             return Offered(every, "required")
         case {"type": "function"}:
             named = cast("dict[str, Any]", choice)
-            return Offered((_named(tools, named, "tool_choice", nested=nested),), "required")
+            return Offered(every, _named(tools, named, "tool_choice", nested=nested).name)
         case {"type": "allowed_tools"}:
             allowed = cast("dict[str, Any]", choice)
             if nested:

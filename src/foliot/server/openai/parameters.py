@@ -30,7 +30,7 @@ _SINGLE: Final[dict[str, Parameter]] = {
     "metadata": Parameter("kept", "labels of the run"),
     "model": Parameter("done", "an agent or a system"),
     "moderation": Parameter("refused", "policies are declared with the agent"),
-    "parallel_tool_calls": Parameter("only", "an agent may call several tools at once", (True,)),
+    "parallel_tool_calls": Parameter("done", "for this run, as far as its provider can"),
     "prompt_cache_key": Parameter("no effect", _SERVICE),
     "prompt_cache_options": Parameter("no effect", _SERVICE),
     "prompt_cache_retention": Parameter("no effect", _SERVICE),

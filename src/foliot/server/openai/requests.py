@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from foliot.engine.definition import with_client_tools
 from foliot.errors import InvalidInput, UsageError
-from foliot.kernel.messages import ModelSettings, ToolSpec
+from foliot.kernel.messages import Effort, ModelSettings, ToolSpec
 from foliot.kernel.spec import RunSpec
 from foliot.resources.validators import UnusableSchema, validator_of
 from foliot.server.bodies import refuse_repeated
 from foliot.server.openai.content import Conversation, chat_conversation, response_conversation
 from foliot.server.openai.errors import BadRequest
-from foliot.server.openai.offered import Choice, client_tools
+from foliot.server.openai.offered import client_tools
 from foliot.server.openai.parameters import CHAT, RESPONSES, Parameter, check_parameters
 from foliot.server.targets import Target
 
@@ -31,7 +31,6 @@ LONGEST_VALUE: Final = 512
 MOST_TOKENS: Final = 2**31
 _VERBOSITY: Final = "verbosity can only be medium: how an agent writes is said in its prompt, or in a system message"
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 S = TypeVar("S", bound=Struct)
 
 
@@ -59,6 +58,7 @@ class ChatRequest(Struct, kw_only=True):
     metadata: dict[str, str] | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
 
 
 class Reasoning(Struct):
@@ -92,6 +92,7 @@ class ResponsesRequest(Struct, kw_only=True):
     metadata: dict[str, str] | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ def read_chat(body: bytes) -> Order:
         request.seed,
         request.reasoning_effort,
         offered.choice,
+        request.parallel_tool_calls,
     )
     options = request.stream_options
     return Order(
@@ -177,6 +179,7 @@ def read_response(body: bytes) -> Order:
             None,
             effort,
             offered.choice,
+            request.parallel_tool_calls,
         ),
         schema=_schema_of(request.text.format if request.text else None, "text.format"),
         instructions="\n\n".join(instructions),
@@ -198,6 +201,9 @@ def adjusted(order: Order, spec: RunSpec) -> RunSpec:
         seed=given.seed if wanted.seed is None else wanted.seed,
         reasoning_effort=wanted.reasoning_effort or given.reasoning_effort,
         tool_choice=given.tool_choice if wanted.tool_choice == "auto" else wanted.tool_choice,
+        parallel_tool_calls=(
+            given.parallel_tool_calls if wanted.parallel_tool_calls is None else wanted.parallel_tool_calls
+        ),
     )
     system = f"{spec.system}\n\n{order.instructions}".strip() if order.instructions else spec.system
     spec = replace(spec, settings=settings, system=system, output_schema=order.schema or spec.output_schema)
@@ -251,7 +257,8 @@ def _settings(
     stop: str | Sequence[str] | None,
     seed: int | None,
     effort: Effort | None,
-    choice: Choice,
+    choice: str,
+    parallel: bool | None,
 ) -> ModelSettings:
     if most is not None and not 1 <= most <= MOST_TOKENS:
         raise BadRequest(f"an answer takes at least one token, and at most {MOST_TOKENS}", param=most_param)
@@ -262,15 +269,7 @@ def _settings(
     if top_p is not None and not 0 <= top_p <= 1:
         raise BadRequest("top_p is between 0 and 1", param="top_p")
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    reasoning: Literal["minimal", "low", "medium", "high"] | None
-    match effort:
-        case None | "none":
-            reasoning = None
-        case "xhigh" | "max":
-            reasoning = "high"
-        case _:
-            reasoning = effort
-    return ModelSettings(most, temperature, top_p, stops, seed, reasoning, choice)
+    return ModelSettings(most, temperature, top_p, stops, seed, effort, choice, parallel_tool_calls=parallel)
 
 
 def _chat_schema(given: dict[str, Any] | None) -> dict[str, Any] | None:
