@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeAlias
@@ -18,6 +18,7 @@ from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import ToolResult
 from foliot.settings import Settings
 from foliot.store.base import Document, Filter, Key
+from foliot.store.mcp_pins import held_tools
 from foliot.tools.base import Caller, Invocation, OnOutput, Parked, Tool, ToolDefinition, ToolError
 from foliot.tools.builtin.catalogue import NAMES
 from foliot.tools.isolation import MODES, Isolations
@@ -85,6 +86,9 @@ class Offering:
         for document in await self._documents(namespace):
             declared = self._declared(document)
             found[declared.name] = declared
+        for name, why in (await self._quarantined(namespace)).items():
+            known = found.get(name)
+            found[name] = replace(known, problem=why) if known is not None else Offered(name, "mcp", None, why)
         for definition in self._assembly.given.definitions():
             found[definition.name] = Offered(definition.name, "python", definition)
         return [found[name] for name in sorted(found)]
@@ -212,6 +216,11 @@ class Offering:
             page = await self._store.list(Filter("Tool", namespace), cursor=page.cursor)
             found += page.items
         return found
+
+    async def _quarantined(self, namespace: str) -> dict[str, str]:
+        """Generated Tools whose calls are refused until somebody accepts, by name, with what to do."""
+        held = await held_tools(self._store, namespace) if self._store is not None else []
+        return {row.name: f"quarantined: {row.held}; look at it, then {row.way()}" for row in held if row.name}
 
     def _declared(self, document: Document) -> Offered:
         definition = tool_definition(document)

@@ -4,11 +4,15 @@ MCP server, over HTTP and below it."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +69,6 @@ class Desk:
         return self.runtime.resources
 
     def announce(self, description: str, name: str = "wipe", **hints: bool) -> None:
-        import json
-
         schema = {"type": "object", "properties": {}}
         tool = {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
         self.offer.write_text(json.dumps([tool]))
@@ -142,7 +144,7 @@ async def test_no_way_of_writing_takes_a_tool_out_of_quarantine(desk: Desk) -> N
         assert "is quarantined" in await desk.called(), way
         synced = await desk.sync()
         assert "desk--wipe" in synced.quarantined, way
-        assert await kept(desk) == agreed, way
+        assert replace(await kept(desk), kept="") == agreed, way
         stored = (await desk.store.get(TOOL))["spec"]
         assert (stored["description"], stored["risk_level"]) == ("wipes the desk", "high"), way
 
@@ -261,12 +263,14 @@ async def test_two_who_agree_at_the_same_time_do_not_undo_each_other(desk: Desk)
     assert (await kept(desk)).levels.risk_level == "high"
 
 
-async def test_what_people_raised_comes_back_with_the_tool(desk: Desk) -> None:
+async def test_what_people_raised_and_set_comes_back_with_the_tool(desk: Desk) -> None:
     desk.announce("looks at the desk", readOnlyHint=True)
     await desk.sync()
     file, server = await plain(desk), await desk.store.get(SERVER)
     strict: dict[str, Any] = {"risk_level": "critical", "effect": "once", "operation_classes": ["read", "write"]}
-    strict |= {"runtime": {**file["spec"]["runtime"], "isolation_mode": "sandboxed"}}
+    strict |= {"runtime": {**file["spec"]["runtime"], "isolation_mode": "sandboxed", "timeout": "7s"}}
+    own: dict[str, Any] = {"category": "desk", "price_usd": "0.25", "rate_limit": {"requests": 3, "per": "1m"}}
+    own |= {"capabilities": ["desk.look"], "auth": {"profile": "bearer", "secretRef": "desk"}}
 
     async def left_out() -> None:
         desk.offer.write_text("[]")
@@ -291,8 +295,128 @@ async def test_what_people_raised_comes_back_with_the_tool(desk: Desk) -> None:
         levels["isolation_mode"] = "none"
         await accept_tool(desk.store, await desk.store.get(SERVER), desk.connections, "wipe", levels=levels)
         assert Levels.of((await desk.store.get(TOOL))["spec"]) == Levels(**levels)
-        await desk.store.write([Put(await plain(desk, **strict))])
+        await desk.store.write([Put(await plain(desk, **strict, **own))])
+        set_before = (await desk.store.get(TOOL))["spec"]
         await way()
         assert (await desk.sync()).created == [TOOL.name], way
-        now = Levels.of((await desk.store.get(TOOL))["spec"])
+        spec = (await desk.store.get(TOOL))["spec"]
+        assert {**spec, "auth": None} == {**set_before, "auth": None}, way
+        assert "auth" in set_before
+        assert "auth" not in spec, "with the rights of another declarer"
+        now = Levels.of(spec)
         assert now == (await kept(desk)).levels == Levels("critical", "once", "sandboxed", ("read", "write")), way
+
+
+async def test_a_batch_of_tools_is_held_against_the_table_with_one_query(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from foliot.store import mcp_pins
+
+    asked: list[str] = []
+    read = mcp_pins.rows
+
+    def counted(name: str, **given: Any) -> Any:
+        asked.append(name)
+        return read(name, **given)
+
+    await desk.sync()
+    files = [declared("Tool", f"t{number}", {"endpoint": "https://example.com/"}) for number in range(30)]
+    aliased = {**await plain(desk, risk_level="low"), "metadata": {"name": "alias", "namespace": "default"}}
+    monkeypatch.setattr(mcp_pins, "rows", counted)
+    with pytest.raises(Denied, match="would lower"):
+        await desk.store.write([*(Put(file) for file in files), Put(aliased)], by=DeclaredBy("ann", False))
+    assert asked == ["mcp_pins_of"]
+    await desk.store.write([Put(file) for file in files])
+    # A Tool that is made another one, and back, in one batch leaves what it was, and is held against it.
+    strict = await plain(desk, risk_level="critical")
+    other = {**files[0], "metadata": {"name": TOOL.name, "namespace": "default"}}
+    lower = await plain(desk)
+    asked.clear()
+    with pytest.raises(Denied, match="would lower"):
+        await desk.store.write([Put(strict), Delete(TOOL), Put(lower)], by=DeclaredBy("ann", False))
+    with pytest.raises(Denied, match="would lower"):
+        await desk.store.write([Put(strict), Put(other)], by=DeclaredBy("ann", False))
+    assert asked == ["mcp_pins_of"] * 2
+    assert (await desk.store.get(TOOL))["spec"]["risk_level"] == "high", "nothing of it was stored"
+
+
+async def test_a_tool_is_accepted_over_http_by_an_admin_who_saw_it(desk: Desk) -> None:
+    await desk.sync()
+    desk.announce("wipes everything", destructiveHint=True)
+    await desk.sync()
+    at = "/v1/work/mcp-servers/desk"
+    (facts,) = [each for each in await toolset(desk) if each["name"] == TOOL.name]
+    assert not facts["available"]
+    assert "`foliot mcp accept desk wipe -n default`" in facts["problem"]
+
+    (seen,) = (await desk.ask("root", "GET", f"{at}/tools")).json()["tools"]
+    assert (seen["state"], seen["description"]) == ("quarantined", "wipes everything")
+    assert seen["agreed_to_before"] == {"description": "wipes the desk"}
+    body = {"tool": "wipe", "digest": seen["digest"], "risk_level": "low"}
+    refused = await desk.ask("ann", "POST", f"{at}/accept", json=body)
+    assert refused.status_code == 403, refused.text
+    assert "quarantine" in await desk.called() or "changed" in await desk.called()
+
+    desk.announce("wipes the whole house", destructiveHint=True)  # after it was looked at
+    late = await desk.ask("root", "POST", f"{at}/accept", json=body)
+    assert late.status_code == 409, late.text
+    assert (await kept(desk)).held
+    (seen,) = (await desk.ask("root", "GET", f"{at}/tools")).json()["tools"]
+    done = await desk.ask("root", "POST", f"{at}/accept", json={**body, "digest": seen["digest"]})
+
+    assert done.json() == {"tool": TOOL.name, "digest": seen["digest"]}
+    assert (await kept(desk)).levels.risk_level == "low", "an admin may lower it"
+    assert await desk.called() == "done"
+    assert [each["available"] for each in await toolset(desk) if each["name"] == TOOL.name] == [True]
+    records = (await desk.ask("root", "GET", "/v1/audit", params={"namespace": "default"})).json()
+    assert any('"accepted"' in json.dumps(each) and '"root"' in json.dumps(each) for each in records["records"])
+
+
+async def test_the_command_accepts_over_a_server(desk: Desk, tmp_path: Path) -> None:
+    await desk.sync()
+    desk.announce("wipes everything", destructiveHint=True)
+    await desk.sync()
+
+    async def foliot(who: str, *words: str) -> tuple[int, str]:
+        token = desk.tokens[who]["Authorization"].removeprefix("Bearer ")
+        environment = {**os.environ, "FOLIOT_TOKEN": token, "FOLIOT_HOME": str(tmp_path / "elsewhere")}
+        program = (sys.executable, "-m", "foliot.cli", "--server", str(desk.http.base_url), *words)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        started = await asyncio.create_subprocess_exec(*program, env=environment, **pipes)
+        said, _ = await started.communicate()
+        return started.returncode or 0, said.decode()
+
+    assert "quarantined (description)" in (await foliot("ann", "mcp", "tools", "desk"))[1]
+    assert (await foliot("ann", "mcp", "accept", "desk", "wipe", "-y"))[0] != 0
+    code, said = await foliot("root", "mcp", "accept", "desk", "--all", "-y")
+    assert (code, said) == (0, f"tool/{TOOL.name} accepted\n")
+    assert await desk.called() == "done"
+
+
+async def test_doctor_tells_what_waits_to_be_accepted(desk: Desk) -> None:
+    from foliot.cli.doctor.boundary import look_at_boundary
+
+    async def told() -> list[tuple[str, str, str]]:
+        found = look_at_boundary(load_settings({}, {}), desk.store, lambda: 0.0)
+        return [(each.level, each.message, each.hint) async for each in found if each.check == "boundary.quarantine"]
+
+    await desk.sync()
+    assert [level for level, *_ in await told()] == ["ok"]
+    desk.announce("wipes everything", destructiveHint=True)
+    await desk.sync()
+    ((level, what, hint),) = await told()
+    assert level == "warning"
+    assert "wipe of MCP server desk in default is refused: the server changed its description" in what
+    assert "`foliot mcp tools desk -n default`" in hint
+    assert "`foliot mcp accept desk wipe -n default`" in hint
+    desk.offer.write_text("[]")
+    await desk.sync()
+    assert [level for level, *_ in await told()] == ["ok"], "it is gone"
+    desk.announce("wipes the house")
+    await desk.sync()
+    assert [level for level, *_ in await told()] == ["warning"], "another one came back, and has no Tool"
+    assert [each["available"] for each in await toolset(desk) if each["name"] == TOOL.name] == [False]
+
+
+async def toolset(desk: Desk) -> list[dict[str, Any]]:
+    return (await desk.ask("ann", "GET", "/v1/work/tools")).json()["tools"]

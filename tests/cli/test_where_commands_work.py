@@ -16,9 +16,7 @@ NOWHERE = "http://127.0.0.1:9"
 # What has to be typed besides, so that the command gets as far as asking where the store is.
 ARGUMENTS = {
     "webhook sign": ["push"],
-    "mcp tools": ["files"],
     "mcp sync": ["files"],
-    "mcp accept": ["files", "read"],
     "backup": ["another"],
     "restore": ["copy"],
     "audit prune": ["--before", "90d", "-y"],

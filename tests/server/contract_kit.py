@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -157,7 +158,7 @@ def serving(home: Path) -> Iterator[Site]:
 
 
 async def _serve(home: Path, told: dict[str, Any], began: threading.Event, stop: threading.Event) -> None:
-    settings = load_settings({"home": str(home), "request_rate": "0"}, {})
+    settings = load_settings({"home": str(home), "request_rate": "0", "mcp_commands": sys.executable}, {})
     async with Runtime(settings=settings, tools=[pay]) as runtime:
         database = runtime.tasking.database
         _, told["token"] = await SqlTokens(database).create("root", namespaces=("*",), roles=("admin",), now=0.0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -187,6 +189,32 @@ def test_what_is_done_with_tasks_runs_and_approvals(http: httpx.Client, site: Si
     done(http, "POST", "/v1/work/approvals/{name}/revoke", revoke)
     again = send(http, "POST", "/v1/tool-approvals/{name}/deny", f"/v1/tool-approvals/{first}/deny")
     assert again.status_code == 409
+
+
+def test_what_is_agreed_to_about_tools_of_mcp_servers(http: httpx.Client) -> None:
+    offered, accept = "/v1/work/mcp-servers/{name}/tools", "/v1/work/mcp-servers/{name}/accept"
+    at = "/v1/work/mcp-servers"
+    program = Path(__file__).parents[1] / "tools" / "mcp" / "servers" / "sample.py"
+    spec = {"transport": "stdio", "command": sys.executable, "args": [str(program), "stdio"]}
+    done(http, "POST", "/v1/mcp-servers", json={"metadata": {"name": "sample"}, "spec": spec})
+
+    found = done(http, "GET", offered, f"{at}/sample/tools")["tools"]
+
+    one = {"tool": found[0]["name"], "digest": found[0]["digest"], "risk_level": "critical"}
+    accepted = done(http, "POST", accept, f"{at}/sample/accept", json=one)
+    assert http.get(f"/v1/tools/{accepted['tool']}").json()["spec"]["risk_level"] == "critical"
+    for wrong, status in (
+        ({**one, "digest": "0" * 64}, 409),
+        ({**one, "tool": "nothing"}, 404),
+        ({**one, "digest": ""}, 422),
+        ({**one, "risk_level": "none"}, 422),
+        ({"tool": one["tool"]}, 422),
+    ):
+        assert send(http, "POST", accept, f"{at}/sample/accept", json=wrong).status_code == status, wrong
+    assert send(http, "POST", accept, f"{at}/nobody/accept", json=one).status_code == 404
+    assert send(http, "GET", offered, f"{at}/nobody/tools").status_code == 404
+    assert send(http, "GET", offered, f"{at}/things/tools").status_code == 409, "which nobody answers"
+    assert send(http, "POST", accept, f"{at}/things/accept", json=one).status_code == 409
 
 
 def test_what_is_asked_of_the_server_itself(http: httpx.Client) -> None:

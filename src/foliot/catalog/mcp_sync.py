@@ -6,6 +6,7 @@ status of the McpServer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.printable import one_line
 from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Put, ResourceStore
 from foliot.store.mcp_pins import keep_agreed
 from foliot.tools.base import ToolError
@@ -84,6 +86,32 @@ async def announced_tool(store: ResourceStore, document: Document, connections: 
     raise NotFound(f"{server} does not offer {tool!r}", hint=f"it offers {offered}")
 
 
+async def offered_tools(store: ResourceStore, document: Document, connections: McpConnections) -> list[dict[str, Any]]:
+    """What a server offers right now, which Tool each became or would become, and what was agreed to where it differs.
+
+    Stores nothing. Raises `ToolError` when the server cannot be asked.
+    """
+    server = server_spec(document)
+    announced = await connections.tools(server, refresh=True)
+    tools, agreed = await tools_in(store, server.namespace), await store.agreed(server.namespace)
+    plan = plan_sync(server, announced, tools, agreed)
+    new = {str(tool["metadata"]["name"]) for tool in plan.create}
+    before = {row.tool: row for row in agreed if (row.namespace, row.server) == server.key}
+    rows: list[dict[str, Any]] = []
+    for entry in plan.discovered:
+        row = {**entry, "state": "new" if entry["state"] == "ready" and entry.get("tool") in new else entry["state"]}
+        rows.append(row)
+        if (tool := announced.get(entry["name"])) is None:
+            continue
+        row |= {"description": tool.description, "input_schema": dict(tool.input_schema), "hints": dict(tool.hints)}
+        known = before.get(tool.name)
+        agreed_to: dict[str, Any] = json.loads(known.definition) if known is not None and known.definition else {}
+        parts = tool.parts()
+        if changed := {part: agreed_to[part] for part in agreed_to if agreed_to[part] != parts[part]}:
+            row["agreed_to_before"] = changed
+    return rows
+
+
 async def accept_tool(
     store: ResourceStore,
     document: Document,
@@ -97,7 +125,7 @@ async def accept_tool(
 
     With `digest`, only if it is that one (a beginning is enough). `levels` (fields of `Levels`) are what Tools have to
     say of it at least; without them nothing is lowered, whatever the server says of itself. Raises `NotFound`,
-    `Conflict`.
+    `Conflict`, and `InvalidInput` for a definition of which no Tool can be made.
     """
     found = await announced_tool(store, document, connections, tool)
     now = found.pin.digest
@@ -106,7 +134,11 @@ async def accept_tool(
             f"{server_spec(document)} announces another definition of {found.name!r} than the one to accept: {now}",
             hint=f"look at it again with `foliot mcp tools {document['metadata']['name']}`",
         )
-    return await sync_server(store, document, connections, accept={found.name: Consent(now, levels or {})})
+    synced = await sync_server(store, document, connections, accept={found.name: Consent(now, levels or {})})
+    entry = next(entry for entry in synced.discovered if entry["name"] == found.name)
+    if entry.get("state") == "invalid":
+        raise InvalidInput(f"{one_line(found.name)} cannot be used: {one_line(str(entry.get('problem', '')))}")
+    return synced
 
 
 async def tools_in(store: ResourceStore, namespace: str) -> list[Document]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from foliot.offering import Asker
 
 TOOLS: Final = "/v1/work/tools"
+SERVERS: Final = "/v1/work/mcp-servers"
 # A tool may take its time; the server ends a call when the tool's own limit is over.
 PATIENCE: Final = 900.0
 
@@ -50,6 +51,19 @@ class RemoteTooling(Asking):
     async def test_tool(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
         body = {"arguments": arguments, "agent": asker.agent, "user": asker.identity.user if asker.identity.by else ""}
         return await self._post(f"{_at(name)}/test", body, Judgement, namespace=asker.namespace, repeatable=True)
+
+    async def offered_tools(self, server: str, namespace: str) -> list[Document]:
+        """What an MCP server offers right now, compared with what was accepted."""
+        path = f"{SERVERS}/{quote(server, safe='')}/tools"
+        answer = await self._get(path, dict[str, list[Document]], namespace=namespace)
+        return answer["tools"]
+
+    async def accept_tool(self, server: str, tool: str, digest: str, levels: Document, *, namespace: str) -> str:
+        """Agree to the definition of this digest; the name of the Tool is returned."""
+        body = {"tool": tool, "digest": digest, **levels}
+        path = f"{SERVERS}/{quote(server, safe='')}/accept"
+        answer = await self._post(path, body, dict[str, str], namespace=namespace, timeout=PATIENCE)
+        return answer["tool"]
 
 
 def _at(name: str) -> str:

@@ -24,6 +24,12 @@ EFFECTS: Final = ("read", "idempotent", "once")
 ISOLATIONS: Final = ("none", "sandboxed", "container", "wasm")
 _ORDERS: Final = {"risk_level": RISKS, "effect": EFFECTS, "isolation_mode": ISOLATIONS}
 LONGEST_NAME: Final = 253
+# What people set in a generated Tool, and its server has no say in. Not `auth`: whose secrets a Tool uses is decided by
+# the rights of whoever declares it, and the next Tool is declared by whoever declared the server.
+_SET_BY_PEOPLE: Final = (
+    "version", "category", "on_unknown", "capabilities", "requires", "requires_prior", "after", "resource_keys",
+    "on_dependency_failure", "deprecated_since", "replaced_by", "record", "rate_limit", "price_usd", "runtime",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,10 @@ class Levels:
         more = tuple(word for word in other.operation_classes if word not in self.operation_classes)
         return Levels(**chosen, operation_classes=self.operation_classes + more)
 
-    def text(self) -> str:
-        """Give the form that is stored."""
-        return json.dumps({"operation_classes": self.operation_classes, **{f: getattr(self, f) for f in _ORDERS}})
+    def text(self, kept: str = "") -> str:
+        """Give the form that is stored, beside what people set (see `Agreed.kept`)."""
+        said = {"operation_classes": self.operation_classes, **{f: getattr(self, f) for f in _ORDERS}}
+        return json.dumps({**said, "kept": json.loads(kept)} if kept else said)
 
     @classmethod
     def read(cls, text: str) -> Levels:
@@ -88,6 +95,7 @@ class Agreed:
 
     `pin` is the digest of the definition that was agreed to, with those of its parts; blank when nobody has agreed.
     `definition` is its text. `held` says why the tool is kept from use until somebody accepts; blank when it is not.
+    `kept` is JSON: what people had set in its Tool (a category, a price, limits) when that went away; blank before.
     """
 
     namespace: str
@@ -98,6 +106,7 @@ class Agreed:
     definition: str
     levels: Levels
     held: str = ""
+    kept: str = ""
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -106,9 +115,29 @@ class Agreed:
     def with_levels(self, levels: Levels) -> Agreed:
         return replace(self, levels=levels)
 
+    def keeping(self, tool: Mapping[str, Any]) -> Agreed:
+        """The record with what people set in `tool`, which goes away."""
+        spec: Mapping[str, Any] = tool.get("spec") or {}
+        kept = {field: spec[field] for field in _SET_BY_PEOPLE if field in spec}
+        return replace(self, kept=json.dumps(kept) if kept else "")
+
+    def settings(self) -> dict[str, Any]:
+        """What people had set in the Tool that went away."""
+        return json.loads(self.kept) if self.kept else {}
+
     def way(self) -> str:
         """The command by which somebody agrees."""
         return f"`foliot mcp accept {self.server} {self.tool} -n {self.namespace}`"
+
+
+def read_kept(text: str) -> str:
+    """Read `Agreed.kept` beside levels that are stored; blank when there is none."""
+    try:
+        kept: dict[str, Any] = json.loads(text)["kept"]
+        known = {field: value for field, value in kept.items() if field in _SET_BY_PEOPLE}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    return json.dumps(known) if known else ""
 
 
 def tool_of_server(document: Mapping[str, Any]) -> tuple[str, str, str] | None:

@@ -488,6 +488,19 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         Operation("testTool", ref("Judged"), body=form("server.routes.tools:ToolOrder"), fails=(409,)),
         apart("changes nothing"),
     ),
+    ("GET", "/v1/work/mcp-servers/{name}/tools"): Row(
+        OPERATE, Operation("listOfferedTools", shape({"tools": listof(ANYTHING)}), fails=(409,))
+    ),
+    ("POST", "/v1/work/mcp-servers/{name}/accept"): Row(
+        Rule("named", "admin"),
+        Operation(
+            "acceptOfferedTool",
+            shape({"tool": TEXT, "digest": TEXT}),
+            body=form("server.routes.tools:Acceptance"),
+            fails=(409,),
+        ),
+        AGAIN,
+    ),
     ("GET", "/v1/work/schedules"): Row(LISTED, Operation("listWorkSchedules", shape({"items": listof(_SCHEDULE)}))),
     ("GET", "/v1/work/schedules/{name}"): Row(READ, Operation("getWorkSchedule", _SCHEDULE)),
     ("GET", "/v1/work/schedules/{name}/slots"): Row(READ, Operation("listSlots", shape({"slots": listof(ANYTHING)}))),

@@ -19,7 +19,7 @@ from foliot.resources.reserved import check_answered, check_asked, keep_reserved
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Key, Put, StaleMerge, Written
 from foliot.store.documents import SYSTEM_METADATA, check_labels, decode, encode, key_text, labels_of, same, same_spec
 from foliot.store.mcp_pins import KIND as TOOL
-from foliot.store.mcp_pins import check_tool, keep_levels
+from foliot.store.mcp_pins import ToolWrite, check_tools
 from foliot.store.secrets import KIND as SECRET
 from foliot.store.secrets import Sealer, masked, seal_spec
 from foliot.store.store_key import sealing_key
@@ -57,17 +57,22 @@ def apply_changes(
     kid = "" if ring is None else (yield from sealing_key(ring))
     batch = _Batch(revision, now, ring, kid, by, before, dict(before))
     written: list[Written] = []
+    tools: list[ToolWrite] = []
     for each, uid in zip(changes, uids, strict=True):
         before_it = batch.after.get(each.text)
         done = batch.apply(each, uid)
-        if is_tool_of_others(each) and done.action != "unchanged":
-            assert isinstance(each.change, Put)  # nothing else is
-            stored = None if before_it is None else before_it.document
-            yield from check_tool(stored, done.document, may_lower=each.change.lowers)
-        if each.key.kind == TOOL and before_it is not None and done.action != "unchanged":
-            there = batch.after.get(each.text)
-            yield from keep_levels(before_it.document, None if there is None else there.document)
+        if each.key.kind == TOOL and done.action != "unchanged":
+            there, change = batch.after.get(each.text), each.change
+            tools.append(
+                ToolWrite(
+                    None if before_it is None else before_it.document,
+                    None if there is None else there.document,
+                    judged=is_tool_of_others(each),
+                    may_lower=isinstance(change, Put) and change.lowers,
+                )
+            )
         written.append(done)
+    yield from check_tools(tools)
     if batch.feed:
         keys = {each.text: each.key for each in changes}
         yield from _check_pinned(batch, keys)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -18,15 +18,15 @@ from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
 from foliot.cli.terminal import confirm, out
-from foliot.errors import FoliotError, InvalidInput, NotFound, UsageError
+from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.printable import one_line
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 if TYPE_CHECKING:
     from foliot.catalog.mcp_sync import Synced
+    from foliot.client.remote import RemoteClient
     from foliot.tools.mcp.connections import McpConnections
-    from foliot.tools.mcp.pins import Announced
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHOWN = 60
@@ -199,28 +199,60 @@ def _report(label: str, synced: Synced) -> None:
 
 
 async def _tools(name: str, allow: tuple[str, ...]) -> list[dict[str, Any]]:
-    from foliot.catalog.mcp_sync import tools_in
-    from foliot.tools.mcp.server import server_spec
-    from foliot.tools.mcp.sync import plan_sync
-
-    async with _opened(allow) as (store, connections):
-        document = await _server(store, name)
-        server = server_spec(document)
-        announced = await connections.tools(server, refresh=True)
-        existing = await tools_in(store, server.namespace)
-        plan = plan_sync(server, announced, existing, await store.agreed(server.namespace))
-    new = {str(tool["metadata"]["name"]) for tool in plan.create}
-    rows: list[dict[str, Any]] = []
-    for entry in plan.discovered:
-        state = "new" if entry["state"] == "ready" and entry.get("tool") in new else entry["state"]
-        rows.append({**entry, "state": state, **_definition(announced.get(entry["name"]))})
-    return rows
+    async with _desk(name, allow) as desk:
+        return await desk.offered()
 
 
-def _definition(tool: Announced | None) -> dict[str, Any]:
-    if tool is None:
-        return {}
-    return {"description": tool.description, "input_schema": dict(tool.input_schema), "hints": dict(tool.hints)}
+class _Desk(Protocol):
+    """One MCP server, through the store or through a server of Foliot."""
+
+    async def offered(self) -> list[dict[str, Any]]: ...
+
+    async def accept(self, tool: str, digest: str, levels: Mapping[str, Any]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    store: ResourceStore
+    connections: McpConnections
+    document: Document
+
+    async def offered(self) -> list[dict[str, Any]]:
+        from foliot.catalog.mcp_sync import offered_tools
+
+        return await offered_tools(self.store, self.document, self.connections)
+
+    async def accept(self, tool: str, digest: str, levels: Mapping[str, Any]) -> str:
+        from foliot.catalog.mcp_sync import accept_tool
+
+        synced = await accept_tool(self.store, self.document, self.connections, tool, digest=digest, levels=levels)
+        return next(str(entry["tool"]) for entry in synced.discovered if entry["name"] == tool)
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    client: RemoteClient
+    name: str
+
+    async def offered(self) -> list[dict[str, Any]]:
+        return await self.client.offered_tools(self.name, namespace())
+
+    async def accept(self, tool: str, digest: str, levels: Mapping[str, Any]) -> str:
+        return await self.client.accept_tool(self.name, tool, digest, dict(levels), namespace=namespace())
+
+
+@asynccontextmanager
+async def _desk(name: str, allow: tuple[str, ...]) -> AsyncGenerator[_Desk]:
+    if current().settings().server is None:
+        async with _opened(allow) as (store, connections):
+            yield _Here(store, connections, await _server(store, name))
+        return
+    from foliot.cli.operating import remote
+
+    if allow:
+        raise UsageError("--allow is about this machine, and the MCP server is asked by the server of Foliot.")
+    async with remote() as client:
+        yield _There(client, name)
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -236,37 +268,32 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
 async def _accept(
     server: str, tool: str | None, digest: str, yes: bool, allow: tuple[str, ...], levels: Mapping[str, Any]
 ) -> list[str]:
-    from foliot.catalog.mcp_sync import accept_tool, announced_tool, sync_server
-
     accepted: list[str] = []
-    async with _opened(allow) as (store, connections):
-        document = await _server(store, server)
-        wanted = [tool] if tool is not None else []
-        if tool is None:
-            synced = await sync_server(store, document, connections)
-            wanted = [str(entry["name"]) for entry in synced.discovered if entry["state"] == "quarantined"]
-        for each in wanted:
-            found = await announced_tool(store, document, connections, each)
+    async with _desk(server, allow) as desk:
+        offered = await desk.offered()
+        for entry in _wanted(server, tool, offered):
             if not yes:
-                await _show(store, document, found)
-                confirm(f"Let agents use {found.name} of {server} as described?")
+                shown = ("name", "description", "input_schema", "hints", "agreed_to_before")
+                out(as_json({part: entry[part] for part in shown if part in entry}))
+                confirm(f"Let agents use {one_line(entry['name'])} of {server} as described?")
             # What was shown is what is accepted: a definition that changes meanwhile is refused.
-            synced = await accept_tool(
-                store, document, connections, found.name, digest=digest or found.pin.digest, levels=levels
-            )
-            entry = next(entry for entry in synced.discovered if entry["name"] == found.name)
-            if entry["state"] != "ready":
-                raise InvalidInput(f"{one_line(found.name)} cannot be used: {one_line(str(entry.get('problem', '')))}")
-            accepted.append(str(entry["tool"]))
+            if digest and not entry["digest"].removeprefix("sha256:").startswith(digest.removeprefix("sha256:")):
+                raise Conflict(
+                    f"{server} announces another definition of {one_line(entry['name'])!r} than the one to accept: "
+                    f"{entry['digest']}",
+                    hint=f"Look at it again with `foliot mcp tools {server}`.",
+                )
+            accepted.append(await desk.accept(entry["name"], entry["digest"], levels))
     return accepted
 
 
-async def _show(store: ResourceStore, document: Document, found: Announced) -> None:
-    """Show the announced definition and, where it differs, the one that was agreed to."""
-    metadata = document["metadata"]
-    shown: dict[str, Any] = {"name": found.name, **_definition(found)}
-    for row in await store.agreed(metadata.get("namespace", "default"), metadata["name"], found.name):
-        before: dict[str, Any] = json.loads(row.definition) if row.definition else {}
-        if changed := {part: before[part] for part in before if before[part] != found.parts()[part]}:
-            shown["agreed_to_before"] = changed
-    out(as_json(shown))
+def _wanted(server: str, tool: str | None, offered: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The offered tools to accept: one by its own name or that of its Tool, or all that are quarantined."""
+    there = [entry for entry in offered if "digest" in entry]
+    if tool is None:
+        return [entry for entry in there if entry["state"] == "quarantined"]
+    found = [entry for entry in there if entry["name"] == tool] or [e for e in there if e.get("tool") == tool]
+    if not found:
+        names = ", ".join(sorted(one_line(entry["name"]) for entry in there)) or "nothing"
+        raise NotFound(f"MCP server {server!r} does not offer {tool!r}.", hint=f"It offers {names}.")
+    return found[:1]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foliot.cli.doctor.base import Finding, Findings
 from foliot.errors import Denied
+from foliot.printable import one_line
 from foliot.resources.references import GRANT, Grants, Origin, Target, foreign, refused
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ async def look_at_boundary(settings: Settings, resources: ResourceStore, now: Ca
         ("boundary.powers", "every resource may do what it declares", _powers(settings, stored)),
         ("boundary.triggers", "every schedule and webhook acts for somebody", _triggers(stored)),
         ("boundary.standing", "every standing grant counts, or has ended", _standing(stored, now())),
+        ("boundary.quarantine", "no tool of an MCP server waits to be accepted", _quarantine(resources, stored)),
     )
     for check, well, look in looks:
         count = 0
@@ -116,6 +118,16 @@ async def _standing(stored: Iterable[Document], now: float) -> Findings:
         ended = shlex.join(["foliot", "approvals", "revoke", _name(document), "-n", _space(document)])
         hint = f"{ended}; and to give it anew: {shlex.join(words)} --until DURATION"
         yield Finding(AREA, "boundary.standing", "warning", what, hint)
+
+
+async def _quarantine(resources: ResourceStore, stored: Iterable[Document]) -> Findings:
+    from foliot.store.mcp_pins import held_tools
+
+    for namespace in sorted({_space(document) for document in stored if document["kind"] == "McpServer"}):
+        for row in await held_tools(resources, namespace):
+            what = f"{one_line(row.tool)} of MCP server {row.server} in {namespace} is refused: {one_line(row.held)}"
+            look = f"look at it with `foliot mcp tools {row.server} -n {namespace}`, then {one_line(row.way())}"
+            yield Finding(AREA, "boundary.quarantine", "warning", what, look)
 
 
 def _again(document: Document) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.errors import Conflict
 from foliot.server.access.guard import new_router
 from foliot.server.access.identity import Caller
 from foliot.server.acts import record
@@ -16,10 +19,12 @@ from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import Name, Namespace, space
 from foliot.server.responses import Json
+from foliot.store.base import Key
 
 if TYPE_CHECKING:
     from foliot.client.local_tooling import LocalTooling
     from foliot.offering import Asker
+    from foliot.tools.mcp.connections import McpConnections
 
 router = new_router("tools")
 
@@ -34,6 +39,24 @@ class ToolOrder(msgspec.Struct, frozen=True):
     agent: str = ""
     user: str = ""
     key: str = ""
+
+
+class Acceptance(msgspec.Struct, frozen=True):
+    """The agreement to one tool of an MCP server as it was seen: `digest` is of the definition, or its beginning.
+
+    What is given besides is the least that Tools have to say of it from now on, which may be less than before.
+    """
+
+    tool: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    digest: Annotated[str, msgspec.Meta(pattern="^(sha256:)?[0-9a-f]{12,64}$")]
+    risk_level: Literal["low", "medium", "high", "critical"] | None = None
+    effect: Literal["read", "idempotent", "once"] | None = None
+    isolation_mode: Literal["none", "sandboxed", "container", "wasm"] | None = None
+    operation_classes: tuple[Literal["read", "write", "delete", "admin"], ...] = ()
+
+    def levels(self) -> dict[str, Any]:
+        fields = ("risk_level", "effect", "isolation_mode", "operation_classes")
+        return {field: value for field in fields if (value := getattr(self, field))}
 
 
 @router.get("/v1/work/tools")
@@ -69,6 +92,51 @@ async def judged(
     order = await form(request, ToolOrder)
     asker = _asker(space(namespace), order, caller)
     return Json(await _tooling(services).test_tool(name, order.arguments, asker))
+
+
+@router.get("/v1/work/mcp-servers/{name}/tools")
+async def offered(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+    """What an MCP server offers right now, compared with what was accepted. Stores nothing."""
+    from foliot.catalog.mcp_sync import offered_tools
+
+    store = services.resources
+    document = await store.get(Key("McpServer", space(namespace), name))
+    async with _connected(services) as connections:
+        return Json({"tools": await offered_tools(store, document, connections)})
+
+
+@router.post("/v1/work/mcp-servers/{name}/accept")
+async def accept(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Agree to the definition of a tool that an MCP server announces now, so that it can be called (again).
+
+    409 when it announces another definition than the one that was seen.
+    """
+    from foliot.catalog.mcp_sync import accept_tool
+
+    order, store, where = await form(request, Acceptance), services.resources, space(namespace)
+    document = await store.get(Key("McpServer", where, name))
+    async with _connected(services) as connections:
+        synced = await accept_tool(store, document, connections, order.tool, digest=order.digest, levels=order.levels())
+    found = next(each for each in synced.discovered if order.tool in (each["name"], each.get("tool")))
+    said = {"tool": found["name"], "digest": found["digest"], **order.levels()}
+    act = (caller, "accepted", "McpServer", where, name)
+    await record(services.runtime, *act, request=request.scope[REQUEST_ID], accepted=said)
+    return Json({"tool": found["tool"], "digest": found["digest"]})
+
+
+@asynccontextmanager
+async def _connected(services: Services) -> AsyncGenerator[McpConnections]:
+    """Connections for one request. A server that cannot be asked is a conflict: this one is well."""
+    from foliot.catalog.mcp_connect import opened_connections
+    from foliot.tools.base import ToolError
+
+    try:
+        async with opened_connections(services.resources, services.settings) as connections:
+            yield connections
+    except ToolError as error:
+        raise Conflict(error.message, hint=error.hint) from None
 
 
 def _asker(where: str, order: ToolOrder, caller: Caller) -> Asker:

@@ -10,13 +10,17 @@ SELECT namespace, server, tool, name, pin, definition, levels, held FROM mcp_pin
  WHERE namespace = :namespace
  ORDER BY namespace, server, tool;
 
--- name: mcp_pin_of
--- :name is a Tool of :home; :server in :namespace has :tool.
+-- name: mcp_pins_of
+-- Of Tools that are called :names in :homes, or that name :tools of :servers in :namespaces; all are JSON arrays, and the
+-- reader leaves out what only combines them otherwise.
 SELECT namespace, server, tool, name, pin, definition, levels, held FROM mcp_pin
- WHERE namespace = :namespace AND server = :server AND tool = :tool
+ WHERE namespace IN (SELECT value FROM json_each(:namespaces) AS wanted)
+   AND server IN (SELECT value FROM json_each(:servers) AS wanted)
+   AND tool IN (SELECT value FROM json_each(:tools) AS wanted)
 UNION
 SELECT namespace, server, tool, name, pin, definition, levels, held FROM mcp_pin
- WHERE namespace = :home AND name = :name;
+ WHERE namespace IN (SELECT value FROM json_each(:homes) AS wanted)
+   AND name IN (SELECT value FROM json_each(:names) AS wanted);
 
 -- name: mcp_pin_put
 -- locks: -

@@ -113,9 +113,9 @@ def plan_sync(
             plan.delete.append(str(document["metadata"]["name"]))
             row, left = rows.get(name), _unknown(server, name, document)
             if row is None and _fit(name):
-                plan.agreed.append(left)
+                plan.agreed.append(left.keeping(document))
             elif row is not None and not row.name:  # of others the store keeps it, whoever deletes them
-                plan.agreed.append(replace(row, name=left.name, levels=left.levels))
+                plan.agreed.append(replace(row, name=left.name, levels=left.levels).keeping(document))
     for name in sorted(announced.keys() - set(wanted)):
         plan.discovered.append({"name": name, "digest": announced[name].pin.digest, "state": "filtered"})
     gone = sorted((rows.keys() | mine.keys()) - announced.keys())[:MOST_GONE]
@@ -186,7 +186,7 @@ def _plan_one(
         spec = existing["spec"] if consent is None else levels.into(existing["spec"])
         document, problems = _marked(server, {**existing, "spec": _raised(spec, levels)}), ""
     else:
-        document, problems = _generate(server, tool, name, existing, levels)
+        document, problems = _generate(server, tool, name, existing, levels, before.settings())
     if document is None:
         entry |= {"state": "invalid", "problem": problems}
         if existing is None:
@@ -234,10 +234,15 @@ def _unknown(server: ServerSpec, tool: str, existing: Document) -> Agreed:
 
 
 def _generate(
-    server: ServerSpec, tool: Announced, name: str, existing: Document | None, levels: Levels
+    server: ServerSpec,
+    tool: Announced,
+    name: str,
+    existing: Document | None,
+    levels: Levels,
+    settings: Mapping[str, Any],
 ) -> tuple[Document | None, str]:
-    """The Tool as it should be stored, or None and why there can be none."""
-    before: dict[str, Any] = existing["spec"] if existing else {}
+    """The Tool as it should be stored, or None and why there can be none. `settings`: of an earlier one of its name."""
+    before: Mapping[str, Any] = existing["spec"] if existing else settings
     spec = {**before, **_spec(server, tool)}
     if "runtime" in before:
         spec["runtime"] = before["runtime"]
