@@ -104,3 +104,19 @@ def test_what_looks_like_json_begins_with_a_brace():
     assert looks_like_json(' \n\t{"a"')
     assert not looks_like_json("a: {}")
     assert not looks_like_json("")
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_documents_may_be_separated_as_in_yaml(ending: str) -> None:
+    parsed = parse_json(ending.join(["---", '{"a": 1}', "--- ", "", "---", '{"a": -2}', "---", ""]))
+
+    assert parsed.flaws == []
+    assert [document.value for document in parsed.documents] == [{"a": 1}, {"a": -2}]
+    assert parsed.documents[1].places.of_value(("a",))[0] == 6
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1} ---\n{"a": 2}', '{"a":\n---\n1}', '{"a": 1}\n--- x\n{}', '{"a": 1}\n----\n{}']
+)
+def test_what_separates_nothing_is_a_flaw(text: str) -> None:
+    assert parse_json(text).flaws

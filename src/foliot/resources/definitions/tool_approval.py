@@ -90,7 +90,9 @@ class ToolApprovalStatus(Status):
         )
     )
 
-    phase: str = Field(default="", description="Where it is.", json_schema_extra={"enum": [*PHASES]})
+    phase: str = Field(
+        default="", description="Where it is.", json_schema_extra={"pattern": rf"^\s*({'|'.join(PHASES)})\s*$"}
+    )
     decision: Annotated[Literal["", "approved", "denied", "edited"], ANY_CASE] = Field(
         default="", description="What was decided; `edited` is approved with other arguments."
     )

@@ -20,6 +20,7 @@ from foliot.resources.syntax.source_text import check_characters
 # The C scanner of the standard library; its stubs leave it out.
 _scan_string = cast("Callable[[str, int, bool], tuple[str, int]]", decoder.scanstring)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
+_SEPARATOR: Final = re.compile(r"---[ \t]*(?=[\r\n]|\Z)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
 _WORD: Final = re.compile(r"[A-Za-z_$][A-Za-z_$0-9]*")
 _WORDS: Final = {"true": True, "false": False, "null": None}
@@ -55,9 +56,10 @@ class _Scanner:
         self._rewritten = False
         self._path: list[str | int] = []
         self._line_starts = [0, *(match.end() for match in re.finditer(r"\r\n|\n|\r", text))]
+        self._starts = frozenset(self._line_starts)
 
     def read(self) -> None:
-        while self._peek():
+        while self._next_document():
             if len(self._parsed.documents) >= self._limits.documents:
                 self._give_up(f"the file has more than {self._limits.documents:,} documents")
             self._path.clear()
@@ -67,6 +69,12 @@ class _Scanner:
             flawed = len(self._parsed.flaws) > flaws_before
             places = Places(entry, self._locate)
             self._parsed.documents.append(Document(value, places, flawed, self._rewritten))
+
+    def _next_document(self) -> str:
+        """Skip white space and lines that separate documents; the character behind them, "" at the end."""
+        while self._peek() == "-" and self._at in self._starts and (line := _SEPARATOR.match(self._text, self._at)):
+            self._at = line.end()
+        return self._peek()
 
     def _locate(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self._line_starts, offset)
