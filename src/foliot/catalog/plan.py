@@ -300,7 +300,7 @@ async def _shown(
     if wanted["kind"] != "Secret":
         return wanted, False
     told = before is None or applier.declarer is None or applier.declarer.knows(before)
-    stored = await _stored_values(store, before) if told else {}
+    stored: Mapping[str, bytes] = await _stored_values(store, before) if told else {}
     keys_before = _data_of(before) if before else {}
     masked: dict[str, str] = {}
     for key, value in _data_of(wanted).items():
