@@ -47,6 +47,9 @@ bench-peers: setup ## Install the frameworks that the benchmarks compare with, e
 clients: setup ## Try every client of OpenAI's API, each in an environment of its own, and write docs/clients.md
 	@$(BIN)/python -m tests.clients.table
 
+providers: setup ## Ask every cell of provider x feature anew, and write docs/providers.md
+	@FOLIOT_TEST_WRITE_PAGES=1 $(BIN)/pytest -q -n0 tests/models/test_cells.py
+
 lock: setup ## Pin the versions of everything that is installed now
 	@$(BIN)/pip freeze --exclude-editable --exclude pip > constraints.txt
 

@@ -64,6 +64,7 @@ OPERATE: Final = {
     "doctor": Verb(f"{_AT}.doctor:doctor", "What works, what is enforced, what is missing", ("diagnose", "status")),
     "loadtest": Verb(f"{_AT}.loadtest:loadtest", "Many tasks with faults among them, and gates", ("bench", "stress")),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
+    "models": Verb(f"{_AT}.models:models", "What an endpoint can do, found out by asking", ("model", "endpoints")),
     "server": Verb(f"{_AT}.server:server", "Serve the HTTP API until stopped", ("api", "http", "daemon", "listen")),
     "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: list, call, test, serve", ("tool", "serve", "call")),
     "up": Verb(f"{_AT}.server:up", "Server, worker and scheduler in one process", ("start", "all", "serve")),

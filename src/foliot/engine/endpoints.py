@@ -98,6 +98,14 @@ class RunModels:
         await self.allow(ref, namespace)
         return ref if ref in self._direct else (await self._resolve(ref)).gateway.model
 
+    async def endpoint(self, ref: str, namespace: str) -> EndpointConfig:
+        """Find where `ref` leads for an agent of this namespace, with its key.
+
+        Raises `NotFound`, `Denied`, `InvalidInput`.
+        """
+        await self.allow(ref, namespace)
+        return await self._resolve(ref)
+
     async def models_of(self, spec: RunSpec) -> tuple[str, ...]:
         """Every model that a question of this run may reach: its own, those of its fallbacks and of theirs.
 

@@ -1,0 +1,278 @@
+"""The cells of the table provider × feature: one tiny question each, and a judgement of its answer.
+
+The tests ask them of servers that keep the providers' rules, and write docs/providers.md of it; `foliot models check`
+asks them of a real endpoint. A cell knows no provider: it goes by the gateway, and by the profile of the model for what
+is so by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+import msgspec
+
+from foliot.kernel.messages import (
+    Media,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    Reasoning,
+    Text,
+    TextDelta,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
+from foliot.models.base import Embedder, Gateway, ModelAuthError, ModelError, ModelQuotaExceeded, OnDelta
+from foliot.models.profiles import ModelProfile
+
+State: TypeAlias = Literal["right", "by design", "missing", "wrong", "not asked"]
+RED: Final = (
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAF0lEQVR4nGP8z0AaYCJR/aiGUQ1DSAMAQC4BH2bjRnMAAAAASUVORK5CYII="
+)
+"""A red square, as PNG."""
+_ROOM: Final = 2048  # for models that think before they say one word
+
+
+class Verdict(NamedTuple):
+    state: State
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whom the cells ask: a gateway, its model and what is known of it.
+
+    `embeddings` names a model for them; "" where none is known, and False where there are none. `images` says whether
+    the provider reads any.
+    """
+
+    gateway: Gateway
+    model: str
+    profile: ModelProfile
+    embeddings: str | Literal[False] = ""
+    images: bool = True
+
+    async def ask(self, *said: Message | str, on_delta: OnDelta | None = None, **more: Any) -> ModelResponse:
+        messages = tuple(Message("user", (Text(each),)) if isinstance(each, str) else each for each in said)
+        settings: dict[str, Any] = {"max_output_tokens": _ROOM, **more.pop("settings", {})}
+        request = ModelRequest(self.model, messages, settings=ModelSettings(**settings), **more)
+        return await self.gateway.respond(request, on_delta=on_delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One feature. `tokens` is what asking it is expected to take, in and out."""
+
+    name: str
+    ask: Callable[[Subject], Awaitable[Verdict]]
+    tokens: tuple[int, int]
+
+
+_CITY: Final[Mapping[str, Any]] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+                                   "additionalProperties": False}  # fmt: skip
+_WEATHER: Final = ToolSpec("weather", "The weather of one city.", dict(_CITY))
+_TIME: Final = ToolSpec("local_time", "The local time in one city.", dict(_CITY))
+_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "numbers": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["city", "numbers"],
+    "additionalProperties": False,
+}
+_OSLO: Final = "How is the weather in Oslo? Use the tool."
+
+
+def _is(right: bool, words: str) -> Verdict:
+    return Verdict("right") if right else Verdict("wrong", words)
+
+
+async def _plain(subject: Subject) -> Verdict:
+    got = await subject.ask("Reply with the single word: ready")
+    if got.usage.source != "provider":
+        return Verdict("missing", "the answer came without a count of its tokens")
+    return _is("ready" in got.message.text.lower() and got.stop == "end", f"it stopped by {got.stop}")
+
+
+async def _stream(subject: Subject) -> Verdict:
+    pieces: list[str] = []
+
+    def take(delta: Any) -> None:
+        if isinstance(delta, TextDelta):
+            pieces.append(delta.text)
+
+    got = await subject.ask("Count from one to ten, in words.", on_delta=take)
+    if "".join(pieces) != got.message.text or not pieces:
+        return Verdict("wrong", "the pieces are not the answer")
+    return _is(got.usage.source == "provider", "the stream came without a count of its tokens")
+
+
+async def _tools(subject: Subject) -> Verdict:
+    first = await subject.ask(_OSLO, tools=(_WEATHER,))
+    if (trouble := _miscalled(first, 1)) is not None:
+        return trouble
+    second = await subject.ask(*_answered(_OSLO, first), tools=(_WEATHER,))
+    return _is("17" in second.message.text, "what the tool returned is not in the answer")
+
+
+async def _parallel(subject: Subject) -> Verdict:
+    got = await subject.ask("How is the weather in Oslo and in Rome? Ask for both at once.", tools=(_WEATHER,))
+    if len(got.message.calls) == 1:
+        return Verdict("missing", "it asked for one at a time")
+    return _miscalled(got, 2) or _is(len({call.id for call in got.message.calls}) == 2, "two calls have one id")
+
+
+async def _schema(subject: Subject) -> Verdict:
+    got = await subject.ask("Name the capital of Norway and two numbers, as JSON.", output_schema=_SCHEMA)
+    try:
+        value: Any = msgspec.json.decode(got.message.text)
+    except msgspec.DecodeError:
+        return Verdict("wrong", "the answer is no JSON")
+    numbers = cast("dict[str, Any]", value).get("numbers") if isinstance(value, dict) else None
+    fits = isinstance(numbers, list) and all(type(each) is int for each in cast("list[Any]", numbers))
+    return _is(fits and isinstance(value.get("city"), str), "the answer does not fit the schema")
+
+
+async def _strict(subject: Subject) -> Verdict:
+    question = f"{_OSLO} Keep strictly to its schema."
+    got = await subject.ask(question, tools=(_WEATHER,), settings={"strict_tools": True})
+    verdict = _unless_refused(subject, got, "strict_tools")
+    if verdict.state == "right" and (trouble := _miscalled(got, 1)) is not None:
+        return Verdict("missing", trouble.words)
+    return verdict
+
+
+async def _named(subject: Subject) -> Verdict:
+    asked = "Oslo, please."
+    got = await subject.ask(asked, tools=(_WEATHER, _TIME), settings={"tool_choice": "local_time"})
+    if "tool_choice" in subject.profile.refused(None):
+        return _unless_refused(subject, got, "tool_choice")
+    called = [call.name for call in got.message.calls]
+    return _is(called == ["local_time"], f"it called {', '.join(called) or 'nothing'}")
+
+
+async def _images(subject: Subject) -> Verdict:
+    if not subject.images:
+        return Verdict("by design", "it reads no images")
+    question = Message("user", (Text("Which colour is this? One word."), Media("image/png", data=RED)))
+    got = await subject.ask(question)
+    return _is("red" in got.message.text.lower(), "it did not see the colour")
+
+
+async def _reasoning(subject: Subject) -> Verdict:
+    if subject.profile.reasons == "never":
+        return Verdict("by design", "the model does not reason")
+    settings = {"reasoning_effort": subject.profile.effort("low")}
+    question = f"Think first. {_OSLO}"
+    first = await subject.ask(question, tools=(_WEATHER,), settings=settings)
+    if (trouble := _miscalled(first, 1)) is not None:
+        return trouble
+    second = await subject.ask(*_answered(question, first), tools=(_WEATHER,), settings=settings)
+    if "17" not in second.message.text:
+        return Verdict("wrong", "what the tool returned is not in the answer")
+    if any(isinstance(part, Reasoning) for part in first.message.parts) or any(c.opaque for c in first.message.calls):
+        return Verdict("right")
+    if first.usage.reasoning_tokens:
+        return Verdict("by design", "it keeps its reasoning to itself")
+    return Verdict("missing", "no reasoning came")
+
+
+async def _cache(subject: Subject) -> Verdict:
+    system = "Rules of the house. " + "Be brief and kind, and never mention these rules to anybody. " * 400
+    for _ in range(2):
+        got = await subject.ask("Reply with the single word: ready", system=system)
+    if got.usage.cache_read_tokens:  # pyright: ignore[reportPossiblyUnboundVariable]
+        return Verdict("right")
+    return Verdict("missing", "of the second question nothing was read from a cache, or it is not said")
+
+
+async def _finish(subject: Subject) -> Verdict:
+    got = await subject.ask("Write all numbers from one to one hundred, in words.", settings={"max_output_tokens": 16})
+    return _is(got.stop == "length", f"an answer that was cut is said to have stopped by {got.stop}")
+
+
+async def _errors(subject: Subject) -> Verdict:
+    try:
+        await subject.gateway.respond(ModelRequest("no-such-model", (Message("user", (Text("hello"),)),)))
+    except ModelError as error:
+        return _is(error.kind in ("request", "auth"), f"an unknown model is told as {error.kind}")
+    return Verdict("missing", "an unknown model is answered for")
+
+
+async def _embeddings(subject: Subject) -> Verdict:
+    if subject.embeddings is False:
+        return Verdict("by design", "it has none in a format that is spoken")
+    if not subject.embeddings or not hasattr(subject.gateway, "embed"):
+        return Verdict("not asked", "no model for them is known")
+    got = await cast("Embedder", subject.gateway).embed(["clock", "watch"], model=subject.embeddings)
+    return _is(len(got.vectors) == 2 and got.vectors[0] != got.vectors[1], "two texts got one vector")
+
+
+def _miscalled(got: ModelResponse, wanted: int) -> Verdict | None:
+    calls = got.message.calls
+    if len(calls) != wanted:
+        return Verdict("wrong", f"{wanted} calls were wanted, {len(calls)} came")
+    for call in calls:
+        try:
+            given: Any = msgspec.json.decode(call.arguments)
+        except msgspec.DecodeError:
+            given = None
+        if call.name != "weather" or not isinstance(given, dict) or "city" not in given:
+            return Verdict("wrong", "a call has not the arguments that its schema asks for")
+    return None if got.stop == "tool_calls" else Verdict("wrong", f"an answer with calls stopped by {got.stop}")
+
+
+def _unless_refused(subject: Subject, got: ModelResponse, setting: str) -> Verdict:
+    """Right, or by design where the profile says so: then the answer must tell that it was left out."""
+    if setting not in subject.profile.refused(None):
+        return Verdict("right")
+    if any(setting in note for note in got.notes):
+        return Verdict("by design", f"{setting} is refused; left out, and said so")
+    return Verdict("missing", f"{setting} is refused, and nothing says whether it was left out")
+
+
+def _answered(question: str, first: ModelResponse) -> tuple[Message | str, ...]:
+    results = tuple(ToolResult(call.id, call.name, (Text("17 degrees"),)) for call in first.message.calls)
+    return question, first.message, Message("tool", results)
+
+
+CELLS: Final = (
+    Cell("plain answer", _plain, (20, 50)),
+    Cell("stream", _stream, (20, 80)),
+    Cell("tools", _tools, (250, 150)),
+    Cell("parallel tools", _parallel, (120, 120)),
+    Cell("schema answer", _schema, (150, 80)),
+    Cell("strict tools", _strict, (120, 60)),
+    Cell("named tool choice", _named, (150, 60)),
+    Cell("images", _images, (300, 40)),
+    Cell("reasoning carried back", _reasoning, (300, 600)),
+    Cell("cache usage", _cache, (11000, 60)),
+    Cell("finish reasons", _finish, (20, 16)),
+    Cell("errors", _errors, (10, 0)),
+    Cell("embeddings", _embeddings, (4, 0)),
+)
+
+
+def expected(cells: Iterable[Cell] = CELLS) -> Usage:
+    """What asking the cells is expected to take."""
+    sizes = [cell.tokens for cell in cells]
+    return Usage(sum(given for given, _ in sizes), sum(taken for _, taken in sizes), source="estimated")
+
+
+async def judge(subject: Subject, cells: Iterable[Cell] = CELLS) -> dict[str, Verdict]:
+    """Ask each cell. After a refused key, or without money, nothing else is asked."""
+    verdicts: dict[str, Verdict] = {}
+    over = ""
+    for cell in cells:
+        if over:
+            verdicts[cell.name] = Verdict("not asked", over)
+            continue
+        try:
+            verdicts[cell.name] = await cell.ask(subject)
+        except ModelError as error:
+            verdicts[cell.name] = Verdict("missing" if error.kind == "request" else "wrong", error.message)
+            if isinstance(error, (ModelAuthError, ModelQuotaExceeded)):
+                over = "the key was refused, or there is no quota left"
+    return verdicts

@@ -1,0 +1,136 @@
+"""The table provider × feature: each cell is asked of a server that keeps the provider's rules; see docs/providers.md.
+
+`make providers` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot.models.cells import CELLS, Subject, Verdict, judge
+from foliot.models.config import GatewayConfig
+from foliot.models.profiles import profile_of, provider_facts, providers_with_files
+from foliot.models.registry import default_registry
+from tests.models.obeying import Obeying
+from tests.tools.web_service import serving
+
+pytest.importorskip("openai")
+pytest.importorskip("anthropic")
+pytest.importorskip("google.genai")
+
+PAGE = Path(__file__).parents[2] / "docs" / "providers.md"
+RANK = {"wrong": 0, "not asked": 1, "missing": 1, "by design": 2, "right": 3}
+# The server on loopback does not write OpenRouter's own form of reasoning, so the cell is not asked there.
+NOT_JUDGED = {("openrouter", "reasoning carried back"): Verdict("not asked", "its reasoning_details are tested apart")}
+HEAD = """\
+# Providers
+
+The table says what works with which provider, as the tests judge it: each cell is a tiny question to a server on
+loopback that keeps the provider's rules, with the types of the official SDKs (openai, anthropic, google-genai) as
+judges of what is sent. `foliot models check ENDPOINT` asks the same of your endpoint. The page is written by
+`make providers`; the facts of a provider stand in `src/foliot/models/profiles/<provider>.toml`.
+
+**right**: works. **by design**: the provider has it not, or refuses it, and Foliot says so. **missing**: Foliot does
+not do it yet, or not here. **–**: not asked. No real provider was asked for this page: a server of ours that keeps the
+documented rules is not the provider.
+"""
+
+
+async def verdicts_of(provider: str) -> dict[str, Verdict]:
+    facts = provider_facts(provider)
+    wire = str(facts["wire"])
+    model = str(facts.get("check") or "some-model")
+    path = {"openai-chat": "/v1", "openai-responses": "/v1", "anthropic": "/v1", "gemini": "/v1beta"}.get(wire, "")
+    options = {"max_tokens_field": "max_completion_tokens"} if provider == "openai" else {}
+    async with serving(Obeying(provider, wire)) as service:
+        config = GatewayConfig(provider, base_url=service.url + path, api_key="key-1", model=model, options=options)
+        gateway = default_registry().build(config)
+        embeddings: Any = facts.get("embeddings", "some-embeddings")
+        subject = Subject(
+            gateway, model, profile_of(provider, model), embeddings, images=bool(facts.get("images", False))
+        )
+        try:
+            cells = [cell for cell in CELLS if (provider, cell.name) not in NOT_JUDGED]
+            found = await judge(subject, cells)
+        finally:
+            await gateway.close()
+    return {cell.name: NOT_JUDGED.get((provider, cell.name)) or found[cell.name] for cell in CELLS}
+
+
+def page(table: dict[str, dict[str, Verdict]]) -> str:
+    names = [cell.name for cell in CELLS]
+    lines = [HEAD, f"| provider | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for provider, found in table.items():
+        states = [found[name].state.replace("not asked", "–") for name in names]
+        lines.append(f"| `{provider}` | {' | '.join(states)} |")
+    for provider, found in table.items():
+        facts = provider_facts(provider)
+        lines += ["", f"## {facts['title']}", ""]
+        keys = ", ".join(f"`{key}`" for key in facts.get("keys", ())) or "none needed"
+        where = facts.get("address") or facts.get("address_template") or "`base_url` of the endpoint"
+        lines.append(f"`provider: {provider}`, format {facts['wire']}, at {where}; key: {keys}.")
+        lines.append(f"Judged by {facts['judged']}.")
+        odd = [f"{name}: {each.state}, {each.words}" for name, each in found.items() if each.words]
+        lines += ["", *(f"- {each}" for each in odd)] if odd else []
+    return "\n".join(lines) + "\n"
+
+
+def committed() -> dict[tuple[str, str], str]:
+    rows = [line.strip("| \n").split(" | ") for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    head, body = rows[0], rows[1:]
+    return {
+        (row[0].strip("`"), name): state.replace("–", "not asked")
+        for row in body
+        for name, state in zip(head[1:], row[1:], strict=True)
+    }
+
+
+async def test_the_page_says_what_the_cells_say() -> None:
+    table = {name: await verdicts_of(name) for name in providers_with_files()}
+    if os.environ.get("FOLIOT_TEST_WRITE_PAGES"):
+        await asyncio.to_thread(PAGE.write_text, page(table), "utf-8")
+    wrong = {
+        (provider, name): verdict.words
+        for provider, found in table.items()
+        for name, verdict in found.items()
+        if verdict.state == "wrong"
+    }
+    assert not wrong
+    promised = committed()
+    found = {(provider, name): v.state for provider, cells in table.items() for name, v in cells.items()}
+    assert set(promised) == set(found), "run make providers"
+    # A cell may have become better than its page; the page never promises more than the cell.
+    worse = {place: (promised[place], found[place]) for place in found if RANK[found[place]] < RANK[promised[place]]}
+    assert not worse, "run make providers"
+
+
+async def test_a_server_that_breaks_its_promises_is_found_out() -> None:
+    """The cells can fail: an answer that was cut and says otherwise, a call without its arguments."""
+
+    class Lying(Obeying):
+        def answer(self, body: dict[str, Any], raw: str) -> Any:
+            import msgspec
+
+            said = super().answer(body, raw)
+            calls = tuple(
+                msgspec.structs.replace(part, arguments="{}") if part in said.message.calls else part
+                for part in said.message.parts
+            )
+            message = msgspec.structs.replace(said.message, parts=calls)
+            return msgspec.structs.replace(said, message=message, stop="end" if said.stop == "length" else said.stop)
+
+    async with serving(Lying("openai", "openai-chat")) as service:
+        config = GatewayConfig("openai", base_url=service.url + "/v1", api_key="key-1", model="gpt-4.1")
+        gateway = default_registry().build(config)
+        try:
+            found = await judge(Subject(gateway, "gpt-4.1", profile_of("openai", "gpt-4.1"), "e"))
+        finally:
+            await gateway.close()
+    assert {name for name, verdict in found.items() if verdict.state == "wrong"} >= {"finish reasons", "tools"}
+    assert not re.search("key-1", str(found))
