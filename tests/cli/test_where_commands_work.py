@@ -17,6 +17,7 @@ NOWHERE = "http://127.0.0.1:9"
 ARGUMENTS = {
     "webhook sign": ["push"],
     "mcp sync": ["files"],
+    "models check": ["main"],
     "backup": ["another"],
     "restore": ["copy"],
     "audit prune": ["--before", "90d", "-y"],
