@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from foliot.kernel.messages import Usage
 from foliot.models.base import ModelError, ModelGarbage, ModelRequestError
 from foliot.models.config import GatewayConfig
+from foliot.models.endpoints import EndpointConfig
+from foliot.models.pricing import PriceBook, Pricing
 from foliot.models.registry import default_registry
+from foliot.models.router import Router
 from tests.tools.web_service import serving
 
 openai = pytest.importorskip("openai")
@@ -124,3 +128,16 @@ async def test_an_error_instead_of_vectors_is_the_provider_s() -> None:
     async with serving(refuse) as service:
         with pytest.raises(ModelError, match="no such model"):
             await embedded("openai", service.url.rstrip("/") + "/v1", ["a"])
+
+
+async def test_the_router_says_what_embeddings_cost() -> None:
+    async with serving(answer) as service:
+        gateway = GatewayConfig("openai", base_url=service.url + "/v1", api_key="key-1")
+        endpoint = EndpointConfig("default/e", gateway, pricing=Pricing(input=2.0, output=0.0))
+        router = Router(lambda ref: endpoint)
+        try:
+            got = await router.embed("default/e", ["ab", "abcd"], model="e")
+        finally:
+            await router.close()
+    assert got.usage.cost_usd == pytest.approx(6 * 2.0 / 1_000_000)
+    assert PriceBook().cost("openai", "text-embedding-3-small", Usage(1_000_000)) == pytest.approx(0.02)

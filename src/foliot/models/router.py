@@ -16,18 +16,21 @@ pieces starts with an empty screen.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from inspect import isawaitable
 from secrets import token_hex
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 from msgspec.structs import replace
 
 from foliot.errors import FoliotError
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.models.base import (
+    Embedder,
+    Embeddings,
     Gateway,
     ModelAuthError,
     ModelDelayed,
@@ -158,6 +161,30 @@ class Router:
         if last and isinstance(chosen, ModelDelayed) and chosen.stand_in_line is not None:
             return await chosen.stand_in_line()
         raise chosen
+
+    async def embed(
+        self, ref: str, texts: Sequence[str], *, model: str = "", dimensions: int | None = None
+    ) -> Embeddings:
+        """Turn texts into vectors at the endpoint `ref`, with what it cost.
+
+        One attempt, outside the endpoint's rate limit; no fallback is asked, whose vectors could not be compared.
+        Raises a `ModelError`.
+        """
+        endpoint = await self._find(ref)
+        try:
+            entry = self._gateways.enter(endpoint)
+        except FoliotError as error:
+            raise _as_model_error(error) from error
+        try:
+            if not hasattr(entry.gateway, "embed"):
+                raise ModelRequestError(f"model provider {entry.provider!r} has no embeddings", provider=entry.provider)
+            got = await cast("Embedder", entry.gateway).embed(texts, model=model, dimensions=dimensions)
+            if got.usage.cost_usd is None:
+                cost = await self._cost(endpoint, entry.provider, entry.provider, got.model, got.usage)
+                got = dataclasses.replace(got, usage=replace(got.usage, cost_usd=cost))
+            return got
+        finally:
+            self._gateways.leave(entry)
 
     async def quote(self, ref: str, request: ModelRequest) -> list[Usage]:
         """What the request is expected to take at most, at the endpoint and at each of its fallbacks.
