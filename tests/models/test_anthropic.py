@@ -228,9 +228,13 @@ def test_a_budget_stays_below_the_limit_the_caller_set() -> None:
 
 def test_a_forced_call_goes_before_thinking() -> None:
     settings = ModelSettings(reasoning_effort="high", tool_choice="required")
-    body = build(ask(settings=settings, tools=(ToolSpec("t"),)))
+    body = build(ask(model="claude-sonnet-4-5", settings=settings, tools=(ToolSpec("t"),)))
     assert body["tool_choice"] == {"type": "any"}
     assert "thinking" not in body
+    body = build(ask(model="claude-sonnet-5", settings=settings, tools=(ToolSpec("t"),)))
+    assert (body["tool_choice"], body["thinking"]) == ({"type": "any"}, {"type": "adaptive"})
+    body = build(ask(model="claude-opus-5-5", settings=settings, tools=(ToolSpec("t"),)))
+    assert (body["tool_choice"], body["thinking"]) == ({"type": "auto"}, {"type": "adaptive"})
 
 
 def test_a_schema_for_the_answer_is_native_and_closed() -> None:
@@ -239,7 +243,7 @@ def test_a_schema_for_the_answer_is_native_and_closed() -> None:
         "type": "json_schema",
         "schema": {
             "type": "object",
-            "properties": {"a": {"type": "integer"}},
+            "properties": {"a": {"type": "integer", "description": "(minimum: 1)"}},
             "required": ["a"],
             "additionalProperties": False,
         },

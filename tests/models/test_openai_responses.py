@@ -109,7 +109,7 @@ def test_results_may_hold_pictures_and_files() -> None:
         ("openai/gpt-5", None, True),
         ("gpt-4.1", None, False),
         ("gpt-5-chat-latest", None, False),
-        ("gpt-4.1", "low", True),
+        ("gpt-4.1", "low", False),
     ],
 )
 def test_encrypted_reasoning_is_asked_of_models_that_reason(model: str, effort: Any, asked: bool) -> None:

@@ -32,5 +32,5 @@ class AnthropicGateway(HttpGateway):
             auth["Authorization"] = f"Bearer {config.api_key}"
         elif config.api_key:
             auth["x-api-key"] = config.api_key
-        wire = AnthropicWire(MessagesOptions.from_config(config))
+        wire = AnthropicWire(MessagesOptions.from_config(config), config.profiles(self.FAMILY))
         super().__init__(config, wire, base_url=config.base_url or DEFAULT_URL, auth=auth)

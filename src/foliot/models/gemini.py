@@ -28,4 +28,5 @@ class GeminiGateway(HttpGateway):
             auth["Authorization"] = f"Bearer {config.api_key}"
         elif config.api_key:
             auth["x-goog-api-key"] = config.api_key
-        super().__init__(config, GeminiWire(), base_url=config.base_url or DEFAULT_URL, auth=auth)
+        wire = GeminiWire(config.profiles(self.FAMILY))
+        super().__init__(config, wire, base_url=config.base_url or DEFAULT_URL, auth=auth)

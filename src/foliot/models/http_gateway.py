@@ -5,12 +5,14 @@ The classes beside this file choose a format, an address and an authorisation he
 
 from __future__ import annotations
 
+import logging
 from asyncio import CancelledError
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
+from foliot.errors import InvalidInput
 from foliot.kernel.budget import Spent
 from foliot.kernel.messages import (
     Delta,
@@ -42,11 +44,15 @@ from foliot.models.tokens import estimate_parts, estimate_request, estimate_text
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
 from foliot.models.wire.calls import CallIds
 from foliot.models.wire.embeddings import EmbeddingFormat
+from foliot.models.wire.fitting import merged
 from foliot.models.wire.lines import JsonLines, SseLines
+from foliot.models.wire.opaque import account_of, at_home, stamped
 from foliot.models.wire.text_calls import with_text_calls
 from foliot.models.wire.tool_names import ToolNames
 
-COMMON_OPTIONS: Final = frozenset({"profile"})
+COMMON_OPTIONS: Final = frozenset({"profile", "extra"})
+_log: Final = logging.getLogger(__name__)
+_MOST_NOTED: Final = 256
 _ENCODER = msgspec.json.Encoder()
 # Everything that reading an answer may raise; JSON nested a thousand deep ends in a RecursionError.
 _UNREADABLE = (ProviderFault, WireError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -71,6 +77,9 @@ class HttpGateway:
         self.config = config
         self._wire = wire
         self.profile = config.profiles(self.FAMILY)
+        self._extra = _extra(config)
+        self._account = account_of(base_url, config.api_key)
+        self._noted: set[str] = set()
         self._endpoint = HttpEndpoint(config, base_url, auth)
         # Only where models without proper calls are served: elsewhere the option is a mistake.
         taken = "tool_calls" in self.OPTIONS
@@ -81,10 +90,33 @@ class HttpGateway:
 
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """See `Gateway.respond`."""
-        stream = on_delta is not None
         request = self._with_model(request)
+        notes: list[str] = []
+        messages = at_home(request.messages, self._account)
+        if messages is not request.messages:
+            request = msgspec.structs.replace(request, messages=messages)
+        if self._extra:
+            extra = merged(self._extra, request.settings.extra)
+            request = msgspec.structs.replace(request, settings=msgspec.structs.replace(request.settings, extra=extra))
+        response = await self._ask(request, notes, on_delta)
+        message = stamped(response.message, self._account)
+        if notes or message is not response.message:
+            response = msgspec.structs.replace(response, message=message, notes=(*notes, *response.notes))
+        return response
+
+    def _note(self, notes: list[str]) -> None:
+        """Say once in the log what of a request is not sent as it was asked; each answer's record says it too."""
+        for note in notes:
+            if note not in self._noted and len(self._noted) < _MOST_NOTED:
+                self._noted.add(note)
+                _log.warning("model provider %s: %s", self.config.provider, note)
+
+    async def _ask(self, request: ModelRequest, notes: list[str], on_delta: OnDelta | None) -> ModelResponse:
+        stream = on_delta is not None
         names = self._wire.names(request)
-        path, body = self._encode(request, names, stream)
+        path, body = self._encode(request, names, stream, notes)
+        if notes:
+            self._note(notes)
         ids = CallIds(request, lambda: body)
         whole: bytes | None = None
         assembler: Assembler | None = None
@@ -224,10 +256,10 @@ class HttpGateway:
             hint="name one in the request, or set the endpoint's default model",
         )
 
-    def _encode(self, request: ModelRequest, names: ToolNames, stream: bool) -> tuple[str, bytes]:
+    def _encode(self, request: ModelRequest, names: ToolNames, stream: bool, notes: list[str]) -> tuple[str, bytes]:
         """Where to post, and what."""
         try:
-            body = _ENCODER.encode(self._wire.build_body(request, names, stream=stream))
+            body = _ENCODER.encode(self._wire.build_body(request, names, stream=stream, notes=notes))
             return self._wire.path(request.model, stream=stream), body
         except Exception as error:  # schemas of tools come from anywhere, and may be no schemas at all
             what = str(error) if isinstance(error, Unsendable) else f"{type(error).__name__}: {error}"
@@ -264,6 +296,16 @@ class HttpGateway:
 
 def _estimated(texts: Sequence[str]) -> Usage:
     return Usage(sum(estimate_text(text) for text in texts), source="estimated")
+
+
+def _extra(config: GatewayConfig) -> Mapping[str, Any]:
+    extra = config.mapping("extra")
+    if "model" in extra:  # whoever decides which models may be asked goes by the endpoint's default
+        raise InvalidInput(
+            f"option 'extra' of model provider {config.provider!r} cannot name the model",
+            hint="set the endpoint's default_model, or model_name of the agent",
+        )
+    return extra
 
 
 def _finished_before(lost: ModelError, assembler: Assembler) -> ModelResponse:

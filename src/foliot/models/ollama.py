@@ -24,5 +24,5 @@ class OllamaGateway(HttpGateway):
 
     def __init__(self, config: GatewayConfig) -> None:
         auth = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
-        wire = OllamaWire(OllamaOptions.from_config(config))
+        wire = OllamaWire(OllamaOptions.from_config(config), config.profiles(self.FAMILY))
         super().__init__(config, wire, base_url=config.base_url or DEFAULT_URL, auth=auth)

@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote
 
-import msgspec
-
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import ModelRequest
 from foliot.models.config import GatewayConfig
 from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.wire import embeddings
+from foliot.models.wire.fitting import Notes, Profiles
 from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
 from foliot.models.wire.tool_names import ToolNames
 
@@ -43,21 +42,21 @@ class OpenAIChatGateway(HttpGateway):
         for option, header in (("organization", "OpenAI-Organization"), ("project", "OpenAI-Project")):
             if value := config.text(option):
                 auth[header] = value
-        wire = OpenAIChatWire(ChatOptions.from_config(config, base_url))
+        wire = OpenAIChatWire(ChatOptions.from_config(config, base_url), config.profiles(self.FAMILY))
         super().__init__(config, wire, base_url=base_url, auth=auth)
 
 
 class _AzureWire(OpenAIChatWire):
     """The same format; the deployment stands in the address, or as the model in the body of the API called v1."""
 
-    def __init__(self, options: ChatOptions, deployment: str, version: str, *, v1: bool) -> None:
-        super().__init__(options)
+    def __init__(self, options: ChatOptions, profiles: Profiles, deployment: str, version: str, *, v1: bool) -> None:
+        super().__init__(options, profiles)
         self._deployment = deployment
         self._version = version
         self._v1 = v1
 
     def of(self, deployment: str) -> _AzureWire:
-        return _AzureWire(self.options, deployment, self._version, v1=self._v1)
+        return _AzureWire(self.options, self._profile, deployment, self._version, v1=self._v1)
 
     def path(self, model: str, *, stream: bool) -> str:
         if self._v1:
@@ -65,10 +64,11 @@ class _AzureWire(OpenAIChatWire):
         deployment = quote(self._deployment or model, safe="")
         return f"/openai/deployments/{deployment}/chat/completions?api-version={quote(self._version, safe='')}"
 
-    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
-        if self._v1 and self._deployment:
-            request = msgspec.structs.replace(request, model=self._deployment)
-        return super().build_body(request, names, stream=stream)
+    def build_body(
+        self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
+    ) -> dict[str, Any]:
+        body = super().build_body(request, names, stream=stream, notes=notes)
+        return {**body, "model": self._deployment} if self._v1 and self._deployment else body
 
 
 _AZURE_PATH = re.compile(r"/openai(?P<v1>/v1)?(/deployments/(?P<deployment>[^/]+))?(/chat/completions)?/?$")
@@ -105,7 +105,7 @@ class AzureOpenAIGateway(HttpGateway):
         v1 = version in ("v1", "preview", "latest") or (given is not None and given["v1"] is not None)
         if not v1:
             options = replace(options, cache="off")  # the dated versions refuse fields that are newer
-        self._azure = wire = _AzureWire(options, deployment, version, v1=v1)
+        self._azure = wire = _AzureWire(options, config.profiles(self.FAMILY), deployment, version, v1=v1)
         resource = config.base_url if given is None else config.base_url[: given.start()]
         super().__init__(config, wire, base_url=resource, auth={"api-key": config.api_key})
 

@@ -26,5 +26,5 @@ class OpenAIResponsesGateway(HttpGateway):
             if value := config.text(option):
                 auth[header] = value
         base_url = config.base_url or DEFAULT_URL
-        wire = OpenAIResponsesWire(ResponsesOptions.from_config(config, base_url))
+        wire = OpenAIResponsesWire(ResponsesOptions.from_config(config, base_url), config.profiles(self.FAMILY))
         super().__init__(config, wire, base_url=base_url, auth=auth)

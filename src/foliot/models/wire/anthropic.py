@@ -6,8 +6,8 @@ system text covers both), the last user turn, which is the prefix of the next qu
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, Final
 
 from foliot.kernel.messages import (
@@ -15,6 +15,7 @@ from foliot.kernel.messages import (
     Message,
     ModelRequest,
     ModelResponse,
+    ModelSettings,
     Part,
     Reasoning,
     Text,
@@ -23,6 +24,7 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.models.config import GatewayConfig
+from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.anthropic_answer import (
     OUTPUT_TOOL,
     REDACTED,
@@ -32,20 +34,16 @@ from foliot.models.wire.anthropic_answer import (
 )
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.calls import CallIds, arguments_object, sendable_id
+from foliot.models.wire.fitting import CHOICES, Notes, Profiles, fitted, merged, strict_tool
 from foliot.models.wire.media import address, decoded_text, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
-from foliot.models.wire.schemas import closed
-from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
+from foliot.models.wire.schemas import in_words, is_object, native_schema
+from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, tool_names
 
-# Models from before adaptive thinking take a budget instead, those from before structured outputs a forced tool.
-_BUDGETED = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[015])?(-\d{8})?$|(opus|sonnet|haiku)-4-[015]\b)")
-_TOOL_ONLY = re.compile(r"claude-(3|(opus|sonnet)-4(-0)?(-\d{8})?$)")
-# Later models refuse a temperature, as does the API version of October 2026 for all models.
-_SAMPLED = re.compile(r"claude-(3|instant|2|(opus|sonnet|haiku)-4(?!-[7-9](?!\d)|-\d\d(?!\d)))")
-_NO_SAMPLING_SINCE: Final = "2026-10-21"
-_BUDGETS: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
-_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+_NO_SAMPLING_SINCE: Final = "2026-10-21"  # this version of the API takes a temperature for no model
+_SAMPLING: Final = frozenset({"temperature", "top_p"})
 _LEAST_BUDGET: Final = 1024
+_BY_TOOL: Final = f"Give your final answer by calling {OUTPUT_TOOL}, once, when everything else is done."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,10 @@ class MessagesOptions:
 class AnthropicWire:
     """See `Wire`."""
 
-    def __init__(self, options: MessagesOptions | None = None) -> None:
+    def __init__(self, options: MessagesOptions | None = None, profiles: Profiles | None = None) -> None:
         self.options = options or MessagesOptions()
+        self._profiles = profiles or partial(profile_of, "anthropic")
+        self._profile = cache(self._overruled)
 
     def names(self, request: ModelRequest) -> ToolNames:
         return tool_names(request.tools, limit=128)
@@ -82,7 +82,24 @@ class AnthropicWire:
     def path(self, model: str, *, stream: bool) -> str:
         return "/messages"
 
-    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
+    def _overruled(self, model: str) -> ModelProfile:
+        """The profile of a model, as far as the endpoint's options leave it alone."""
+        profile, options = self._profiles(model), self.options
+        if options.sampling != "auto":
+            refused = profile.refuses - _SAMPLING if options.sampling == "on" else profile.refuses | _SAMPLING
+            profile = replace(profile, refuses=refused)
+        if options.structured != "auto":
+            profile = replace(profile, answers="native" if options.structured == "native" else "tool")
+        if options.thinking in ("adaptive", "budget"):
+            profile = replace(profile, thinking="adaptive" if options.thinking == "adaptive" else "budget")
+        return profile
+
+    def build_body(
+        self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
+    ) -> dict[str, Any]:
+        notes = [] if notes is None else notes
+        profile = self._profile(request.model)
+        request = fitted(request, profile, notes)
         settings = request.settings
         body: dict[str, Any] = {
             "model": request.model,
@@ -93,22 +110,27 @@ class AnthropicWire:
             body["system"] = system
         if request.tools:
             body["tools"] = [
-                {"name": names.wire(tool.name), "description": description_of(tool), "input_schema": schema_of(tool)}
+                {
+                    "name": names.wire(tool.name),
+                    "description": description_of(tool),
+                    **strict_tool(tool, settings.strict_tools, "input_schema", native_schema),
+                }
                 for tool in ordered_tools(request.tools)
             ]
-            body["tool_choice"] = {"type": "any" if settings.tool_choice == "required" else settings.tool_choice}
+            body["tool_choice"] = _tool_choice(settings, names)
         if settings.stop:
             body["stop_sequences"] = settings.stop
-        self._put_sampling(body, request)
-        self._put_schema(body, request)
-        self._put_thinking(body, request)
+        if settings.temperature is not None:
+            body["temperature"] = settings.temperature
+        if settings.top_p is not None:
+            body["top_p"] = settings.top_p
+        self._put_schema(body, request, profile)
+        self._put_thinking(body, request, profile, notes)
         if self.options.cache != "off":
             self._put_cache_marks(body)
         if stream:
             body["stream"] = True
-        if settings.extra:
-            body.update(settings.extra)
-        return body
+        return merged(body, settings.extra) if settings.extra else body
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         return parse_messages(body, names, ids)
@@ -119,52 +141,56 @@ class AnthropicWire:
     def assembler(self, names: ToolNames, ids: CallIds) -> MessagesAssembler:
         return MessagesAssembler(names, ids)
 
-    def _put_sampling(self, body: dict[str, Any], request: ModelRequest) -> None:
-        settings, how = request.settings, self.options.sampling
-        if how == "off" or (how == "auto" and "claude" in request.model and not _SAMPLED.search(request.model)):
+    def _put_schema(self, body: dict[str, Any], request: ModelRequest, profile: ModelProfile) -> None:
+        schema = request.output_schema
+        if schema is None:
             return
-        # Since 4.5 the two exclude each other; the temperature is what people set on purpose.
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
-        elif settings.top_p is not None:
-            body["top_p"] = settings.top_p
-
-    def _put_schema(self, body: dict[str, Any], request: ModelRequest) -> None:
-        if request.output_schema is None:
-            return
-        how = self.options.structured
-        if how == "tool" or (how == "auto" and _TOOL_ONLY.search(request.model)):
+        native = native_schema(schema) if profile.answers == "native" else None
+        if native is not None:
+            body["output_config"] = {"format": {"type": "json_schema", "schema": native}}
+        elif not is_object(schema):  # the input of a tool is always an object
+            body["system"] = [*body.get("system", ()), {"type": "text", "text": in_words(schema)}]
+        else:
             tool = {
                 "name": OUTPUT_TOOL,
                 "description": "Give the final answer. Call this once, when everything else is done.",
-                "input_schema": {**request.output_schema, "type": "object"},
+                "input_schema": {**schema, "type": "object"},
             }
             body["tools"] = [*body.get("tools", ()), tool]
             # With other tools the model must be free to call them first; it ends by calling this one.
             body["tool_choice"] = {"type": "any"} if request.tools else {"type": "tool", "name": OUTPUT_TOOL}
-            return
-        body["output_config"] = {"format": {"type": "json_schema", "schema": closed(request.output_schema)}}
+            if "tool_choice" in profile.refused(request.settings.reasoning_effort):
+                body["tool_choice"] = {"type": "auto"}
+                body["system"] = [*body.get("system", ()), {"type": "text", "text": _BY_TOOL}]
 
-    def _put_thinking(self, body: dict[str, Any], request: ModelRequest) -> None:
-        effort, how = request.settings.reasoning_effort, self.options.thinking
-        # A forced call and thinking exclude each other, and the force was asked for in so many words.
-        forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
-        if effort is None or how == "off" or forced:
+    def _put_thinking(self, body: dict[str, Any], request: ModelRequest, profile: ModelProfile, notes: Notes) -> None:
+        effort, model = request.settings.reasoning_effort, request.model
+        if effort is None:
             return
-        if how == "adaptive" or (how == "auto" and not _BUDGETED.search(request.model)):
+        if self.options.thinking == "off":
+            notes.append("reasoning_effort is not sent: the endpoint's option thinking is off")
+        elif effort == "none":
+            if profile.reasons == "default":
+                body["thinking"] = {"type": profile.thinking_off or "disabled"}
+        elif profile.thinking == "adaptive":
             body["thinking"] = {"type": "adaptive"}
-            body["output_config"] = {**body.get("output_config", {}), "effort": _EFFORTS[effort]}
-            return
-        if _in_unsigned_loop(body["messages"]):
-            return
-        budget = _BUDGETS[effort]
+            body["output_config"] = {**body.get("output_config", {}), "effort": effort}
+        # A forced call and a budget for thinking exclude each other, and the force was asked for in so many words.
+        elif body.get("tool_choice", {}).get("type") in ("any", "tool"):
+            notes.append(f"reasoning_effort is not sent: {model} does not think before a call that is forced")
+        elif _in_unsigned_loop(body["messages"]):
+            notes.append(f"reasoning_effort is not sent: {model} cannot begin to think between its calls")
+        else:
+            self._put_budget(body, request, (profile.budgets or {}).get(effort, _LEAST_BUDGET), notes)
+
+    def _put_budget(self, body: dict[str, Any], request: ModelRequest, budget: int, notes: Notes) -> None:
         if request.settings.max_output_tokens is None:
             body["max_tokens"] = max(body["max_tokens"], budget + self.options.max_tokens)
         budget = min(budget, body["max_tokens"] // 2)
         if budget >= _LEAST_BUDGET:
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
-            body.pop("temperature", None)  # refused together with a budget
-            body.pop("top_p", None)
+        else:
+            notes.append(f"reasoning_effort is not sent: max_output_tokens leaves {request.model} no room to think")
 
     def _put_cache_marks(self, body: dict[str, Any]) -> None:
         mark: dict[str, str] = {"type": "ephemeral"}
@@ -179,6 +205,16 @@ class AnthropicWire:
         turns = [turn for turn in body["messages"] if turn["role"] == "user"]
         for turn in turns[-2:]:
             turn["content"][-1]["cache_control"] = mark
+
+
+def _tool_choice(settings: ModelSettings, names: ToolNames) -> dict[str, Any]:
+    choice = settings.tool_choice
+    made: dict[str, Any] = {"type": "any" if choice == "required" else choice}
+    if choice not in CHOICES:
+        made = {"type": "tool", "name": names.wire(choice)}
+    if settings.parallel_tool_calls is not None and choice != "none":
+        made["disable_parallel_tool_use"] = not settings.parallel_tool_calls
+    return made
 
 
 def _system(request: ModelRequest) -> list[dict[str, Any]]:

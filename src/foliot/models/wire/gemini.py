@@ -7,23 +7,26 @@ exactly the part it came with. Calls made by another provider have none; Google 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
-
-import msgspec
 
 from foliot.kernel.messages import (
     Media,
     Message,
     ModelRequest,
     ModelResponse,
+    ModelSettings,
     Reasoning,
     Text,
     ToolCall,
     ToolResult,
+    ToolSpec,
     Usage,
 )
+from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.calls import CallIds, arguments_object, is_own_id
+from foliot.models.wire.fitting import Notes, Profiles, fitted, merged
 from foliot.models.wire.gemini_answer import (
     ALONE,
     ON_CALL,
@@ -36,16 +39,19 @@ from foliot.models.wire.gemini_answer import (
 from foliot.models.wire.gemini_schema import gemini_schema
 from foliot.models.wire.media import address, placeholder, result_files, result_texts
 from foliot.models.wire.opaque import unmark
+from foliot.models.wire.schemas import Inexpressible, Memory, gemini_json_schema, gemini_parameters, in_words
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-_OLDER = re.compile(r"gemini-[12](\.|-|$)|gemini-pro|gemma")
-_BUDGETS: Final = {"minimal": 512, "low": 2048, "medium": 8192, "high": 24576}
+_UNSIGNED_MODELS = re.compile(r"gemini-[12](\.|-|$)|gemini-pro|gemma")
 _UNSIGNED: Final = "skip_thought_signature_validator"
 
 
 class GeminiWire:
     """See `Wire`."""
+
+    def __init__(self, profiles: Profiles | None = None) -> None:
+        self._profile = profiles or partial(profile_of, "gemini")
 
     def names(self, request: ModelRequest) -> ToolNames:
         return tool_names(request.tools, letter_first=True)
@@ -55,29 +61,33 @@ class GeminiWire:
         verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
         return f"/{quote(name, safe='/')}:{verb}"
 
-    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
+    def build_body(
+        self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
+    ) -> dict[str, Any]:
+        profile = self._profile(request.model)
+        request = fitted(request, profile, [] if notes is None else notes)
         settings = request.settings
         body: dict[str, Any] = {"contents": _contents(request, names)}
         system = [request.system, *(message.text for message in request.messages if message.role == "system")]
-        generation = _generation(request)
-        if request.output_schema is not None:
-            if request.tools and _OLDER.search(request.model):
+        generation = _generation(request, profile)
+        if (schema := request.output_schema) is not None:
+            if request.tools and not profile.answers_beside_tools:
                 # These refuse a schema for the answer beside functions: they are asked in words, and checked after.
-                schema = msgspec.json.encode(request.output_schema).decode()
-                system.append(f"Give your final answer as JSON only, following this JSON Schema: {schema}")
+                system.append(in_words(schema))
             else:
                 generation["responseMimeType"] = "application/json"
-                generation["responseSchema"] = gemini_schema(request.output_schema)
+                if (answer := _answer_schema(schema)) is None or profile.answers in ("words", "object"):
+                    system.append(in_words(schema))
+                else:
+                    generation |= answer
         if any(text.strip() for text in system):
             body["systemInstruction"] = {"parts": [{"text": text} for text in system if text.strip()]}
         if request.tools:
             body["tools"] = [{"functionDeclarations": _declarations(request, names)}]
-            body["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[settings.tool_choice]}}
+            body["toolConfig"] = {"functionCallingConfig": _calling(settings, names)}
         if generation:
             body["generationConfig"] = generation
-        if settings.extra:
-            body.update(settings.extra)
-        return body
+        return merged(body, settings.extra) if settings.extra else body
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         return parse_gemini(body, names, ids)
@@ -89,7 +99,41 @@ class GeminiWire:
         return GeminiAssembler(names, ids)
 
 
-def _generation(request: ModelRequest) -> dict[str, Any]:
+def _calling(settings: ModelSettings, names: ToolNames) -> dict[str, Any]:
+    choice = settings.tool_choice
+    if choice not in _MODES:
+        return {"mode": "ANY", "allowedFunctionNames": [names.wire(choice)]}
+    return {"mode": "VALIDATED" if settings.strict_tools and choice == "auto" else _MODES[choice]}
+
+
+def _open_api(schema: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        return gemini_schema(schema)
+    except (Inexpressible, RecursionError):
+        return None
+
+
+_open_api_schema = Memory(_open_api)
+
+
+def _answer_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema of an answer in the first of two dialects that can say all of it."""
+    if (found := _open_api_schema(schema)) is not None:
+        return {"responseSchema": found}
+    found = gemini_json_schema(schema)
+    return None if found is None else {"responseJsonSchema": found}
+
+
+def _parameters(tool: ToolSpec) -> dict[str, Any]:
+    schema = schema_of(tool)
+    if not schema["properties"] and not schema.get("additionalProperties"):
+        return {}  # an object without properties is refused; no parameters are welcome
+    if (found := _open_api_schema(schema)) is not None:
+        return {"parameters": found}
+    return {"parametersJsonSchema": gemini_parameters(schema) or schema}
+
+
+def _generation(request: ModelRequest, profile: ModelProfile) -> dict[str, Any]:
     settings = request.settings
     given: dict[str, Any] = {
         "maxOutputTokens": settings.max_output_tokens,
@@ -100,9 +144,11 @@ def _generation(request: ModelRequest) -> dict[str, Any]:
     }
     effort = settings.reasoning_effort
     if effort is not None:
-        older = _OLDER.search(request.model)
-        amount: dict[str, Any] = {"thinkingBudget": _BUDGETS[effort]} if older else {"thinkingLevel": effort.upper()}
-        given["thinkingConfig"] = {"includeThoughts": True, **amount}
+        if profile.thinking == "budget":
+            amount: dict[str, Any] = {"thinkingBudget": (profile.budgets or {}).get(effort, -1)}
+        else:
+            amount = {"thinkingLevel": effort.upper()}
+        given["thinkingConfig"] = {"includeThoughts": effort != "none", **amount}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -110,16 +156,13 @@ def _declarations(request: ModelRequest, names: ToolNames) -> list[dict[str, Any
     declared: list[dict[str, Any]] = []
     for tool in ordered_tools(request.tools):
         made: dict[str, Any] = {"name": names.wire(tool.name), "description": description_of(tool)}
-        parameters = gemini_schema(schema_of(tool))
-        if parameters.get("properties"):  # an object without properties is refused; no parameters are welcome
-            made["parameters"] = parameters
-        declared.append(made)
+        declared.append({**made, **_parameters(tool)})
     return declared
 
 
 def _contents(request: ModelRequest, names: ToolNames) -> list[dict[str, Any]]:
     """User and model in turn; the answers to parallel calls must come together in one turn."""
-    signed = not _OLDER.search(request.model)
+    signed = not _UNSIGNED_MODELS.search(request.model)
     contents: list[dict[str, Any]] = []
     for message in request.messages:
         if message.role == "system":

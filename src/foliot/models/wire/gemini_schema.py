@@ -1,13 +1,16 @@
-"""JSON Schema brought down to the part of OpenAPI that Gemini takes for parameters and answers.
+"""JSON Schema as the part of OpenAPI that Gemini takes for parameters and answers.
 
-What has no place there is dropped, never refused: the arguments are checked against the full schema before a tool
-runs. References are written out, because Gemini knows none.
+It is what Gemini is best at. References are written out, because it knows none there; what has no place (free keys,
+tuples, anything at all, a type that holds itself) is `Inexpressible`, and goes out as JSON Schema instead. Bounds that
+it does not know are left out: what comes back is checked against the full schema.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, cast
+
+from foliot.models.wire.schemas import Inexpressible
 
 _KEPT: Final = (
     "title", "description", "minItems", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum",
@@ -18,82 +21,74 @@ _FORMATS: Final[Mapping[str, frozenset[str]]] = {
     "NUMBER": frozenset({"float", "double"}),
     "INTEGER": frozenset({"int32", "int64"}),
 }
-_DEPTH: Final = 12
+_KINDS: Final = frozenset({"OBJECT", "ARRAY", "STRING", "INTEGER", "NUMBER", "BOOLEAN"})
 
 
 def gemini_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema for Gemini. A recursive definition is cut where it repeats and becomes an open object there."""
+    """The schema for Gemini. Raises `Inexpressible`."""
     definitions: dict[str, Any] = {**schema.get("definitions", {}), **schema.get("$defs", {})}
     return _node(schema, definitions, ())
 
 
 def _node(schema: Any, definitions: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(schema, dict) or len(inside) > _DEPTH:
-        return {"type": "OBJECT"} if schema is not False and inside else {"type": "STRING"}
+    if not isinstance(schema, dict):
+        raise Inexpressible("anything at all" if schema is True else "nothing at all")
     node = cast("dict[str, Any]", schema)
     if isinstance(reference := node.get("$ref"), str):
         name = reference.rsplit("/", 1)[-1]
-        if name in inside or name not in definitions:
-            return {"type": "OBJECT"}
-        found = _node(definitions[name], definitions, (*inside, name))
-        return {**found, "description": node["description"]} if "description" in node else found
+        if name in inside or not isinstance(definitions.get(name), dict):
+            raise Inexpressible(f"a reference to {name!r}")
+        beside = {key: value for key, value in node.items() if key not in ("$ref", "$defs", "definitions")}
+        return _node({**definitions[name], **beside}, definitions, (*inside, name))
     if "allOf" in node:
-        node = _merged(node, definitions)
+        members: Any = node["allOf"]
+        if len(members) != 1 or not isinstance(members[0], dict):
+            raise Inexpressible("several schemas at once")
+        rest = {key: value for key, value in node.items() if key != "allOf"}
+        return _node({**members[0], **rest}, definitions, inside)
     made: dict[str, Any] = {key: node[key] for key in _KEPT if node.get(key) is not None}
-    _put_type(made, node, definitions, inside)
-    kind = made.get("type")
-    if node.get("format") in _FORMATS.get(kind or "", ()):
+    if _put_choices(made, node, definitions, inside):
+        return made
+    given: Any = node.get("type")
+    kinds = [str(each) for each in cast("list[Any]", given)] if isinstance(given, list) else [str(given)]
+    made["type"] = next((each for each in kinds if each != "null"), "null").upper() if given else _guessed(node)
+    if made["type"] not in _KINDS:
+        raise Inexpressible("null alone")
+    if "null" in kinds:
+        made["nullable"] = True
+    if node.get("format") in _FORMATS.get(made["type"], ()):
         made["format"] = node["format"]
     _put_enum(made, node)
-    if kind == "OBJECT":
+    if made["type"] == "OBJECT":
         _put_properties(made, node, definitions, inside)
-    if kind == "ARRAY":
-        items: Any = node.get("items", node.get("prefixItems", [{"type": "string"}]))
-        made["items"] = _node(items[0] if isinstance(items, list) and items else items, definitions, inside)
+    if made["type"] == "ARRAY":
+        if "prefixItems" in node or "items" not in node:
+            raise Inexpressible("a tuple, or a list of anything at all")
+        made["items"] = _node(node["items"], definitions, inside)
     return made
 
 
-def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """`allOf` as one schema: later members win, properties and requirements add up."""
-    merged: dict[str, Any] = {}
-    members: list[Any] = [*node["allOf"], {key: value for key, value in node.items() if key != "allOf"}]
-    for member in members:
-        part: Any = member
-        if isinstance(member, dict) and isinstance(name := cast("dict[str, Any]", member).get("$ref"), str):
-            part = definitions.get(name.rsplit("/", 1)[-1])
-        if not isinstance(part, dict):  # `true` and `false` are schemas too; they name nothing that could be merged
-            continue
-        member = cast("dict[str, Any]", part)
-        properties = {**merged.get("properties", {}), **member.get("properties", {})}
-        required = [*merged.get("required", ()), *member.get("required", ())]
-        merged.update(member)
-        if properties:
-            merged["properties"] = properties
-        if required:
-            merged["required"] = list(dict.fromkeys(required))
-    merged.pop("allOf", None)
-    return merged
-
-
-def _put_type(made: dict[str, Any], node: dict[str, Any], definitions: dict[str, Any], inside: tuple[str, ...]) -> None:
-    given: Any = node.get("type")
-    kinds = cast("list[Any]", given) if isinstance(given, list) else [given] if given else []
-    alternatives: list[Any] = list(node.get("anyOf") or node.get("oneOf") or ())
-    concrete = [kind for kind in kinds if kind != "null"]
-    if len(concrete) > 1 and not alternatives:
-        alternatives = [{**node, "type": kind} for kind in concrete]
-        concrete = []
-    if "null" in kinds or any(_is_null(choice) for choice in alternatives):
+def _put_choices(
+    made: dict[str, Any], node: dict[str, Any], definitions: dict[str, Any], inside: tuple[str, ...]
+) -> bool:
+    """The alternatives of a node, if it is a choice; null among them is a property of the whole."""
+    kinds: Any = node.get("type")
+    choices: list[Any] = list(node.get("anyOf") or node.get("oneOf") or ())
+    if not choices and isinstance(kinds, list) and sum(kind != "null" for kind in cast("list[Any]", kinds)) > 1:
+        choices = [{**node, "type": kind} for kind in cast("list[Any]", kinds)]
+        made.clear()  # each of them says it
+    if not choices:
+        return False
+    concrete = [choice for choice in choices if not _is_null(choice)]
+    if not concrete:
+        raise Inexpressible("null alone")
+    if len(concrete) < len(choices):
         made["nullable"] = True
-    alternatives = [choice for choice in alternatives if not _is_null(choice)]
-    if len(alternatives) == 1:
-        made.update({**_node(alternatives[0], definitions, inside), **made})
-    elif alternatives:
-        made["anyOf"] = [_node(choice, definitions, inside) for choice in alternatives]
-    elif concrete:
-        made["type"] = str(concrete[0]).upper()
+    if len(concrete) == 1:
+        made.update({**_node(concrete[0], definitions, inside), **made})
     else:
-        made["type"] = _guessed(node)
+        made["anyOf"] = [_node(choice, definitions, inside) for choice in concrete]
+    return True
 
 
 def _is_null(schema: Any) -> bool:
@@ -103,13 +98,13 @@ def _is_null(schema: Any) -> bool:
 def _guessed(node: dict[str, Any]) -> str:
     if "properties" in node:
         return "OBJECT"
-    if "items" in node or "prefixItems" in node:
+    if "items" in node:
         return "ARRAY"
     values: list[Any] = node.get("enum") or ([node["const"]] if "const" in node else [])
-    value = values[0] if values else ""
-    if isinstance(value, bool):
-        return "BOOLEAN"
-    return "INTEGER" if isinstance(value, int) else "NUMBER" if isinstance(value, float) else "STRING"
+    kinds = {type(value).__name__ for value in values}
+    if len(kinds) != 1:
+        raise Inexpressible("anything at all")
+    return {"bool": "BOOLEAN", "int": "INTEGER", "float": "NUMBER", "str": "STRING"}.get(kinds.pop(), "")
 
 
 def _put_enum(made: dict[str, Any], node: dict[str, Any]) -> None:
@@ -128,10 +123,13 @@ def _put_properties(
     made: dict[str, Any], node: dict[str, Any], definitions: dict[str, Any], inside: tuple[str, ...]
 ) -> None:
     properties: Any = node.get("properties")
-    if not properties:
-        return
+    if not properties or node.get("additionalProperties") not in (None, False) or node.get("patternProperties"):
+        raise Inexpressible("free keys, or an object without any")
     made["properties"] = {name: _node(child, definitions, inside) for name, child in properties.items()}
     if len(properties) > 1:  # without it Gemini writes them by name, whatever the order in which they stand
         made["propertyOrdering"] = list(properties)
-    if required := [name for name in node.get("required", ()) if name in properties]:
+    required: list[str] = node.get("required", [])
+    if any(name not in properties for name in required):
+        raise Inexpressible("free keys")
+    if required:
         made["required"] = required

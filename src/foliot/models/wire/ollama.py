@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -31,10 +32,12 @@ from foliot.kernel.messages import (
     joined,
 )
 from foliot.models.config import GatewayConfig
+from foliot.models.profiles import profile_of
 from foliot.models.wire.base import NO_DELTAS, ProviderFault, Unsendable, WireError
 from foliot.models.wire.calls import CallIds, arguments_object, raw_arguments
 from foliot.models.wire.counts import Count, count
 from foliot.models.wire.finishes import OLLAMA, stop_of
+from foliot.models.wire.fitting import Notes, Profiles, fitted, merged
 from foliot.models.wire.media import decoded_text, is_image, is_text, needs_bytes, result_files, result_texts
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
@@ -62,8 +65,9 @@ class OllamaOptions:
 class OllamaWire:
     """See `Wire`."""
 
-    def __init__(self, options: OllamaOptions | None = None) -> None:
+    def __init__(self, options: OllamaOptions | None = None, profiles: Profiles | None = None) -> None:
         self.options = options or OllamaOptions()
+        self._profile = profiles or partial(profile_of, "ollama")
 
     def names(self, request: ModelRequest) -> ToolNames:
         return tool_names(request.tools)
@@ -71,7 +75,10 @@ class OllamaWire:
     def path(self, model: str, *, stream: bool) -> str:
         return "/api/chat"
 
-    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
+    def build_body(
+        self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
+    ) -> dict[str, Any]:
+        request = fitted(request, self._profile(request.model), [] if notes is None else notes)
         settings = request.settings
         body: dict[str, Any] = {"model": request.model, "messages": _messages(request, names), "stream": stream}
         if request.tools and settings.tool_choice != "none":
@@ -91,7 +98,7 @@ class OllamaWire:
         if self.options.think != "auto":
             body["think"] = self.options.think == "on"
         elif settings.reasoning_effort is not None:
-            body["think"] = "low" if settings.reasoning_effort == "minimal" else settings.reasoning_effort
+            body["think"] = False if settings.reasoning_effort == "none" else settings.reasoning_effort
         if self.options.keep_alive:
             # "5m" stays text; -1 and 0 must be numbers.
             kept = self.options.keep_alive
@@ -105,9 +112,7 @@ class OllamaWire:
         }
         if knobs := {**self.options.knobs, **{key: value for key, value in given.items() if value is not None}}:
             body["options"] = knobs
-        if settings.extra:
-            body.update(settings.extra)
-        return body
+        return merged(body, settings.extra) if settings.extra else body
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         assembler = OllamaAssembler(names, ids)

@@ -1,10 +1,23 @@
-"""What a provider wants back unchanged, marked with the format it belongs to.
+"""What a provider wants back unchanged, marked with the format and the account it belongs to.
 
 A run that falls back from one provider to another carries the first one's signatures in its history; sent to the
-second they are refused. The mark keeps them at home.
+second they are refused. So is reasoning that one account had encrypted and another sends, of the same provider too. The
+marks keep them at home. What a journal of an earlier version holds names no account, and goes to any.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from foliot.kernel.messages import Message, Part, Reasoning, ToolCall
+
+# Labels that any account understands.
+_ANYWHERE: Final = ("openai.phase:",)
 
 
 def mark(wire: str, value: str) -> str:
@@ -16,3 +29,42 @@ def unmark(wire: str, opaque: str | None) -> str | None:
     if opaque is None or not opaque.startswith(f"{wire}:"):
         return None
     return opaque[len(wire) + 1 :]
+
+
+def account_of(base_url: str, api_key: str) -> str:
+    """A short name for who asks where, the same in every process. Four bytes of a hash say nothing about the key."""
+    where = urlsplit(base_url)
+    return blake2b(f"{where.hostname}:{where.port} {api_key}".encode(), digest_size=4, person=b"account").hexdigest()
+
+
+def stamped(message: Message, account: str) -> Message:
+    """The answer of an account, with its name on all that only this account can have back."""
+    return _changed(message, lambda opaque: opaque if opaque.startswith(_ANYWHERE) else f"@{account} {opaque}")
+
+
+def at_home(messages: tuple[Message, ...], account: str) -> tuple[Message, ...]:
+    """A history as this account may send it: without what other accounts had encrypted."""
+
+    def own(opaque: str) -> str | None:
+        if not opaque.startswith("@"):
+            return opaque
+        whose, _, kept = opaque[1:].partition(" ")
+        return kept if whose == account else None
+
+    changed = [_changed(message, own) if message.role == "assistant" else message for message in messages]
+    return messages if all(map(_is, changed, messages)) else tuple(changed)
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _changed(message: Message, change: Callable[[str], str | None]) -> Message:
+    parts: list[Part] | None = None
+    for index, part in enumerate(message.parts):
+        if isinstance(part, (Reasoning, ToolCall)) and part.opaque is not None:
+            kept = change(part.opaque)
+            if kept != part.opaque:
+                parts = parts if parts is not None else list(message.parts)
+                parts[index] = replace(part, opaque=kept)
+    return message if parts is None else Message(message.role, tuple(parts))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -26,8 +27,10 @@ from foliot.kernel.messages import (
     joined,
 )
 from foliot.models.config import GatewayConfig
+from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.calls import ANY_ID, NINE_ID, CallIds, arguments_text, sendable_id
+from foliot.models.wire.fitting import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, strict_tool
 from foliot.models.wire.media import (
     address,
     decoded_text,
@@ -41,8 +44,8 @@ from foliot.models.wire.media import (
 )
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, counted_in_chat, parse_chat
-from foliot.models.wire.schemas import is_strict
-from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
+from foliot.models.wire.schemas import is_object, strict_schema
+from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, tool_names
 
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 ReasoningReplay = Literal["none", "reasoning_content", "reasoning", "reasoning_details"]
@@ -109,8 +112,9 @@ def conversation_key(request: ModelRequest) -> str:
 class OpenAIChatWire:
     """See `Wire`."""
 
-    def __init__(self, options: ChatOptions | None = None) -> None:
+    def __init__(self, options: ChatOptions | None = None, profiles: Profiles | None = None) -> None:
         self.options = options or ChatOptions()
+        self._profile = profiles or partial(profile_of, "openai")
         self._ids = NINE_ID if self.options.nine_ids else ANY_ID
 
     def names(self, request: ModelRequest) -> ToolNames:
@@ -119,13 +123,20 @@ class OpenAIChatWire:
     def path(self, model: str, *, stream: bool) -> str:
         return self.options.path
 
-    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
+    def build_body(
+        self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
+    ) -> dict[str, Any]:
+        profile = self._profile(request.model)
+        request = fitted(request, profile, [] if notes is None else notes)
+        request, answer = _answer_format(request, profile)
         settings = request.settings
         body: dict[str, Any] = {"model": request.model, "messages": self._messages(request, names)}
         if request.tools:
             body["tools"] = _tools(request, names)
             if self.options.send_tool_choice:
-                body["tool_choice"] = settings.tool_choice
+                body["tool_choice"] = _tool_choice(settings.tool_choice, names)
+            if settings.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = settings.parallel_tool_calls
         if settings.max_output_tokens is not None:
             body[self.options.max_tokens_field] = settings.max_output_tokens
         if settings.temperature is not None:
@@ -138,15 +149,8 @@ class OpenAIChatWire:
             body["seed"] = settings.seed
         if settings.reasoning_effort is not None:
             body["reasoning_effort"] = settings.reasoning_effort
-        if request.output_schema is not None:
-            body["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {
-                    "name": "answer",
-                    "schema": request.output_schema,
-                    "strict": is_strict(request.output_schema),
-                },
-            }
+        if answer is not None:
+            body["response_format"] = answer
         if self.options.cache == "key":
             body["prompt_cache_key"] = conversation_key(request)
         elif self.options.cache == "marks" and "claude" in request.model:
@@ -155,9 +159,7 @@ class OpenAIChatWire:
             body["stream"] = True
             if self.options.include_usage:
                 body["stream_options"] = {"include_usage": True}
-        if settings.extra:
-            body.update(settings.extra)
-        return body
+        return merged(body, settings.extra) if settings.extra else body
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         return parse_chat(body, names, ids)
@@ -236,18 +238,36 @@ def _replayed(thought: list[Reasoning], how: str) -> dict[str, Any]:
     return {how: text} if text else {}
 
 
+def _answer_format(request: ModelRequest, profile: ModelProfile) -> tuple[ModelRequest, dict[str, Any] | None]:
+    """How the model is held to the schema of its answer; the request asks in words where it is not, or not wholly."""
+    schema = request.output_schema
+    if schema is None:
+        return request, None
+    how = profile.answers
+    if how in ("words", "tool") or not is_object(schema) or (request.tools and not profile.answers_beside_tools):
+        return asked_in_words(request, schema), None
+    if how == "object":
+        return asked_in_words(request, schema), {"type": "json_object"}
+    strict = strict_schema(schema)
+    if how != "strict" and strict != schema:
+        strict = None  # a server that is only like OpenAI is sent what was declared
+    sent = {"name": "answer", "schema": schema if strict is None else strict, "strict": strict is not None}
+    return request, {"type": "json_schema", "json_schema": sent}
+
+
+def _tool_choice(choice: str, names: ToolNames) -> str | dict[str, Any]:
+    if choice in CHOICES:
+        return choice
+    return {"type": "function", "function": {"name": names.wire(choice)}}
+
+
 def _tools(request: ModelRequest, names: ToolNames) -> list[dict[str, Any]]:
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": names.wire(tool.name),
-                "description": description_of(tool),
-                "parameters": schema_of(tool),
-            },
-        }
-        for tool in ordered_tools(request.tools)
-    ]
+    made: list[dict[str, Any]] = []
+    for tool in ordered_tools(request.tools):
+        function: dict[str, Any] = {"name": names.wire(tool.name), "description": description_of(tool)}
+        function |= strict_tool(tool, request.settings.strict_tools, "parameters", strict_schema)
+        made.append({"type": "function", "function": function})
+    return made
 
 
 def _tool_message(result: ToolResult, call_id: str, in_parts: bool) -> dict[str, Any]:

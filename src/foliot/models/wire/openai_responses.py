@@ -6,8 +6,8 @@ The answers are read in openai_responses_answer.py.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +25,9 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.models.config import GatewayConfig
+from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
+from foliot.models.wire.fitting import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, strict_tool
 from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat import conversation_key
@@ -35,11 +37,8 @@ from foliot.models.wire.openai_responses_answer import (
     counted_in_response,
     parse_responses,
 )
-from foliot.models.wire.schemas import is_strict
-from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
-
-# Models that do not reason refuse to be asked for encrypted reasoning.
-_REASONS = re.compile(r"(^|/)(o\d|gpt-([5-9]|\d\d)(?!.*chat)|codex)")
+from foliot.models.wire.schemas import is_object, strict_schema
+from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, tool_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,9 @@ class ResponsesOptions:
 class OpenAIResponsesWire:
     """See `Wire`."""
 
-    def __init__(self, options: ResponsesOptions | None = None) -> None:
+    def __init__(self, options: ResponsesOptions | None = None, profiles: Profiles | None = None) -> None:
         self.options = options or ResponsesOptions()
+        self._profile = profiles or partial(profile_of, "openai-responses")
 
     def names(self, request: ModelRequest) -> ToolNames:
         return tool_names(request.tools)
@@ -76,7 +76,13 @@ class OpenAIResponsesWire:
     def path(self, model: str, *, stream: bool) -> str:
         return "/responses"
 
-    def build_body(self, request: ModelRequest, names: ToolNames, *, stream: bool) -> dict[str, Any]:
+    def build_body(
+        self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
+    ) -> dict[str, Any]:
+        profile = self._profile(request.model)
+        request = fitted(request, profile, [] if notes is None else notes)
+        if (schema := request.output_schema) is not None and not is_object(schema):
+            request = asked_in_words(request, schema)
         settings = request.settings
         body: dict[str, Any] = {"model": request.model, "input": _items(request.messages, names), "store": False}
         if request.system:
@@ -87,31 +93,34 @@ class OpenAIResponsesWire:
                     "type": "function",
                     "name": names.wire(tool.name),
                     "description": description_of(tool),
-                    "parameters": schema_of(tool),
                     "strict": False,
+                    **strict_tool(tool, settings.strict_tools, "parameters", strict_schema),
                 }
                 for tool in ordered_tools(request.tools)
             ]
-            body["tool_choice"] = settings.tool_choice
+            named = settings.tool_choice not in CHOICES
+            choice = settings.tool_choice
+            body["tool_choice"] = {"type": "function", "name": names.wire(choice)} if named else choice
+            if settings.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = settings.parallel_tool_calls
         if settings.max_output_tokens is not None:
             body["max_output_tokens"] = settings.max_output_tokens
         if settings.temperature is not None:
             body["temperature"] = settings.temperature
         if settings.top_p is not None:
             body["top_p"] = settings.top_p
-        self._put_reasoning(body, request)
+        self._put_reasoning(body, request, profile)
         if request.output_schema is not None:
-            strict = is_strict(request.output_schema)
+            strict = strict_schema(request.output_schema)
+            sent = request.output_schema if strict is None else strict
             body["text"] = {
-                "format": {"type": "json_schema", "name": "answer", "schema": request.output_schema, "strict": strict}
+                "format": {"type": "json_schema", "name": "answer", "schema": sent, "strict": strict is not None}
             }
         if self.options.cache == "key":
             body["prompt_cache_key"] = conversation_key(request)
         if stream:
             body["stream"] = True
-        if settings.extra:
-            body.update(settings.extra)
-        return body
+        return merged(body, settings.extra) if settings.extra else body
 
     def parse(self, body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         return parse_responses(body, names, ids)
@@ -122,9 +131,10 @@ class OpenAIResponsesWire:
     def assembler(self, names: ToolNames, ids: CallIds) -> ResponsesAssembler:
         return ResponsesAssembler(names, ids)
 
-    def _put_reasoning(self, body: dict[str, Any], request: ModelRequest) -> None:
+    def _put_reasoning(self, body: dict[str, Any], request: ModelRequest, profile: ModelProfile) -> None:
         effort, how = request.settings.reasoning_effort, self.options.encrypted
-        if how == "on" or (how == "auto" and (effort is not None or _REASONS.search(request.model))):
+        # Models that do not reason refuse to be asked for encrypted reasoning.
+        if how == "on" or (how == "auto" and profile.is_reasoning(effort)):
             body["include"] = ["reasoning.encrypted_content"]
         if effort is not None:
             body["reasoning"] = {"effort": effort}
