@@ -58,6 +58,8 @@ MayFallBack: TypeAlias = Callable[[str, str], Awaitable[None]]
 _LONGEST_PAUSE: Final = 3600.0  # a header that says more is more likely wrong than meant
 # A run whose turn comes within a moment stays for it; for longer ones it is let go, and holds nothing.
 MOMENT: Final = 1.0
+# Whoever asks outside a run cannot be let go with a place in the line, and waits for so long.
+_PATIENCE: Final = 60.0
 # What an answer without a limit of its own is expected to take at most; few are longer.
 UNBOUNDED_OUTPUT: Final = 4096
 # And what thinking adds to it where nothing bounds that either, by effort.
@@ -326,10 +328,11 @@ class Router:
             if limits.none:
                 turn = Turn(max(0.0, self._paused.get(key, 0.0) - self._clock()), bound="the provider")
             else:
-                turn = await self.turns.take(key, asker, limits, expected, queue=queue or not run_id)
+                turn = await self.turns.take(key, asker, limits, expected, queue=queue)
             if turn.wait <= 0:
                 break
-            if run_id and (not queue or turn.wait > MOMENT or stayed > 2 * MOMENT):
+            moment = MOMENT if run_id else _PATIENCE
+            if not queue or turn.wait > moment or stayed > 2 * moment:
                 again = partial(self._ask, endpoint, request, pieces, queue=True)
                 raise _delayed(endpoint, turn, None if queue else again)
             stayed += turn.wait
