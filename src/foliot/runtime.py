@@ -329,7 +329,9 @@ class Runtime:
             definitions=base.created.definitions,
             labels=base.labels,
             fork=base.fork,
-            unsettled=base.unsettled if self.runs.doubts is None else await self.runs.doubts.still_open(base.unsettled),
+            unsettled=base.unsettled
+            if self.runs.doubts is None
+            else await self.runs.doubts.still_open(spec.namespace, base.unsettled),
             depth=base.created.depth,
             identity=identity or Identity(user, via="python"),
             task=base.created.task,

@@ -14,6 +14,7 @@ import pytest
 
 from foliot import Agent, ScriptedModel, tool
 from foliot.client.local_work import LocalWork
+from foliot.engine.doubts import family
 from foliot.errors import Conflict
 from foliot.kernel.events import ToolHeld, ToolUnknown, UnknownDecided
 from foliot.resources.validate import validate_document
@@ -99,6 +100,23 @@ async def declare(runtime: Runtime) -> None:
         await runtime.resources.write([Put(document)])
 
 
+async def solo(runtime: Runtime, till: Till) -> str:
+    """A task of one agent, which has paid and nobody knows it; then it hesitates."""
+    script = [PAY, {"call": "hesitate"}, {"say": "done"}]
+    assert runtime.resources is not None
+    for kind, name, spec in [
+        ("ModelEndpoint", "brain", {"provider": "scripted", "default_model": "scripted", "script": script}),
+        agent("solo"),
+    ]:
+        document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
+        assert document is not None, problems
+        await runtime.resources.write([Put(document)])
+    name = await submit(runtime, "agent", "solo")
+    await work(runtime)
+    assert len(till.paid) == 1
+    return name
+
+
 async def submit(runtime: Runtime, kind: Any = "system", name: str = "both") -> str:
     return (await runtime.tasking.tasks.accept(Command(kind, name, message="go"))).task.name
 
@@ -141,7 +159,7 @@ async def test_a_branch_is_held_while_the_same_call_of_another_is_in_doubt(runti
     assert lost.until is not None  # the function has ended
     told = await LocalWork(runtime).why_run(right.id)
     assert f"the same call of run {left.id} may have taken effect" in str(told)
-    assert {each.run_id for each in await runtime.unknown_calls.open()} == {left.id, right.id}
+    assert [each.run_id for each in await runtime.unknown_calls.open()] == [left.id]  # one effect is one question
 
 
 async def test_what_happened_is_told_to_all_who_are_asked_about_it(runtime: Runtime, till: Till) -> None:
@@ -184,7 +202,7 @@ async def test_what_is_said_after_the_end_holds_for_another_try(runtime: Runtime
     with pytest.raises(Conflict, match="has ended"):
         await work_of.settle_call(left.id, "pay", "run", by="ann")
     await work_of.settle_call(left.id, "pay", decision, by="ann", reason="the bank says so")
-    with pytest.raises(Conflict, match="none of its calls"):
+    with pytest.raises(Conflict, match="ann has said"):
         await work_of.settle_call(left.id, "pay", decision, by="bob")
     assert (await runtime.runs.journal.get(left.id)).phase == "cancelled"
     assert await runtime.unknown_calls.open() == []
@@ -233,6 +251,151 @@ async def test_runs_that_have_nothing_in_common_are_not_held(runtime: Runtime, t
     assert (first.phase, second.phase, len(till.paid)) == ("waiting", "succeeded", 2)
 
 
+@pytest.mark.parametrize("namespace", ["default", "other"])
+async def test_a_run_with_the_uid_of_a_task_as_its_id_does_not_join_it(
+    runtime: Runtime, till: Till, namespace: str
+) -> None:
+    """The id of a run can be chosen: it tells its caller nothing of a task, and the task hears nothing of it."""
+    name = await solo(runtime, till)
+    uid = (await runtime.tasking.tasks.get("default", name)).uid
+    (lost,) = await runtime.unknown_calls.open("default")
+    await runtime.tasking.tasks.cancel("default", name)
+    await work(runtime)
+    await LocalWork(runtime).settle_call(lost.run_id, lost.call_id, "happened", result="a secret", by="ann")
+
+    helper = Agent("helper", model=ScriptedModel([{"say": "hi"}]), namespace=namespace)
+    model = ScriptedModel([PAY, {"say": "done"}])
+    stranger = Agent("stranger", model=model, tools=["pay", helper], namespace=namespace)
+    await runtime.run(stranger, "Go.", run_id=uid)
+    assert await facts(runtime, uid, ToolHeld) == []
+    assert till.paid == [lost.key, f"{uid}/call_1_1"]
+
+
+async def test_a_family_does_not_reach_into_another_namespace(runtime: Runtime, till: Till) -> None:
+    """Not even by a key that a caller knows."""
+    name = await solo(runtime, till)
+    (lost,) = await runtime.unknown_calls.open("default")
+    await runtime.tasking.tasks.cancel("default", name)
+    await work(runtime)
+    await LocalWork(runtime).settle_call(lost.run_id, lost.call_id, "happened", result="a secret", by="ann")
+    assert runtime.runs.doubts is not None
+    assert len(await runtime.runs.doubts.table.of_keys("default", [lost.key])) == 1
+    assert await runtime.runs.doubts.table.of_keys("other", [lost.key]) == []
+    names = [family("a", "r", "t", "x"), family("b", "r", "t", "x"), family("a", "x"), family("a", "r", "", "x")]
+    assert len({each.name for each in names}) == 3
+    assert names[2] == names[3]
+
+
+async def test_what_is_said_to_a_living_run_holds_for_a_requeue(runtime: Runtime, till: Till) -> None:
+    name = await solo(runtime, till)
+    (lost,) = await runtime.unknown_calls.open()
+    await LocalWork(runtime).settle_call(lost.run_id, "pay", "happened", result="receipt 7", by="ann")
+    going = asyncio.create_task(work(runtime))
+    await _until(lambda: _tells(runtime, lost.run_id))
+    await runtime.tasking.tasks.cancel("default", name)
+    await going
+    await work(runtime)
+    assert (await runtime.runs.journal.get(lost.run_id)).phase == "cancelled"
+
+    till.lost.set()
+    await runtime.tasking.tasks.requeue("default", name)
+    await work(runtime)
+    assert (await runtime.tasking.tasks.get("default", name)).phase == "succeeded"
+    assert len(till.paid) == 1
+
+
+async def test_what_is_said_to_one_branch_holds_for_one_that_asks_later(runtime: Runtime, till: Till) -> None:
+    await declare(runtime)
+    name = await submit(runtime)
+    worker = asyncio.create_task(work(runtime))
+    await _until(runtime.unknown_calls.open)
+    left = await run_of(runtime, "left")
+    await LocalWork(runtime).settle_call(left.id, "pay", "happened", by="ann")
+    await _until(lambda: _tells(runtime, left.id))
+    till.lost.set()
+    await worker
+    assert (await runtime.tasking.tasks.get("default", name)).phase == "succeeded"
+    assert len(till.paid) == 1
+
+
+@pytest.mark.parametrize("decision", ["happened", "not_happened"])
+async def test_one_word_settles_an_effect_that_several_runs_ended_with(
+    runtime: Runtime, till: Till, decision: Any
+) -> None:
+    name = await solo(runtime, till)
+    tasks, work_of = runtime.tasking.tasks, LocalWork(runtime)
+    till.lost.set()
+    for _ in range(2):
+        await tasks.cancel("default", name)
+        await work(runtime)
+        await tasks.requeue("default", name)
+        await work(runtime)
+    await tasks.cancel("default", name)
+    await work(runtime)
+    ended = sorted(info.id for info in await runtime.runs.journal.list())
+    assert (len(ended), len(till.paid)) == (3, 1)
+    (asked,) = await runtime.unknown_calls.open()
+    assert asked.run_id == ended[0]
+
+    await work_of.settle_call(ended[1], "pay", decision, by="ann", reason="the bank says so")
+    assert await runtime.unknown_calls.open() == []
+    contrary: Any = "not_happened" if decision == "happened" else "happened"
+    for run_id in ended:
+        with pytest.raises(Conflict, match=r"ann has said .*the bank says so"):
+            await work_of.settle_call(run_id, "pay", contrary, by="bob")
+
+    await tasks.requeue("default", name)
+    await work(runtime)
+    assert (await tasks.get("default", name)).phase == "succeeded"
+    assert len(till.paid) == (1 if decision == "happened" else 2)
+
+
+@pytest.mark.parametrize("decision", ["happened", "run"])
+async def test_a_word_to_the_run_that_waits_settles_those_that_have_ended(
+    runtime: Runtime, till: Till, decision: Any
+) -> None:
+    name = await solo(runtime, till)
+    tasks, work_of = runtime.tasking.tasks, LocalWork(runtime)
+    till.lost.set()
+    (first,) = await runtime.unknown_calls.open()
+    await tasks.cancel("default", name)
+    await work(runtime)
+    await tasks.requeue("default", name)
+    await work(runtime)
+    (asked,) = await runtime.unknown_calls.open()
+    assert asked.run_id != first.run_id  # the one that waits for the answer
+
+    await work_of.settle_call(asked.run_id, "pay", decision, by="ann")
+    with pytest.raises(Conflict, match="ann has said"):
+        await work_of.settle_call(first.run_id, "pay", "not_happened", by="bob")
+    await work(runtime)
+    assert await runtime.unknown_calls.open() == []
+    assert (await tasks.get("default", name)).phase == "succeeded"
+    assert len(till.paid) == (1 if decision == "happened" else 2)
+
+
+async def test_a_word_to_a_run_that_waits_cannot_be_to_the_contrary_of_what_was_said(
+    runtime: Runtime, till: Till
+) -> None:
+    name = await solo(runtime, till)
+    tasks, work_of = runtime.tasking.tasks, LocalWork(runtime)
+    till.lost.set()
+    (first,) = await runtime.unknown_calls.open()
+    await tasks.cancel("default", name)
+    await work(runtime)
+    await tasks.requeue("default", name)
+    await work(runtime)
+    await work_of.settle_call(first.run_id, "pay", "not_happened", by="ann")
+    (asked,) = await runtime.unknown_calls.open()
+
+    with pytest.raises(Conflict, match=r"ann has said .* did not happen"):
+        await work_of.settle_call(asked.run_id, "pay", "happened", by="bob")
+    await work_of.settle_call(asked.run_id, "pay", "run", by="bob")
+    await work(runtime)
+    assert (await tasks.get("default", name)).phase == "succeeded"
+    assert len(till.paid) == 2
+
+
 async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
     runtime: Runtime, till: Till, url: str, tmp_path: Path
 ) -> None:
@@ -256,7 +419,7 @@ async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
 
     await work(runtime)  # now both are taken up: still nobody pays
     assert till.paid == []
-    assert {each.run_id for each in await runtime.unknown_calls.open()} == {left.id, right.id}
+    assert len(await runtime.unknown_calls.open()) == 1
     (lost,) = await facts(runtime, left.id, ToolUnknown)
     assert lost.reason == "process_died"
     assert lost.until is not None
@@ -266,6 +429,10 @@ async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
 async def _waits(runtime: Runtime, agent: str, count: int, but: str = "") -> bool:
     found = [info for info in await runtime.runs.journal.list() if info.agent == agent and info.id != but]
     return sum(info.phase == "waiting" for info in found) == count
+
+
+async def _tells(runtime: Runtime, run_id: str) -> bool:
+    return bool(await facts(runtime, run_id, UnknownDecided))
 
 
 async def _until(condition: Callable[[], Any]) -> None:

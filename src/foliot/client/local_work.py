@@ -269,11 +269,11 @@ def _timer_is_over(info: RunInfo, now: float) -> bool:
 
 
 def _undecided(info: RunInfo, state: State, word: str) -> Call:
-    """The call that is meant: by id, or by its tool's name. Raises `NotFound`, `Conflict`."""
+    """The call that is meant: by id, or else by its tool's name. Raises `NotFound`, `Conflict`."""
     open_calls = [call for call in state.calls if _is_unknown(info, call)]
     if not open_calls:
         raise Conflict(f"Run {info.id} ({info.phase}) waits for no decision.", hint=f"`foliot why {info.id}`")
-    found = [call for call in open_calls if word in (call.id, call.name)]
+    found = [call for call in open_calls if call.id == word] or [call for call in open_calls if call.name == word]
     if len(found) == 1:
         return found[0]
     listed = "\n".join(f"{call.id}  {call.name}" for call in open_calls)

@@ -1,9 +1,9 @@
 """Calls in doubt, beyond the run that made them: kept in a list, and looked for before a `once` call is made.
 
 A call that must not happen twice is held when the same call (tool and arguments) of another run of its *family* may
-have acted. A family is what one order set going: the runs of a task with all their delegates and requeues, or a run
-with its delegates. Others may have the same arguments by chance; within a family the likely reason is that somebody
-tries again.
+have acted. A family is what one order set going in a namespace: the runs of a task with all their delegates and
+requeues, or a run with its delegates. Others may have the same arguments by chance; within a family the likely reason
+is that somebody tries again.
 
 A call that is under way in hands that live is not in doubt, so two branches that want the same at once both get it.
 In hands that died it is, before anybody has written so: that run's journal is read then.
@@ -26,7 +26,7 @@ from foliot.kernel.errors import KernelError
 from foliot.kernel.events import Event, ToolHeld, UnknownDecided, Unsettled
 from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.state import Call, State
-from foliot.store.doubts import DoubtTable, Happened, Noted, Obstacle, note
+from foliot.store.doubts import DoubtTable, Family, Happened, Noted, Obstacle, note
 from foliot.store.runs import Beside, InTurn, Journal
 from foliot.store.transaction import Tx
 from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING
@@ -100,25 +100,36 @@ class Doubts:
 
     async def settled(self, state: State, keys: Iterable[str]) -> list[UnknownDecided]:
         """What people have said meanwhile of calls that calls of this run stand for."""
-        happened = {each.key: each for each in await self.table.of_keys(keys) if each.decision == "happened"}
+        known = await self.table.of_keys(state.spec.namespace, keys)
+        happened = {each.key: each for each in known if each.decision == "happened"}
         return [
             _happened(call.id, call.name, said.decided_by, said.note, said.result)
             for call in state.calls
             if call.phase == "unknown" and call.earlier is not None and (said := happened.get(call.earlier.key))
         ]
 
-    async def still_open(self, unsettled: tuple[Unsettled, ...]) -> tuple[Unsettled, ...]:
+    async def still_open(self, namespace: str, unsettled: tuple[Unsettled, ...]) -> tuple[Unsettled, ...]:
         """Those of which nobody has said, after their run had ended, that they did not happen."""
         if not unsettled:
             return ()
-        known = await self.table.of_keys([each.key for each in unsettled])
+        known = await self.table.of_keys(namespace, [each.key for each in unsettled])
         free = {each.key for each in known if each.decision == "not_happened"}
+        free -= {each.key for each in known if not each.decision}
         return tuple(each for each in unsettled if each.key not in free)
 
 
-def family_of(state: State) -> str:
+def family_of(state: State) -> Family:
     """What a run and the others have in common among which a call must not happen twice."""
-    return (state.created.root if state.created is not None else "") or state.run_id
+    created = state.created
+    return family(state.spec.namespace, state.run_id, *(("", "") if created is None else (created.task, created.root)))
+
+
+def family(namespace: str, run_id: str, task: str = "", root: str = "") -> Family:
+    """The family of a run that began with `task` and `root` (see `RunCreated`)."""
+    if task and root:
+        return Family(f"{namespace}/task/{root}", namespace)
+    own = root or run_id
+    return Family(f"{namespace}/run/{own}", namespace, own)
 
 
 def is_alone(state: State) -> bool:
@@ -182,7 +193,8 @@ def _noted(
 ) -> Noted:
     at = state.now if known is None or known.reason != reason else known.at
     signature = _digest(state, tool, arguments)
-    return Noted(state.run_id, key, call_id, state.spec.namespace, family_of(state), signature, tool, reason, at, until)
+    namespace, family_name = state.spec.namespace, family_of(state).name
+    return Noted(state.run_id, key, call_id, namespace, family_name, signature, tool, reason, at, until)
 
 
 def noting(

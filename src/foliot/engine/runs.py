@@ -16,7 +16,7 @@ from foliot.engine.approval.parking import Parking
 from foliot.engine.approval.recording import DecisionLog
 from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
 from foliot.engine.budgets.opening import RunBudgets
-from foliot.engine.doubts import Doubts
+from foliot.engine.doubts import Doubts, family
 from foliot.engine.driver import Driver
 from foliot.engine.ids import check_run_id, new_run_id
 from foliot.engine.keeper import Keeper
@@ -186,7 +186,7 @@ class Runs:
                 parent_seq=fork.seq if fork else None,
                 labels={**(labels or {}), **identity_labels(identity)},
                 content=content,
-                root=root or None,
+                root=family(spec.namespace, run_id, task, root).name if root else None,
             ),
             entries,
             worker=self.worker,

@@ -11,7 +11,7 @@ Invariant:   a row without a decision is a call that may have acted, and whose r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,12 @@ from foliot.errors import Conflict, NotFound
 from foliot.store.base import Database
 from foliot.store.journal import lock_runs
 from foliot.store.runs import TERMINAL, Beside, Phase
-from foliot.store.transaction import Tx, many, one, run
+from foliot.store.transaction import Row, Tx, many, one, rows, run
+
+Position: TypeAlias = tuple[float, str, str]
+"""Where a page of the list ends: time, run and call of its last row."""
+
+START: Final[Position] = (-1.0, "", "")
 
 LateDecision: TypeAlias = Literal["happened", "not_happened"]
 """What can be said of a call whose run has ended: nothing is run any more, so only what is the case."""
@@ -52,11 +57,24 @@ class Happened(Struct, frozen=True):
     result: str | None = None
 
 
+class Word(Struct, frozen=True):
+    """What a person says of an effect, for the runs of a namespace that have ended in doubt about it."""
+
+    namespace: str
+    key: str
+    decision: str
+    by: str
+    at: float
+    note: str = ""
+    result: str | None = None
+
+
 class Doubt(Struct, frozen=True):
     """A call that may have acted, with its run as it stands.
 
     `until` is when what made it had certainly ended; None when nobody can say. `decision` is blank until somebody has
-    said how it ended; `decided_by`, `note` and `result` go with it.
+    said how it ended; `decided_by`, `note` and `result` go with it. It is `run` when another run of the family was told
+    to make the call: what became of that is that run's to say.
     """
 
     run_id: str
@@ -91,6 +109,18 @@ class Obstacle(NamedTuple):
     result: str | None
 
 
+class Family(NamedTuple):
+    """The runs among which a call must not happen twice.
+
+    `name` says the namespace and of which sort the thing is that they come from, because the id of a run can be chosen:
+    it may be the uid of a task. `own` is the run that they come from, blank for a task.
+    """
+
+    name: str
+    namespace: str
+    own: str = ""
+
+
 class Holder(NamedTuple):
     """Who holds other runs of the family, and when the first of its leases ends."""
 
@@ -104,8 +134,8 @@ class DoubtTable:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def look(self, family: str, run_id: str, signatures: Iterable[str]) -> tuple[list[Obstacle], list[Holder]]:
-        found = await self._db.read("doubt_look", family=family, run_id=run_id, signatures=_listed(signatures))
+    async def look(self, family: Family, run_id: str, signatures: Iterable[str]) -> tuple[list[Obstacle], list[Holder]]:
+        found = await self._db.read("doubt_look", **_among(family), run_id=run_id, signatures=_listed(signatures))
         obstacles, holders = list[Obstacle](), list[Holder]()
         for row in found:
             if not row["signature"]:
@@ -115,43 +145,61 @@ class DoubtTable:
             obstacles.append(Obstacle(row["signature"], row["run_id"], row["key"], row["reason"], *said))
         return obstacles, holders
 
-    async def held_by(self, family: str, run_id: str, worker: str) -> list[str]:
+    async def held_by(self, family: Family, run_id: str, worker: str) -> list[str]:
         """Runs of a family, without one, that a worker holds."""
-        found = await self._db.read("doubt_held_by", family=family, run_id=run_id, worker=worker)
+        found = await self._db.read("doubt_held_by", **_among(family), run_id=run_id, worker=worker)
         return [row["id"] for row in found]
 
-    async def list(
-        self, namespace: str = "", *, ended: bool = False, limit: int = 100, after: tuple[float, str] = (-1.0, "")
-    ) -> list[Doubt]:
-        """Calls that nobody has settled, oldest first. `ended`: only of runs that have ended.
+    async def count(self, namespace: str = "", *, ended: bool = False) -> int:
+        """How many `list` would give."""
+        (found,) = await self._db.read("doubt_count", namespace=namespace, ended=int(ended))
+        return found["questions"]
 
-        `after` is the time and the run of the last one of a page.
-        """
-        found = await self._db.read(
-            "doubt_list", namespace=namespace, ended=int(ended), count=limit, after=after[0], after_run=after[1]
-        )
+    async def list(
+        self, namespace: str = "", *, ended: bool = False, limit: int = 100, after: Position = START
+    ) -> list[Doubt]:
+        """Calls that nobody has settled, oldest first, each effect once. `ended`: only of runs that have ended."""
+        at, run_id, call_id = after
+        asked = {"namespace": namespace, "ended": int(ended), "count": limit}
+        found = await self._db.read("doubt_list", **asked, after=at, after_run=run_id, after_call=call_id)
         return [Doubt(**row) for row in found]
 
     async def of_run(self, run_id: str) -> list[Doubt]:
         return [Doubt(**row) for row in await self._db.read("doubt_of_run", run_id=run_id)]
 
-    async def of_keys(self, keys: Iterable[str]) -> list[Doubt]:
-        return [Doubt(**row) for row in await self._db.read("doubt_of_keys", keys=_listed(keys))]
+    async def of_keys(self, namespace: str, keys: Iterable[str]) -> list[Doubt]:
+        """All that runs of a namespace say of these effects."""
+        return [Doubt(**row) for row in await self._db.read("doubt_of_keys", namespace=namespace, keys=_listed(keys))]
 
-    async def settle(
-        self,
-        run_id: str,
-        key: str,
-        decision: LateDecision,
-        *,
-        by: str,
-        at: float,
-        note: str = "",
-        result: str | None = None,
-        also: Beside | None = None,
-    ) -> None:
-        """Keep what a person says of a call whose run has ended. Raises `Conflict`, `NotFound`."""
-        await self._db.write(_settle, run_id, key, decision, by, at, note, result, also)
+    async def settle(self, word: Word, *, run_id: str, also: Beside | None = None) -> None:
+        """Keep what a person says of an effect, by the call of a run that has ended. Raises `Conflict`, `NotFound`.
+
+        It holds for all runs that have ended in doubt about it.
+        """
+        await self._db.write(_settle, word, run_id, also)
+
+    async def settle_ended(self, word: Word) -> None:
+        """Keep what a person has said of an effect to a run that waits for it, for those that have ended."""
+        await self._db.write(_settle_ended, word)
+
+
+def refuse_contradiction(known: Iterable[Doubt], decision: str) -> None:
+    """Raises `Conflict` when somebody has said the contrary of the same effect."""
+    contrary = {"happened": "not_happened", "not_happened": "happened", "run": "happened"}.get(decision)
+    for each in known:
+        if each.decision and each.decision == contrary:
+            raise Conflict(
+                f"{each.decided_by or 'somebody'} has said of the same call (run {each.run_id}, call {each.call_id}) "
+                f"that it {_SAID[each.decision]}{f': {each.note}' if each.note else ''}",
+                hint=f"it is one effect, with the key {each.key}: it cannot have happened and not have happened",
+            )
+
+
+_SAID: Final = {"happened": "happened", "not_happened": "did not happen", "run": "is to be run"}
+
+
+def _among(family: Family) -> dict[str, str]:
+    return {"family": family.name, "namespace": family.namespace, "own": family.own}
 
 
 def _listed(texts: Iterable[str]) -> str:
@@ -171,24 +219,32 @@ def note(opened: Sequence[Noted], happened: Sequence[Happened], gone: Sequence[t
         yield from many("doubt_remove", [{"run_id": run_id, "key": key} for run_id, key in gone])
 
 
-def _settle(
-    run_id: str,
-    key: str,
-    decision: LateDecision,
-    by: str,
-    at: float,
-    note: str,
-    result: str | None,
-    also: Beside | None,
-) -> Tx[None]:
-    there = yield from one("run_get", id=run_id)
-    found = (yield from lock_runs([there["key"]])) if there is not None else []
-    if not found:
+def _settle(word: Word, run_id: str, also: Beside | None) -> Tx[None]:
+    if (yield from one("run_get", id=run_id)) is None:
         raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
-    if found[0]["phase"] not in TERMINAL:
-        raise Conflict(f"run {run_id} has not ended ({found[0]['phase']})", hint="`foliot decide` tells it to the run")
-    said = {"decision": decision, "by": by, "at": at, "note": note, "result": result}
-    if not (yield from run("doubt_settle", run_id=run_id, key=key, **said)):
-        raise Conflict(f"nobody waits for a word about {key} of run {run_id}: it is settled already, or was never lost")
+    found, known = yield from _all_of(word)
+    phase = next((row["phase"] for row in found if row["id"] == run_id), None)
+    if phase is not None and phase not in TERMINAL:
+        raise Conflict(f"run {run_id} has not ended ({phase})", hint="`foliot decide` tells it to the run")
+    refuse_contradiction(known, word.decision)
+    mine = next((each for each in known if each.run_id == run_id), None)
+    if mine is None or mine.decision:
+        said = f"{mine.decided_by or 'somebody'} has said that it {_SAID[mine.decision]}" if mine else "never lost"
+        raise Conflict(f"none of the calls of run {run_id} waits for a word about {word.key}: {said}")
+    yield from run("doubt_settle", **msgspec.structs.asdict(word))
     if also is not None:
         yield from also()
+
+
+def _settle_ended(word: Word) -> Tx[None]:
+    found, _ = yield from _all_of(word)
+    if any(row["phase"] in TERMINAL for row in found):
+        yield from run("doubt_settle", **msgspec.structs.asdict(word))
+
+
+def _all_of(word: Word) -> Tx[tuple[list[Row], list[Doubt]]]:
+    """All runs that are asked about an effect, locked, and what is known of it then."""
+    asked = yield from rows("doubt_runs_of_key", key=word.key, namespace=word.namespace)
+    found = yield from lock_runs([row["key"] for row in asked])
+    known = yield from rows("doubt_of_keys", namespace=word.namespace, keys=_listed([word.key]))
+    return found, [Doubt(**row) for row in known]

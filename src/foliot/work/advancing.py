@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from foliot.bus.base import Ticket
 from foliot.engine.definition import CONCURRENCY
+from foliot.engine.doubts import family
 from foliot.engine.ids import id_from
 from foliot.engine.signals import signal
 from foliot.engine.summary import preview
@@ -149,7 +150,7 @@ def begin_runs(
             created_at=now,
             labels={**command.labels, TASK_LABEL: task.name, **identity_labels(identity)},
             content={spec_digest: frozen},
-            root=task.uid,
+            root=family(spec.namespace, run_id, task.id, task.uid).name,
         )
         kind, data = type_of(created), encode(created)
         link = link_of(first_link(run_id), 1, now, kind, data)

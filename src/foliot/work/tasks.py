@@ -305,8 +305,8 @@ class TaskService(TaskList):
             mine.update({(each.tool, each.key): each for each in unsettled_of(state)})
         keys = {key for calls in found.values() for _, key in calls}
         # What people have said since the runs ended: the same call finds that by itself (engine/doubts.py).
-        known = await DoubtTable(self._db).of_keys(keys) if keys else []
-        settled = {each.key for each in known if each.decision}
+        known = await DoubtTable(self._db).of_keys(namespace, keys) if keys else []
+        settled = {each.key for each in known if each.decision} - {each.key for each in known if not each.decision}
         left = {agent: [each for each in calls.values() if each.key not in settled] for agent, calls in found.items()}
         return {agent: tuple(calls) for agent, calls in left.items() if calls}
 

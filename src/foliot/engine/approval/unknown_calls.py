@@ -1,7 +1,8 @@
 """What people say of calls that may have acted: to the run that waits for it, and after a run has ended.
 
 A decision is about an effect, and the effect has a key: whoever says that it happened says it to all runs that are
-asked about it. That it did not happen, or is to be run, is said to one: two runs that hear it would both act.
+asked about it. That it did not happen, or is to be run, is said to one of those that wait: two that hear it would both
+act. Of runs that have ended, all are settled by one word, and a word to the contrary is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from foliot.engine.runs import Runs
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.calls import key_of
+from foliot.kernel.codec import decode
 from foliot.kernel.events import UnknownDecided
 from foliot.kernel.messages import Text, ToolCall, ToolResult
 from foliot.kernel.state import Call, State
-from foliot.store.doubts import Doubt, LateDecision
+from foliot.store.doubts import START, Doubt, LateDecision, Position, Word, refuse_contradiction
 from foliot.store.runs import TERMINAL, Beside, Signal
 
 Settling: TypeAlias = Literal["happened", "run", "fail"]
@@ -39,12 +41,16 @@ class UnknownCalls:
         *,
         ended: bool = False,
         limit: int = 100,
-        after: tuple[float, str] = (-1.0, ""),
+        after: Position = START,
     ) -> list[Doubt]:
-        """Those that nobody has settled, oldest first. `ended`: only of runs that have ended."""
+        """Those that nobody has settled, oldest first, each effect once. `ended`: only of runs that have ended."""
         if self._runs.doubts is None:
             return []
         return await self._runs.doubts.table.list(namespace or "", ended=ended, limit=limit, after=after)
+
+    async def count(self, namespace: str | None = None, *, ended: bool = False) -> int:
+        """How many there are."""
+        return 0 if self._runs.doubts is None else await self._runs.doubts.table.count(namespace or "", ended=ended)
 
     async def settle(
         self,
@@ -59,11 +65,17 @@ class UnknownCalls:
     ) -> Signal:
         """Leave word for a run of what became of a call of it, for whoever takes the run up.
 
-        Its record is stored with it. Raises `Conflict` when somebody was faster.
+        Its record is stored with it. Raises `Conflict` when somebody was faster, or has said the contrary.
         """
+        doubts, key, namespace = self._runs.doubts, key_of(state, call), state.spec.namespace
+        if doubts is not None and call.effect == "once":
+            others = await doubts.table.of_keys(namespace, [key])
+            refuse_contradiction((each for each in others if each.run_id != state.run_id), decision)
         message = await self._leave_word(state, call, decision, result=result, by=by, reason=reason, also=also)
-        if decision == "happened" and call.effect == "once":
-            await self._tell_others(key_of(state, call), state.run_id, result=result, by=by, reason=reason)
+        if doubts is not None and call.effect == "once" and decision != "fail":
+            await doubts.table.settle_ended(Word(namespace, key, decision, by, self._clock(), reason, result))
+            if decision == "happened":
+                await self._tell_others(namespace, key, state.run_id, result=result, by=by, reason=reason)
         return message
 
     async def settle_ended(
@@ -83,32 +95,26 @@ class UnknownCalls:
         again. Raises `Conflict` when somebody was faster, `NotFound`.
         """
         found = [] if self._runs.doubts is None else await self._runs.doubts.table.of_run(run_id)
-        doubt = _meant([each for each in found if not each.decision], run_id, word)
+        doubt = _meant(found, run_id, word)
         assert self._runs.doubts is not None, "somebody has listed it"
         _, state = await self._runs.load(run_id)
         call = Call(ToolCall(doubt.call_id, doubt.tool, "{}"), None)
         record = self._decisions.new(decision, by, self._clock(), also=also)
         document = call_document(state, call, _name(run_id, f"{doubt.key}/late"), reason=reason)
-        await self._runs.doubts.table.settle(
-            run_id,
-            doubt.key,
-            decision,
-            by=by,
-            at=self._clock(),
-            note=reason,
-            result=result,
-            also=record.beside(document),
-        )
+        said = Word(doubt.namespace, doubt.key, decision, by, self._clock(), reason, result)
+        await self._runs.doubts.table.settle(said, run_id=run_id, also=record.beside(document))
         record.tell()
         if decision == "happened":
-            await self._tell_others(doubt.key, run_id, result=result, by=by, reason=reason)
+            await self._tell_others(doubt.namespace, doubt.key, run_id, result=result, by=by, reason=reason)
         return doubt
 
-    async def _tell_others(self, key: str, run_id: str, *, result: str | None, by: str, reason: str) -> None:
+    async def _tell_others(
+        self, namespace: str, key: str, run_id: str, *, result: str | None, by: str, reason: str
+    ) -> None:
         """Say that something happened to the other runs that are asked about it. One that is not told still asks."""
         if self._runs.doubts is None:
             return
-        for each in await self._runs.doubts.table.of_keys([key]):
+        for each in await self._runs.doubts.table.of_keys(namespace, [key]):
             if each.run_id == run_id or each.decision or each.phase in TERMINAL:
                 continue
             with contextlib.suppress(FoliotError):  # it has ended meanwhile, or somebody was faster
@@ -138,7 +144,12 @@ class UnknownCalls:
         await journal.signal(message, also=record.beside(call_document(state, call, name, reason=reason)))
         left = [each for each in await journal.signals([state.run_id]) if each.id == name]
         if left and left[0].data != message.data:
-            raise Conflict(f"somebody else has decided about call {call.id} of run {state.run_id} already")
+            earlier = decode(left[0].data)
+            assert isinstance(earlier, UnknownDecided), "nothing else has such a name"
+            raise Conflict(
+                f"somebody else has decided about call {call.id} of run {state.run_id} already: "
+                f"{earlier.by or 'somebody'} has said {earlier.decision!r}"
+            )
         record.tell()
         return message
 
@@ -148,10 +159,19 @@ def _name(run_id: str, what: str) -> str:
 
 
 def _meant(found: list[Doubt], run_id: str, word: str) -> Doubt:
-    """The one that is meant: by the id of its call, or by its tool's name."""
+    """The one that is meant: by the id of its call, or else by its tool's name.
+
+    One that is settled can be meant by its id, so that whoever says the contrary hears what was said.
+    """
+    if exact := [each for each in found if word == each.call_id]:
+        return exact[0]
+    settled = [each for each in found if each.decision and word == each.tool]
+    found = [each for each in found if not each.decision]
+    meant = [each for each in found if word == each.tool]
+    if not meant and len(settled) == 1:
+        return settled[0]
     if not found:
         raise Conflict(f"Run {run_id} has ended, and none of its calls waits for a decision.")
-    meant = [each for each in found if word in (each.call_id, each.tool)]
     if len(meant) == 1:
         return meant[0]
     listed = "\n".join(f"{each.call_id}  {each.tool}" for each in found)
