@@ -42,7 +42,7 @@ NOT_PLAYED = {
     "store.pushes._expect": "one statement on the row of one call, which nobody else adds",
     "store.pushes._take": "one statement: of several pushes for a call the first one wins",
     "store.pushes._forget": "one statement, by whoever waited for the call",
-    "store.doubts._settle": "one update under the locks of all runs that are asked about an effect, by the order of keys",
+    "store.doubts._settle": "one update under the locks of all runs asked about an effect, in the order of keys",
     "store.doubts._settle_ended": "as store.doubts._settle",
     "store.model_limits._take": "everything of a line is done under the lock of its row, and of one line only",
     "store.model_limits._settle": "as above",
