@@ -8,6 +8,7 @@ so `pytest -m "not services"` leaves it out. A test that asks for one by `reques
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ SESSION = pytest.StashKey[ServiceSession]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in its background with Ctrl-C ignored, and programs that tests start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     handed_down: dict[str, Any] | None = getattr(config, "workerinput", None)
     if handed_down is None:
         config.stash[SESSION] = ServiceSession.begin()
