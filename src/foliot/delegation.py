@@ -24,7 +24,6 @@ from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.budget import Limits, narrow, remaining
 from foliot.kernel.events import CancelRequested, RunCreated, RunSucceeded
-from foliot.kernel.identity import Identity
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call, State
 from foliot.kernel.traces import under_call
@@ -203,7 +202,7 @@ class Delegator:
             parent=order.parent,
             depth=order.depth,
             trace=self._trace(order),
-            identity=Identity(caller.user, caller.by, caller.via),
+            identity=caller.identity,
             task=caller.task,
             system=caller.system,
             template=caller.template,

@@ -333,7 +333,7 @@ class Runtime:
             if self.runs.doubts is None
             else await self.runs.doubts.still_open(spec.namespace, base.unsettled),
             depth=base.created.depth,
-            identity=identity or Identity(user, via="python"),
+            identity=(identity or Identity(user, via="python")).also_ordered_by(*base.created.identity.ordered_by),
             task=base.created.task,
             system=system_of(base.created),
             template=base.created.template,

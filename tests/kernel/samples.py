@@ -110,4 +110,5 @@ GROWN: tuple[e.Event, ...] = (
             sources=(Source("https://example.com", "Example", "a quote", 0, 2),),
         ),
     ),
+    e.RunCreated("clerk", "sha256:00", identity=Identity("ann", via="schedule:nightly", ordered_by=("cy", "root"))),
 )

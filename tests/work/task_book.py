@@ -68,7 +68,9 @@ class TaskBook:
         self._keys[command.namespace, command.idempotency_key] = (id, digest)
         return Accepted(self.tasks[id], duplicate=False)
 
-    async def accept_template(self, ref: str, command: Command, *, origin: Origin) -> Accepted:
+    async def accept_template(
+        self, ref: str, command: Command, *, origin: Origin, by_operator: bool = False
+    ) -> Accepted:
         self.accepts += 1
         if self.trouble is not None:
             trouble, self.trouble = self.trouble, None

@@ -66,10 +66,10 @@ class MortalBook(TaskBook):
         super().__init__()
         self.user: Mortal | None = None
 
-    async def accept_template(self, ref: str, command: Any, *, origin: Origin) -> Any:
+    async def accept_template(self, ref: str, command: Any, *, origin: Origin, by_operator: bool = False) -> Any:
         if self.user is not None and self.user.dead:
             raise Died
-        return await super().accept_template(ref, command, origin=origin)
+        return await super().accept_template(ref, command, origin=origin, by_operator=by_operator)
 
 
 @pytest.fixture

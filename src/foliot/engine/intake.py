@@ -163,6 +163,7 @@ def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller
         via=identity.via,
         ancestors=created.ancestors,
         template=created.template,
+        ordered_by=identity.ordered_by,
     )
 
 

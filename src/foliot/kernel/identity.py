@@ -7,9 +7,11 @@ model, a message or a label says has a part in it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Identity(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -17,21 +19,35 @@ class Identity(Struct, frozen=True, omit_defaults=True, gc=False):
 
     `user` is the name that budgets, conditions and records go by. `by` is who acted when that is somebody else, with
     the right to act for others. `via` is the way in: "python", "cli", "http", "openai", "mcp", "nats", "task",
-    "schedule:NAME" or "webhook:NAME".
+    "schedule:NAME" or "webhook:NAME". `ordered_by` are the others whose order it is: who declared the template of a
+    task, and the trigger that made it.
     """
 
     user: str = ""
     by: str = ""
     via: str = ""
+    ordered_by: tuple[str, ...] = ()
 
     @property
     def actor(self) -> str:
         """Who did it: `by`, else `user`."""
         return self.by or self.user
 
+    @property
+    def people(self) -> tuple[str, ...]:
+        """Everybody whose order it is."""
+        return tuple(name for name in (self.user, self.by, *self.ordered_by) if name)
+
+    def also_ordered_by(self, *names: str) -> Identity:
+        """The same, with others whose order it is besides."""
+        new = tuple(dict.fromkeys(name for name in names if name and name not in self.people))
+        return replace(self, ordered_by=(*self.ordered_by, *new)) if new else self
+
     def __str__(self) -> str:
-        """In words: `ann`, or `ann (by bob)`."""
-        return f"{self.user} (by {self.by})" if self.by else self.user
+        """In words: `ann`, `ann (by bob)`, or `ann (ordered by cy)`."""
+        others = [f"by {self.by}"] if self.by else []
+        others += [f"ordered by {' and '.join(self.ordered_by)}"] if self.ordered_by else []
+        return f"{self.user} ({', '.join(others)})".strip() if others else self.user
 
 
 class Person(Struct, frozen=True, gc=False):
@@ -47,6 +63,10 @@ class Person(Struct, frozen=True, gc=False):
         """Whether that is this person. Spelling makes nobody another one; `ann/ci` is a token that ann made."""
         other = name.strip().casefold()
         return any(other == own or other.startswith(f"{own}/") for own in (self.name.strip().casefold(), *self.others))
+
+    def is_among(self, names: Iterable[str]) -> bool:
+        """Whether one of these is this person: where four eyes are asked for, nobody decides about their own order."""
+        return any(map(self.goes_by, names))
 
 
 # The default in events, which is left out of what is stored: one object, because the encoder looks for this very one.

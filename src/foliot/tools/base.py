@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.events import UnknownReason
+from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolResult
 from foliot.kernel.plan import MOST_ATTEMPTS
 from foliot.resources.durations import LONGEST_SECONDS
@@ -38,8 +39,8 @@ class Caller(Struct, frozen=True, gc=False):
     """On whose behalf a call is made. The runtime fills this in; nothing a model writes ever reaches it.
 
     `allowed_tools` need no further permission; `advertised` are the tools this run was given (None: no run, no list).
-    `user`, `by` and `via` are those of `Identity`. `ancestors` are the agents above this one, the outermost first.
-    `told_by` have told the run what to do since it began.
+    `user`, `by`, `via` and `ordered_by` are those of `Identity`. `ancestors` are the agents above this one, the
+    outermost first. `told_by` have told the run what to do since it began.
     It is done under a `task` and its `template` (the Task it was made after), as `namespace/name`, and a `system`.
     """
 
@@ -58,11 +59,17 @@ class Caller(Struct, frozen=True, gc=False):
     ancestors: tuple[str, ...] = ()
     template: str = ""
     told_by: tuple[str, ...] = ()
+    ordered_by: tuple[str, ...] = ()
 
     @property
-    def people(self) -> list[str]:
+    def identity(self) -> Identity:
+        """The identity of the run that calls."""
+        return Identity(self.user, self.by, self.via, self.ordered_by)
+
+    @property
+    def people(self) -> tuple[str, ...]:
         """Everybody who has a part in what is asked for."""
-        return [name for name in (self.user, self.by, *self.told_by) if name]
+        return (*self.identity.people, *(name for name in self.told_by if name))
 
 
 class Invocation(Struct, frozen=True, gc=False):

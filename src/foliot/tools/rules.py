@@ -158,7 +158,7 @@ class StandingGrant:
         for ask in asks:
             if ask.required > 1 or (ask.approvers and self.giver not in ask.approvers):
                 return False
-            if ask.four_eyes and any(map((self.person or Person(self.giver)).goes_by, call.caller.people)):
+            if ask.four_eyes and (self.person or Person(self.giver)).is_among(call.caller.people):
                 return False
         return self.covers(call, now)
 

@@ -132,11 +132,14 @@ class Tasks(Protocol):
         """
         ...
 
-    async def accept_template(self, ref: str, command: Command, *, origin: Origin) -> Accepted:
+    async def accept_template(
+        self, ref: str, command: Command, *, origin: Origin, by_operator: bool = False
+    ) -> Accepted:
         """A task after the Task resource `ref` (`namespace/name`) of mode `template`; what `command` gives wins.
 
-        `origin` refers to it. `command.target` may be blank. Raises as `accept`, and for the template `NotFound`,
-        `InvalidInput`, and `Denied` when it is in another namespace that has not granted it.
+        `origin` refers to it; `by_operator` says that it acts for the operator, who declared it. `command.target` may
+        be blank. Raises as `accept`, and for the template `NotFound`, `InvalidInput`, and `Denied` when it is in
+        another namespace that has not granted it, or when it would act for somebody who may do nothing any more.
         """
         ...
 

@@ -18,6 +18,7 @@ from foliot.resources.digest import canonical_json
 from foliot.resources.durations import LONGEST_SECONDS, seconds
 from foliot.resources.references import NAME_RULE, is_name
 from foliot.resources.reserved import check_labels
+from foliot.store.base import DeclaredBy, Document
 from foliot.work.base import PRIORITIES, Command, Requirements, RetryRule
 from foliot.work.inbox import first_words
 
@@ -35,7 +36,9 @@ _NOT_CONTENT = {
 }
 _TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "spawned_by", "parent", "user")
 # What a command after a template does not simply take from one of the two.
-_MERGED = frozenset({"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template"})
+_MERGED = frozenset(
+    {"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template", "identity"}
+)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Command)
 
@@ -165,10 +168,11 @@ def check_chosen_name(name: str) -> None:
         )
 
 
-def from_template(template: Mapping[str, Any], given: Command) -> Command:
+def from_template(template: Document, given: Command, *, by_operator: bool = False) -> Command:
     """A command after a Task of mode `template`; what `given` says wins, and inputs and labels are put together.
 
-    Raises `InvalidInput` when the resource is no template.
+    `by_operator`: a trigger gives it, which the operator declared. Raises `InvalidInput` when the resource is no
+    template.
     """
     name = template["metadata"]["name"]
     if template.get("spec", {}).get("mode") != "template":
@@ -188,7 +192,20 @@ def from_template(template: Mapping[str, Any], given: Command) -> Command:
         idempotency_key=given.idempotency_key,
         input={**base.input, **given.input},
         labels={**base.labels, **given.labels},
+        identity=ordered_after(given.acts_as, template, by_operator=by_operator),
     )
+
+
+def ordered_after(identity: Identity, template: Document, *, by_operator: bool = False) -> Identity:
+    """The identity of work after a template: its declarer has ordered it as well.
+
+    What a trigger of the operator does after somebody else's template it does with their rights, or whoever may write
+    templates would have work done as the operator. Of a template that an older version stored nobody is known.
+    """
+    declarer = DeclaredBy.of(template)
+    if by_operator and declarer.user and not declarer.operator:
+        return replace(identity, user=declarer.user, ordered_by=()).also_ordered_by(identity.user, *identity.ordered_by)
+    return identity.also_ordered_by(declarer.user)
 
 
 def _given(part: dict[str, Any] | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from foliot.engine.base import Clock
 from foliot.engine.ids import new_run_id
 from foliot.engine.loading import Specs, load_state
 from foliot.engine.telemetry.callers_trace import callers_trace
-from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
+from foliot.errors import Conflict, Denied, FoliotError, NotFound, Unavailable
 from foliot.kernel.calls import unsettled_of
 from foliot.kernel.errors import IllegalEvent, KernelError
 from foliot.kernel.events import Unsettled
@@ -29,6 +29,7 @@ from foliot.kernel.traces import new_trace, read_context
 from foliot.resources.references import Origin
 from foliot.store import queue
 from foliot.store import tasks as rows
+from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Key
 from foliot.store.documents import decode, key_text, stamp
 from foliot.store.doubts import DoubtTable
@@ -159,13 +160,21 @@ class TaskService(TaskList):
         await self._transport.publish(tickets)
         return Accepted(_accepted(key, task, command.target_kind, len(facts)), duplicate=False)
 
-    async def accept_template(self, ref: str, command: Command, *, origin: Origin) -> Accepted:
+    async def accept_template(
+        self, ref: str, command: Command, *, origin: Origin, by_operator: bool = False
+    ) -> Accepted:
         """See `Tasks`. The task is made in the namespace of its template."""
         try:
             template = await self._definitions.template(ref, origin)
         except NotFound as missing:
             raise NotFound(f'task template "{ref.rpartition("/")[2]}" not found', hint=missing.hint) from missing
-        return await self.accept(from_template(template, command))
+        made = from_template(template, command, by_operator=by_operator)
+        user = made.identity.user
+        if user != command.acts_as.user and (why := await SqlTokens(self._db).withdrawn(user)):
+            raise Denied(
+                f"{why}, and declared the template {made.template}", hint="somebody else has to declare it anew"
+            )
+        return await self.accept(made)
 
     async def accept_declared(
         self, document: dict[str, Any], *, identity: Identity = NOBODY, also: Also | None = None

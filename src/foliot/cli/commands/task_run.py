@@ -100,9 +100,8 @@ async def _run(order: Order, manner: Manner) -> int:
         raise UsageError("What should be done, and by whom? TARGET is empty.", hint=EXAMPLE)
     command, declared = await understand(order, quiet=manner.quiet or manner.as_json)
     async with reached(*_folders(order.target)) as reach:
-        command = replace(
-            await choose_name(reach.work, command, declared, order), by=whoami(), identity=acting("", whoami(), "cli")
-        )
+        identity = acting("", whoami(), "cli").also_ordered_by(*command.identity.ordered_by)
+        command = replace(await choose_name(reach.work, command, declared, order), by=whoami(), identity=identity)
         try:
             accepted = await reach.work.submit(command)
         except FoliotError as error:

@@ -143,16 +143,16 @@ def check_open(document: Document, now: float) -> None:
 
 
 def check_voter(name: str, asked: ApprovalRequested, askers: Iterable[str], voter: Person) -> None:
-    """Raises `Denied` when they may not decide. `askers` are who the run acts for, and who told it what to do.
+    """Raises `Denied` when they may not decide. `askers` are who ordered the run, and who told it what to do.
 
     By the journal of the run, which nobody can write to, and not by the stored object.
     """
     by = voter.name
     if asked.approvers and by not in asked.approvers:
         raise Denied(f"{by} may not decide approval {name}", hint=f"these may: {', '.join(asked.approvers)}")
-    if asked.four_eyes and any(map(voter.goes_by, askers)):
+    if asked.four_eyes and voter.is_among(askers):
         raise Denied(
-            f"{by} may not decide approval {name}: the run acts for them, or was told by them what to do",
+            f"{by} may not decide approval {name}: the run acts for them, or was ordered or told by them what to do",
             hint="somebody else has to decide",
         )
 

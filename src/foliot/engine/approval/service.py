@@ -372,8 +372,8 @@ class ApprovalService:
         return status
 
     async def _askers(self, state: State) -> set[str]:
-        """Who a run acts for, and who has told it, or a run above it, what to do: by its journal."""
-        found = {state.identity.user, state.identity.by, *state.told_by}
+        """Who has ordered a run, and who has told it, or a run above it, what to do: by its journal."""
+        found = {*state.identity.people, *state.told_by}
         while state.created is not None and state.created.parent:
             try:
                 _, state = await load_run(self._journal, state.created.parent)

@@ -68,12 +68,16 @@ class CallEntry(Struct, gc=False):
 
 
 class CallerEntry(Struct, frozen=True, gc=False):
-    """On whose behalf. `by` is who acted for the user, `via` the way in, `ancestors` the agents above."""
+    """On whose behalf. `by` is who acted for the user, `via` the way in, `ancestors` the agents above.
+
+    `ordered_by` declared the template of its task, or the trigger that made it.
+    """
 
     ancestors: list[str] | UnsetType
     by: str | UnsetType
     depth: int
     model: str
+    ordered_by: list[str] | UnsetType
     roles: list[str]
     system: str
     task: str
@@ -122,6 +126,7 @@ def entry_of(
             by or UNSET,
             caller.depth,
             model,
+            [*_texts(*caller.ordered_by)] or UNSET,
             roles,
             system,
             task,

@@ -332,6 +332,8 @@ def way_of(trace: Trace) -> list[str]:
     """Crashes, retries, refused and failed calls, repairs, decisions: what a smooth run would not have."""
     acted = trace.identity
     told = [f"it acts for {acted.user}, and {acted.by} asked for it"] if acted.by else []
+    if acted.ordered_by:
+        told.append(f"it acts for {acted.user}, ordered by what {' and '.join(acted.ordered_by)} declared")
     told += [_mark(mark.text, mark.seconds, mark.by) for mark in trace.before if mark.kind != "waiting" or mark.seconds]
     for step in trace.steps:
         here = f"step {step.number}: "

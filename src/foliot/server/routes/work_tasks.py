@@ -54,7 +54,7 @@ from foliot.server.streams.following import task_batches
 from foliot.server.streams.sse import frame
 from foliot.store.base import Key, Page
 from foliot.work.base import Command
-from foliot.work.commands import check_chosen_name, command_of, normalise
+from foliot.work.commands import check_chosen_name, command_of, normalise, ordered_after
 from foliot.work.listing import cursor_of
 
 router = new_router("work")
@@ -143,7 +143,7 @@ async def submit(
     check_labels(command.labels)
     check_chosen_name(command.name)
     identity = caller.identity(command.namespace, "http", user=command.user)
-    await _check_lineage(services, command, identity)
+    identity = await _lineage(services, command, identity)
     command = msgspec.structs.replace(command, by=caller.name, user="", identity=identity, idempotency_key=key)
     act = _act(services, caller, request, "accepted", command.namespace)
     accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task, keyed_by=caller.principal)
@@ -310,8 +310,8 @@ async def _frames(services: Services, namespace: str, name: str, position: str |
     yield frame("end", {})
 
 
-async def _check_lineage(services: Services, command: Command, identity: Identity) -> None:
-    """Refuse a command that claims to come from something else than its caller.
+async def _lineage(services: Services, command: Command, identity: Identity) -> Identity:
+    """The identity of the work that a caller asks for, unless it claims to come from something else than its caller.
 
     What made a task is said by whatever makes it, and a parent can only be a task of the same user: its cancelling
     reaches the child. Conditions and policies may go by the template, so it has to be there and to ask for the same.
@@ -336,6 +336,8 @@ async def _check_lineage(services: Services, command: Command, identity: Identit
         same = (made.target_kind, made.target) == (command.target_kind, command.target)
         if document["spec"].get("mode") != "template" or not same:
             raise NotFound(missing)
+        return ordered_after(identity, document)
+    return identity
 
 
 def _labels(text: str | None) -> dict[str, str] | None:

@@ -95,7 +95,7 @@ class Approval:
         if asked.outcome == "deny":
             return asked
         who = f"of {', '.join(asked.approvers)}" if asked.approvers else "of those who may approve"
-        other = f", and not {call.caller.user or 'who asks'}" if asked.four_eyes else ""
+        other = f", and not {' or '.join(call.caller.people) or 'who asks'}" if asked.four_eyes else ""
         needed = f"{asked.required} {who} have" if asked.required > 1 else f"one {who} has"
         return Verdict("ask", LAYER, f"{needed} to agree{other}, within {round(asked.seconds / 3600, 1):g}h")
 

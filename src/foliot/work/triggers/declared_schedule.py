@@ -25,11 +25,15 @@ _LABEL_LENGTH = 63
 
 
 class Order(Struct, frozen=True):
-    """What is to be made for a slot, kept with it so that anybody can finish it. `ref` names the template."""
+    """What is to be made for a slot, kept with it so that anybody can finish it. `ref` names the template.
+
+    `by_operator`: it acts for the operator, who declared the schedule.
+    """
 
     ref: str
     command: Command
     replace: bool = False
+    by_operator: bool = False
 
 
 class Schedule(Struct, frozen=True):
@@ -51,6 +55,7 @@ class Schedule(Struct, frozen=True):
     updated: float
     generation: int
     declarer: str = ""
+    by_operator: bool = False
     # Why it makes no tasks though it is not suspended: whoever declared it may do nothing any more.
     stopped: str = ""
 
@@ -80,6 +85,7 @@ def read_schedule(document: Document) -> Schedule:
     cron, at, zone = spec.get("schedule", ""), spec.get("at", ""), spec.get("time_zone", "UTC")
     suspend: bool = spec.get("suspend", False)
     created = datetime.fromisoformat(metadata["createdAt"]).timestamp()
+    declarer = DeclaredBy.of(document)
     return Schedule(
         uid=metadata["uid"],
         key=key,
@@ -101,7 +107,8 @@ def read_schedule(document: Document) -> Schedule:
         created=created,
         updated=datetime.fromisoformat(metadata.get("updatedAt") or metadata["createdAt"]).timestamp(),
         generation=metadata["generation"],
-        declarer=DeclaredBy.of(document).user,
+        declarer=declarer.user,
+        by_operator=declarer.operator,
     )
 
 
@@ -110,7 +117,7 @@ def order_for(schedule: Schedule, slot: int) -> Order:
     stamp = datetime.fromtimestamp(slot, UTC)
     name = f"{_plain(schedule.key.name)}-{stamp:%Y%m%d-%H%M}"
     command = _command(schedule, float(slot), "clock", name, f"{schedule.spawner}:{slot}", schedule.input)
-    return Order(schedule.ref, command, schedule.policy == "replace")
+    return Order(schedule.ref, command, schedule.policy == "replace", schedule.by_operator)
 
 
 def manual_order(schedule: Schedule, slot: int, *, by: str, given: Mapping[str, str]) -> Order:
@@ -119,9 +126,10 @@ def manual_order(schedule: Schedule, slot: int, *, by: str, given: Mapping[str, 
     name = f"{_plain(schedule.key.name)}-manual-{stamp:%Y%m%d-%H%M%S}-{slot % 1000:03}"
     key = f"{schedule.spawner}:manual:{slot}"
     command = _command(schedule, slot / 1000, "manual", name, key, {**schedule.input, **given})
-    if by:  # who asks for it acts: the declarer has a say in what the clock does, and not in this
-        command = msgspec.structs.replace(command, by=by, identity=Identity(by, via=schedule.via))
-    return Order(schedule.ref, command)
+    if by:  # who asks for it acts: the declarer has a say in what is done, and not for whom
+        identity = Identity(by, via=schedule.via).also_ordered_by(schedule.declarer)
+        command = msgspec.structs.replace(command, by=by, identity=identity)
+    return Order(schedule.ref, command, by_operator=schedule.by_operator and not by)
 
 
 def encode_order(order: Order) -> str:

@@ -257,7 +257,7 @@ def command_for(
         },
         spawned_by=webhook.spawner,
         by=by or f"webhook:{webhook.key.namespace}/{webhook.key.name}",
-        identity=Identity(by or webhook.declarer, via=webhook.via),
+        identity=Identity(by or webhook.declarer, via=webhook.via).also_ordered_by(webhook.declarer),
     )
 
 

@@ -78,7 +78,10 @@ class Firing:
         for choice in (name, f"{name}-{uid[:8]}"):
             command = replace(order.command, name=choice)
             try:
-                return (await self._tasks.accept_template(order.ref, command, origin=origin)).task
+                accepted = await self._tasks.accept_template(
+                    order.ref, command, origin=origin, by_operator=order.by_operator
+                )
+                return accepted.task
             except Conflict:
                 # Made before, and the template was changed since; or the name is somebody else's.
                 if (made := await self._made(order, choice)) is not None:

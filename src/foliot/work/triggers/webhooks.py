@@ -176,7 +176,9 @@ class Webhooks:
         key = f"{webhook.spawner}:replay:{delivery_id}:{taken_at}"
         name = f"{task_name(webhook, event_id)}-r{taken_at:x}"
         command = command_for(webhook, parcel, event_id, taken_at=taken_at, key=key, name=name, by=by)
-        accepted = await self._tasks.accept_template(webhook.ref, command, origin=webhook.origin)
+        accepted = await self._tasks.accept_template(
+            webhook.ref, command, origin=webhook.origin, by_operator=webhook.by_operator and not by
+        )
         event = Event(
             "accepted", "replayed", 202, f"replay of {delivery_id}", event_id, accepted.task.id, delivery.body
         )
@@ -235,7 +237,7 @@ class Webhooks:
         name = task_name(webhook, event_id)
         command = command_for(webhook, parcel, event_id, taken_at=taken.taken_at, key=key, name=name, by=by)
         try:
-            accepted = await self._make(webhook, command)
+            accepted = await self._make(webhook, command, by_operator=webhook.by_operator and not by)
         except FoliotError as error:
             if error.retryable:  # it may be there: the event stays taken, and the next try finds out
                 raise _trouble(error, "task_create_error", event_id) from None
@@ -250,12 +252,12 @@ class Webhooks:
         except FoliotError as error:
             raise _trouble(error, "dedupe_store_error", event_id) from None
 
-    async def _make(self, webhook: Webhook, command: Command) -> Accepted:
+    async def _make(self, webhook: Webhook, command: Command, *, by_operator: bool) -> Accepted:
         """A name may be that of the same event in an earlier window: then the time is added to it."""
         for name in (command.name, f"{command.name}-{int(command.labels[TAKEN]):x}"):
             try:
                 return await self._tasks.accept_template(
-                    webhook.ref, replace(command, name=name), origin=webhook.origin
+                    webhook.ref, replace(command, name=name), origin=webhook.origin, by_operator=by_operator
                 )
             except Conflict:
                 try:
