@@ -20,7 +20,7 @@ from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.ollama import OllamaWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
-from foliot.models.wire.schemas import native_schema, strict_schema
+from foliot.models.wire.schemas import gemini_parameters, native_schema, strict_schema
 
 EXAMPLES = 400 if os.environ.get("FOLIOT_CHAOS") else 60
 WIRES: dict[str, tuple[Wire, str]] = {
@@ -236,6 +236,20 @@ def test_every_value_that_was_declared_is_allowed_by_what_is_sent(name: str, dat
         return  # a union may say less of a value than what it was made from
     sent = sent_schema(name, schema)
     if sent is not None:
+        assert jsonschema_rs.is_valid(sent, value), (sent, schema)
+
+
+@replayable
+@settings(max_examples=EXAMPLES, deadline=None, database=None, print_blob=True)
+@given(data=st.data(), made=models())
+def test_every_argument_that_was_declared_is_allowed_by_what_gemini_is_told_of_a_tool(
+    data: st.DataObject, made: Typed
+) -> None:
+    model, values = made
+    schema = TypeAdapter(model).json_schema()
+    value = data.draw(values)
+    sent = gemini_parameters(schema)
+    if sent is not None and jsonschema_rs.is_valid(schema, value):
         assert jsonschema_rs.is_valid(sent, value), (sent, schema)
 
 

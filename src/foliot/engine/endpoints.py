@@ -24,7 +24,7 @@ from foliot.models.limits import Turns
 from foliot.models.pieces import Pieces
 from foliot.models.pricing import Pricing
 from foliot.models.registry import default_registry
-from foliot.models.router import UNBOUNDED_OUTPUT, Circuit, Circuits, Router, most_hopeful
+from foliot.models.router import UNBOUNDED_OUTPUT, Circuit, Circuits, Router, most_hopeful, told_of_extra, without_extra
 from foliot.models.spending import account, cut_usage
 from foliot.models.tokens import estimate_request
 from foliot.resources.powers import declared_by_operator, secret_targets
@@ -136,9 +136,10 @@ class RunModels:
         pieces = None if on_delta is None else Pieces(on_delta)
         failures: list[tuple[str, ModelError]] = []
         for position, ref in enumerate(refs):
-            asked = request if position == 0 else self._for_fallback(ref, request)
+            asked = request if position == 0 else await self._for_fallback(refs[0], ref, request)
             try:
-                return await self._ask(spec.namespace, ref, asked, pieces, last=False)
+                response = await self._ask(spec.namespace, ref, asked, pieces, last=False)
+                return told_of_extra(response, request, asked, refs[0], ref)
             except ModelError as error:
                 failures.append((ref, error))
                 falls = position > 0 or isinstance(error, ModelDelayed) or error.kind in FALL_BACK_ON
@@ -205,18 +206,27 @@ class RunModels:
     async def _may_fall_back(self, origin: str, ref: str) -> None:
         await self._allow(Origin("ModelEndpoint", origin.rpartition("/")[0]), ref)
 
-    def _for_fallback(self, ref: str, request: ModelRequest) -> ModelRequest:
+    async def _for_fallback(self, first: str, ref: str, request: ModelRequest) -> ModelRequest:
         """The model is a name of the first endpoint only; asked for none, an endpoint answers with its own."""
+        if request.settings.extra and not await self._is_same_provider(first, ref):
+            request = without_extra(request)
         return replace(request, model=ref if ref in self._direct else "")
+
+    async def _is_same_provider(self, one: str, other: str) -> bool:
+        if one in self._direct or other in self._direct:
+            return one == other  # nobody knows what a gateway in Python speaks
+        provider = await self._router.provider_of(one)
+        return provider is not None and provider == await self._router.provider_of(other)
 
     async def quote(self, spec: RunSpec, request: ModelRequest) -> Usage:
         """See `budgets.purse.Quote`. A gateway object has the prices of its attribute `pricing`, if it has one."""
         await self._look_again()  # a price that was declared this moment makes room this moment
         most = Usage(source="estimated")
         costs: list[float | None] = []
-        for position, ref in enumerate(refs_of(spec)):
+        refs = refs_of(spec)
+        for position, ref in enumerate(refs):
             gateway = self._direct.get(ref)
-            asked = request if position == 0 else self._for_fallback(ref, request)
+            asked = request if position == 0 else await self._for_fallback(refs[0], ref, request)
             try:
                 if gateway is None:
                     await self._allow_asking(spec.namespace, ref)

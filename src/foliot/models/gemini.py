@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from foliot.models.config import GatewayConfig
 from foliot.models.http_gateway import COMMON_OPTIONS, HttpGateway
 from foliot.models.wire import embeddings
 from foliot.models.wire.gemini import GeminiWire
+from foliot.models.wire.opaque import account_of
 
 DEFAULT_URL = "https://generativelanguage.googleapis.com/v1beta"
 
@@ -29,4 +32,7 @@ class GeminiGateway(HttpGateway):
         elif config.api_key:
             auth["x-goog-api-key"] = config.api_key
         wire = GeminiWire(config.profiles(self.FAMILY))
-        super().__init__(config, wire, base_url=config.base_url or DEFAULT_URL, auth=auth)
+        base_url = config.base_url or DEFAULT_URL
+        super().__init__(config, wire, base_url=base_url, auth=auth)
+        if way == "bearer":  # a token is renewed every hour; whose it is stands in the address, as the project
+            self._account = account_of(base_url, urlsplit(base_url).path)

@@ -90,14 +90,11 @@ class HttpGateway:
 
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """See `Gateway.respond`."""
-        request = self._with_model(request)
+        request = self._to_send(request)
         notes: list[str] = []
         messages = at_home(request.messages, self._account)
         if messages is not request.messages:
             request = msgspec.structs.replace(request, messages=messages)
-        if self._extra:
-            extra = merged(self._extra, request.settings.extra)
-            request = msgspec.structs.replace(request, settings=msgspec.structs.replace(request.settings, extra=extra))
         response = await self._ask(request, notes, on_delta)
         message = stamped(response.message, self._account)
         if notes or message is not response.message:
@@ -170,7 +167,7 @@ class HttpGateway:
 
         It is read off what would be sent: each format has its own rule for how thinking and the answer add up.
         """
-        request = self._with_model(request)
+        request = self._to_send(request)
         try:
             body = self._wire.build_body(request, self._wire.names(request), stream=False)
         except Exception:
@@ -248,6 +245,14 @@ class HttpGateway:
         if not self.config.model:
             raise self._unnamed()
         return msgspec.structs.replace(request, model=self.config.model)
+
+    def _to_send(self, request: ModelRequest) -> ModelRequest:
+        """The request with the endpoint's model, if it names none, and with the fields that the endpoint adds."""
+        request = self._with_model(request)
+        if not self._extra:
+            return request
+        extra = merged(self._extra, request.settings.extra)
+        return msgspec.structs.replace(request, settings=msgspec.structs.replace(request.settings, extra=extra))
 
     def _unnamed(self) -> ModelRequestError:
         return ModelRequestError(

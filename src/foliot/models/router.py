@@ -149,8 +149,11 @@ class Router:
             after = chain[position + 1] if position + 1 < len(chain) else None
             try:
                 endpoint = first if position == 0 else await self._find(name, first.name)
-                asked = _named(request, endpoint) if position == 0 else _for_fallback(request, endpoint)
-                return await self._ask(endpoint, asked, pieces, queue=alone)
+                if position == 0:
+                    return await self._ask(endpoint, _named(request, endpoint), pieces, queue=alone)
+                asked = _for_fallback(request, endpoint, keeps_extra=self._is_same_provider(first, endpoint))
+                response = await self._ask(endpoint, asked, pieces, queue=alone)
+                return told_of_extra(response, request, asked, first.name, name)
             except ModelError as error:
                 failures.append((name, error))
                 falls = position > 0 or isinstance(error, ModelDelayed) or error.kind in first.fall_back_on
@@ -199,10 +202,25 @@ class Router:
         for name in dict.fromkeys(first.fallbacks):
             try:
                 endpoint = await self._find(name, first.name)
-                quotes.append(await self._quote(endpoint, _for_fallback(request, endpoint)))
+                keeps = self._is_same_provider(first, endpoint)
+                quotes.append(await self._quote(endpoint, _for_fallback(request, endpoint, keeps_extra=keeps)))
             except ModelError:
                 continue
         return quotes
+
+    async def provider_of(self, ref: str) -> str | None:
+        """The provider of the endpoint, whatever alias names it; None when there is no such endpoint."""
+        try:
+            return self._registry.find((await self._find(ref)).gateway.provider).name
+        except FoliotError:
+            return None
+
+    def _is_same_provider(self, one: EndpointConfig, other: EndpointConfig) -> bool:
+        try:
+            names = {self._registry.find(each.gateway.provider).name for each in (one, other)}
+        except FoliotError:
+            return False  # one of them will not answer
+        return len(names) == 1
 
     async def _quote(self, endpoint: EndpointConfig, request: ModelRequest) -> Usage:
         try:
@@ -217,7 +235,7 @@ class Router:
     def _most_output(self, endpoint: EndpointConfig, request: ModelRequest) -> int:
         """The most that an answer may have: as the request bounds it when it is sent, or what is expected without."""
         bounded = request.settings.max_output_tokens
-        if bounded is not None and not request.settings.extra:
+        if bounded is not None and not request.settings.extra and not endpoint.gateway.options.get("extra"):
             return bounded  # every format counts thoughts within it
         try:
             entry = self._gateways.enter(endpoint)
@@ -483,9 +501,25 @@ def _named(request: ModelRequest, endpoint: EndpointConfig) -> ModelRequest:
     return request if request.model else replace(request, model=endpoint.gateway.model)
 
 
-def _for_fallback(request: ModelRequest, endpoint: EndpointConfig) -> ModelRequest:
+def _for_fallback(request: ModelRequest, endpoint: EndpointConfig, *, keeps_extra: bool) -> ModelRequest:
     """The model's name means something at the first endpoint only."""
+    request = request if keeps_extra else without_extra(request)
     return replace(request, model=endpoint.gateway.model or request.model)
+
+
+def without_extra(request: ModelRequest) -> ModelRequest:
+    """The request without the fields that are meant for one provider."""
+    return replace(request, settings=replace(request.settings, extra={})) if request.settings.extra else request
+
+
+def told_of_extra(
+    response: ModelResponse, wanted: ModelRequest, asked: ModelRequest, first: str, fallback: str
+) -> ModelResponse:
+    """The answer of a fallback, with a note if it was asked without the fields that are meant for the first one."""
+    if not wanted.settings.extra or asked.settings.extra:
+        return response
+    note = f"extra is not sent: {fallback} is of another provider than {first}"
+    return replace(response, notes=(*response.notes, note))
 
 
 def _tiered(usage: Usage, request: ModelRequest) -> Usage:

@@ -31,6 +31,7 @@ MarkKind: TypeAlias = Literal[
     "budget",
     "compacted",
     "memory",
+    "note",  # something of the question was not sent as it was asked, or of the answer not kept
 ]
 
 

@@ -106,6 +106,11 @@ class _Building:
         step.usage, step.model, step.endpoint = response.usage, response.model, response.endpoint
         step.stop = response.stop
         self._waste(step, event.wasted)
+        if response.notes:
+            told = {mark.text for mark in self.trace.marks if mark.kind == "note"}
+            for note in response.notes:  # most come with every answer: the first time is enough
+                if note not in told:
+                    self.mark("note", at, note)
         asked = step.asks[-1] if step.asks else Ask(at)
         asked.seconds = event.seconds if event.seconds is not None else max(0.0, at - asked.at)
         step.seconds = asked.seconds

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from foliot.kernel.messages import Message, Part, Reasoning, ToolCall
-
-# Labels that any account understands.
-_ANYWHERE: Final = ("openai.phase:",)
 
 
 def mark(wire: str, value: str) -> str:
@@ -39,7 +35,7 @@ def account_of(base_url: str, api_key: str) -> str:
 
 def stamped(message: Message, account: str) -> Message:
     """The answer of an account, with its name on all that only this account can have back."""
-    return _changed(message, lambda opaque: opaque if opaque.startswith(_ANYWHERE) else f"@{account} {opaque}")
+    return _changed(message, lambda opaque: f"@{account} {opaque}")
 
 
 def at_home(messages: tuple[Message, ...], account: str) -> tuple[Message, ...]:

@@ -1,0 +1,204 @@
+"""Settings that a model refuses, fields of the endpoint's own, and reasoning that only one account can read."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from foliot import Agent, Runtime
+from foliot.engine.story.explain import way_of
+from foliot.engine.story.tracing import trace_of
+from foliot.errors import InvalidInput
+from foliot.kernel.messages import Message, ModelRequest, ModelResponse, ModelSettings, Reasoning, Text, ToolCall
+from foliot.models.anthropic import AnthropicGateway
+from foliot.models.config import GatewayConfig
+from foliot.models.endpoints import EndpointConfig
+from foliot.models.gemini import GeminiGateway
+from foliot.models.openai_chat import OpenAIChatGateway
+from foliot.models.openai_responses import OpenAIResponsesGateway
+from foliot.models.router import Router
+from foliot.models.wire.fitting import merged
+from foliot.testing.wire import Fault, Play, WireServer
+
+SAID = ModelResponse(Message("assistant", (Text("ok"),)))
+BROKEN = Play(fault=Fault("status", status=503))
+USER = Message("user", (Text("hi"),))
+
+
+def ask(model: str = "gpt-5", *more: Message, **settings: Any) -> ModelRequest:
+    return ModelRequest(model, (USER, *more), settings=ModelSettings(**settings))
+
+
+# --- what is left out ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "provider", "model", "given", "field"),
+    [
+        (AnthropicGateway, "anthropic", "claude-opus-4-8", {"temperature": 0.5}, "temperature"),
+        (OpenAIChatGateway, "openai", "gpt-5", {"temperature": 0.5}, "temperature"),
+        (OpenAIChatGateway, "openai", "o3", {"stop": ("END",)}, "stop"),
+        (OpenAIResponsesGateway, "openai-responses", "gpt-4o", {"stop": ("END",)}, "stop"),
+        (AnthropicGateway, "anthropic", "claude-opus-4-8", {"seed": 1}, "seed"),
+    ],
+)
+async def test_what_a_model_refuses_is_left_out_and_the_answer_and_the_log_say_so(
+    kind: Any, provider: str, model: str, given: dict[str, Any], field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with WireServer([SAID]) as server:
+        gateway = kind(GatewayConfig(provider, f"{server.url}/v1", "sk-1"))
+        with caplog.at_level(logging.WARNING, "foliot.models"):
+            answers = [await gateway.respond(ask(model, **given)) for _ in range(3)]
+        plain = await gateway.respond(ask(model))
+        await gateway.close()
+    assert all(field not in request.json for request in server.requests)
+    (note,) = answers[-1].notes
+    assert note.startswith(f"{field} is not sent: {model} refuses it")
+    assert [record.getMessage() for record in caplog.records] == [f"model provider {provider}: {note}"]  # once
+    assert plain.notes == ()
+
+
+async def test_a_model_that_takes_a_setting_is_sent_it_without_a_note() -> None:
+    async with WireServer([SAID]) as server:
+        gateway = OpenAIChatGateway(GatewayConfig("openai", f"{server.url}/v1", "sk-1"))
+        answer = await gateway.respond(ask("gpt-4o", temperature=0.5, stop=("END",)))
+        await gateway.close()
+    sent = server.requests[0].json
+    assert (sent["temperature"], sent["stop"], answer.notes) == (0.5, ["END"], ())
+
+
+async def test_the_profile_of_an_endpoint_can_refuse_more_and_less() -> None:
+    async with WireServer([SAID]) as server:
+        options = {"profile": {"refuses": ["top_p"]}}
+        gateway = OpenAIChatGateway(GatewayConfig("openai", f"{server.url}/v1", "sk-1", options=options))
+        answer = await gateway.respond(ask("gpt-4o", top_p=0.5, temperature=0.5))
+        await gateway.close()
+    assert "top_p" not in server.requests[0].json
+    assert server.requests[0].json["temperature"] == 0.5
+    assert answer.notes == ("top_p is not sent: gpt-4o refuses it",)
+
+
+async def test_trace_and_why_tell_once_what_was_left_out() -> None:
+    call = ModelResponse(Message("assistant", (ToolCall("c1", "nothing", "{}"),)), stop="tool_calls")
+    async with WireServer([call, SAID]) as server, Runtime("memory:") as runtime:
+        gateway = OpenAIChatGateway(GatewayConfig("openai", f"{server.url}/v1", "sk-1", model="gpt-5"))
+        agent = Agent("clerk", model=gateway, model_name="gpt-5", model_settings={"temperature": 0.5})
+        result = await runtime.run(agent, "hi")
+        trace = trace_of(result.run_id, await runtime.runs.facts(result.run_id))
+    assert len(trace.steps) == 2
+    notes = [mark.text for mark in trace.marks if mark.kind == "note"]
+    assert notes == ["temperature is not sent: gpt-5 refuses it while it reasons"]
+    assert any("temperature is not sent" in line for line in way_of(trace))
+
+
+# --- fields of the endpoint's own ------------------------------------------------------------------------------------
+
+
+def test_extra_fields_are_merged_at_every_depth() -> None:
+    under = {"a": {"b": 1, "c": {"d": 2}}, "tools": [1], "x": 1, "kept": {}}
+    assert merged(under, {"a": {"c": {"e": 3}, "b": 4}, "tools": [2], "x": {"y": 1}}) == {
+        "a": {"b": 4, "c": {"d": 2, "e": 3}},
+        "tools": [1, 2],
+        "x": {"y": 1},
+        "kept": {},
+    }
+    assert under == {"a": {"b": 1, "c": {"d": 2}}, "tools": [1], "x": 1, "kept": {}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_extra_of_the_endpoint_lies_between_the_request_and_extra_of_the_agent(stream: bool) -> None:
+    options = {"extra": {"generationConfig": {"topK": 5, "candidateCount": 1}, "labels": {"team": "a"}}}
+    async with WireServer([SAID]) as server:
+        gateway = GeminiGateway(GatewayConfig("gemini", f"{server.url}/v1beta", "k", options=options))
+        request = ask("gemini-2.5-flash", max_output_tokens=50, extra={"generationConfig": {"topK": 7}})
+        await gateway.respond(request, on_delta=(lambda _: None) if stream else None)
+        await gateway.close()
+    sent = server.requests[0].json
+    assert sent["labels"] == {"team": "a"}
+    assert sent["generationConfig"].items() >= {"topK": 7, "candidateCount": 1, "maxOutputTokens": 50}.items()
+
+
+def test_extra_of_an_endpoint_cannot_name_another_model() -> None:
+    with pytest.raises(InvalidInput, match="cannot name the model"):
+        OpenAIChatGateway(GatewayConfig("openai", "http://x/v1", "k", options={"extra": {"model": "other"}}))
+
+
+async def test_what_an_endpoint_adds_counts_when_money_is_reserved() -> None:
+    config = GatewayConfig("openai", "http://x/v1", "k", model="gpt-4o", options={"extra": {"max_tokens": 900}})
+    endpoint = EndpointConfig("a", config)
+    router = Router(lambda _: endpoint)
+    (quoted,) = await router.quote("a", ask("", max_output_tokens=100))
+    await router.close()
+    assert quoted.output_tokens == 900
+
+
+@pytest.mark.parametrize(("provider", "reaches"), [("openai", True), ("anthropic", False)])
+async def test_extra_never_reaches_a_fallback_of_another_provider(provider: str, reaches: bool) -> None:
+    async with WireServer([BROKEN]) as first, WireServer([SAID]) as second:
+        endpoints = {
+            "a": EndpointConfig(
+                "a",
+                GatewayConfig("openai", f"{first.url}/v1", "k", model="gpt-4o", options={"extra": {"mine": 1}}),
+                fallbacks=("b",),
+            ),
+            "b": EndpointConfig("b", GatewayConfig(provider, f"{second.url}/v1", "k", model="m")),
+        }
+        router = Router(lambda ref: endpoints[ref])
+        answer = await router.respond("a", ask("", extra={"logit_bias": {"1": 2}}))
+        await router.close()
+    assert first.requests[0].json.items() >= {"logit_bias": {"1": 2}, "mine": 1}.items()
+    assert ("logit_bias" in second.requests[0].json) is reaches
+    assert "mine" not in second.requests[0].json
+    assert answer.endpoint == "b"
+    assert answer.notes == (() if reaches else ("extra is not sent: b is of another provider than a",))
+
+
+# --- reasoning that one account had encrypted ------------------------------------------------------------------------
+
+KEPT = 'openai.responses:{"id":"rs_1","encrypted_content":"enc"}'
+THOUGHT = ModelResponse(Message("assistant", (Reasoning("hm", opaque=KEPT), Text("ok"))))
+
+
+async def test_encrypted_reasoning_goes_back_only_to_the_account_it_came_from() -> None:
+    async with WireServer([THOUGHT]) as server:
+        url = f"{server.url}/v1"
+        mine, again, other = (OpenAIResponsesGateway(GatewayConfig("openai-responses", url, k)) for k in "aab")
+        answer = await mine.respond(ask())
+        for gateway in (mine, again, other):
+            await gateway.respond(ask("gpt-5", answer.message, USER))
+            await gateway.close()
+    sent = ["encrypted_content" in request.body.decode() for request in server.requests[1:]]
+    assert [b'"enc"' in request.body for request in server.requests[1:]] == [True, True, False]
+    assert sent[:2] == [True, True]
+    assert all(b'"ok"' in request.body for request in server.requests[1:])  # what was said goes to everybody
+    (thought,) = (part for part in answer.message.parts if isinstance(part, Reasoning))
+    assert thought.opaque is not None
+    assert thought.opaque.startswith("@")
+    assert thought.opaque.endswith(KEPT)
+
+
+async def test_another_address_is_another_account_and_an_old_journal_goes_to_any() -> None:
+    async with WireServer([THOUGHT]) as one, WireServer([SAID]) as two:
+        here = OpenAIResponsesGateway(GatewayConfig("openai-responses", f"{one.url}/v1", "a"))
+        there = OpenAIResponsesGateway(GatewayConfig("openai-responses", f"{two.url}/v1", "a"))
+        answer = await here.respond(ask())
+        await there.respond(ask("gpt-5", answer.message, USER))
+        await there.respond(ask("gpt-5", THOUGHT.message, USER))
+        await here.close()
+        await there.close()
+    assert [b'"enc"' in request.body for request in two.requests] == [False, True]
+
+
+async def test_a_token_that_is_renewed_is_the_same_account() -> None:
+    signed = ToolCall("c1", "look", "{}", opaque="gemini.call:sig")
+    said = ModelResponse(Message("assistant", (signed,)), stop="tool_calls")
+    async with WireServer([said]) as server:
+        url, options = f"{server.url}/v1beta", {"auth": "bearer"}
+        first, renewed = (GeminiGateway(GatewayConfig("vertex", url, key, options=options)) for key in "ab")
+        answer = await first.respond(ask("gemini-3-flash"))
+        await renewed.respond(ask("gemini-3-flash", answer.message, USER))
+        await first.close()
+        await renewed.close()
+    assert b'"thoughtSignature":"sig"' in server.requests[1].body
