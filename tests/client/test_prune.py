@@ -13,6 +13,7 @@ from foliot.kernel.identity import Identity
 from foliot.resources.reader import parse_text
 from foliot.store.base import Filter, Requirement
 from foliot.store.resources import SqlResourceStore
+from foliot.store.tasks import ENDED
 
 DESK = (Requirement("app", "=", ("desk",)),)
 WORLD = """\
@@ -99,6 +100,25 @@ async def test_work_of_a_task_is_ended_by_others_when_who_pruned_it_died_before(
     assert (ended.phase, ended.archived_at is not None) == ("cancelled", True)
     assert kept.phase == "queued"
     assert await tasks.timers(time.time() + 120) is None
+    assert await both.runtime.tasking.database.read("task_endings", before="9", after="", count=9) == []
+
+
+async def test_work_that_a_worker_has_to_end_is_archived_when_it_has_ended(both, monkeypatch):
+    await accepted(both, *task("slow"))
+    tasks = both.runtime.tasking.tasks
+    with monkeypatch.context() as patched:
+        patched.setattr(tasks, "_wake", None)  # its run is in the hands of a worker that takes its time
+        await both.client.delete("Task", "slow", namespace="default")
+    told = await both.work.task("default", "slow")
+    await tasks.timers(time.time() + 60)
+    again = await both.work.task("default", "slow")
+    await tasks._end_idle_runs("default", "slow")
+    await tasks.timers(time.time() + 120)
+
+    ended = await both.work.task("default", "slow")
+    assert told.phase not in ENDED
+    assert again.revision == told.revision, "it is told once"
+    assert (ended.phase, ended.archived_at is not None) == ("cancelled", True)
     assert await both.runtime.tasking.database.read("task_endings", before="9", after="", count=9) == []
 
 

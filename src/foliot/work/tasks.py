@@ -358,8 +358,9 @@ class TaskService(TaskList):
                         raise
             elif info.phase == "cancelled":
                 await self._cancel_below(namespace, name, by)  # whoever cancelled it may not have come so far
-            if info.phase in ENDED:  # otherwise a worker is ending it, and it stays in the lists until then
-                info = await self.archive(namespace, name, by=by, also=also)
+            if info.phase not in ENDED:  # a worker is ending it: it stays in the lists until then, and the note with it
+                return info
+            info = await self.archive(namespace, name, by=by, also=also)
         await self._db.write(_ended_with_its_task, info.uid)
         return info
 
@@ -431,7 +432,7 @@ class TaskService(TaskList):
         return following[0]["at"] if following else None
 
     async def _end_deleted(self, now: float) -> None:
-        """End the work of Tasks that were deleted by somebody who did not live to end it."""
+        """End and archive the work of Tasks that were deleted by somebody who did not live, or wait, to do it."""
         place: dict[str, Any] = {"before": stamp(now - ENDING_SECONDS), "count": TIMERS_AT_ONCE}
         after = ""
         while rows := await self._db.read("task_endings", after=after, **place):
@@ -439,14 +440,23 @@ class TaskService(TaskList):
                 after = row["uid"]
                 try:
                     if row["name"] is not None:
+                        if await self._is_ending(row["namespace"], row["name"]):
+                            continue
                         await self.end(row["namespace"], row["name"])
-                        log.warning("the Task of %s/%s was deleted: its work ends now", row["namespace"], row["name"])
+                        log.info("the Task of %s/%s was deleted: its work ends now", row["namespace"], row["name"])
                     else:
                         await self._db.write(_ended_with_its_task, row["uid"])
                 except Unavailable:
                     raise
                 except Exception as error:  # such as a plan of a newer version: others may be able to
                     log.debug("work whose Task was deleted is left to others: %s", error)
+
+    async def _is_ending(self, namespace: str, name: str) -> bool:
+        """Whether a task was told to end, and its workers are at it."""
+        if (await self.get(namespace, name)).phase in ENDED:
+            return False
+        told = await self.events(namespace, name)
+        return any(isinstance(each.event, TaskCancelRequested) for each in told)
 
     async def _deal_with(self, key: int, now: float) -> bool:
         """Whether the timer of this task was dealt with. One that cannot be is left for others, and holds up nobody."""
