@@ -34,6 +34,20 @@ spec:
       turns:
         - {call: {pay: {amount: 5}}}
         - {say: "Paid: {last_result}."}
+    - match: {agent: loser}
+      turns:
+        - call: [{tool: lose, args: {n: 1}, id: a}, {tool: lose, args: {n: 2}, id: lose}, {tool: lose, args: {n: 3}}]
+        - {say: "Done."}
+---
+apiVersion: foliot.dev/v1
+kind: Tool
+metadata: {name: lose}
+spec: {type: function, function: "two_tools:lose", effect: once}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: loser}
+spec: {model_ref: brain, prompt: Lose., tools: [lose]}
 ---
 apiVersion: foliot.dev/v1
 kind: Tool
@@ -86,6 +100,10 @@ async def look() -> str:
 
 async def pay(amount: int) -> str:
     return f"{amount} euros"
+
+
+async def lose(n: int) -> str:
+    raise ConnectionResetError("the line is dead")
 """
 PATIENCE = 40.0
 
@@ -124,6 +142,22 @@ def test_a_run_is_watched_to_its_answer_and_looked_at_afterwards(applied) -> Non
     newest = applied("runs", "-o", "name").out.split()[0]
     assert applied("results", newest, "look").out == "all is well\n"
     assert "succeeded" in applied("why").out
+
+
+def test_the_list_of_unknown_calls_says_when_it_is_cut(applied) -> None:
+    applied("run", "loser", "go", "-q")
+    cut = applied("runs", "--unknown", "--limit", "2", "-o", "name")
+
+    assert len(cut.out.splitlines()) == 2
+    assert "2 of 3 shown" in cut.err
+    whole = applied("runs", "--unknown", "-o", "name")
+    assert (len(whole.out.splitlines()), whole.err) == (3, "")
+
+    run_id = whole.out.split()[0]
+    applied("decide", run_id, "lose", "happened")  # the id of a call wins over the name that all their tools have
+    left = {line.split()[1] for line in applied("runs", "--unknown", "-o", "name").out.splitlines()}
+    assert len(left) == 2
+    assert "lose" not in left
 
 
 def test_manifests_are_applied_before_their_agent_runs(ask) -> None:

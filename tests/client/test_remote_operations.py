@@ -14,6 +14,7 @@ from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.offering import Asker
 from foliot.store.audit import AuditFilter
 from foliot.store.bounds import Limit
+from foliot.store.doubts import Noted, note
 from foliot.store.placement import Offer
 from foliot.store.workers import register
 
@@ -186,3 +187,31 @@ async def test_every_act_is_in_the_log_under_the_name_of_who_did_it(site, admin)
     acts = [each.body for each in await admin.audit_records(AuditFilter("team-a", moment="act"))]
     done = {(act["outcome"], act["resource"]["name"]): act["caller"]["user"] for act in acts}
     assert done["begun", "r1"] == done["fired", "weekly"] == "ann"
+
+
+async def test_calls_that_nobody_has_settled_come_in_pages(site, admin) -> None:
+    """Of all namespaces that the caller can see, and of no other."""
+    table = site.runtime.runs.doubts.table
+    for namespace in ("team-a", "team-b"):
+        await admin.begin_run(RunOrder("writer", "go", f"of-{namespace}", namespace))
+        await ended(admin, f"of-{namespace}")
+        noted = [
+            Noted(f"of-{namespace}", f"of-{namespace}/c{n}", f"c{n}", namespace, "f", "s", "pay", "process_died", 5.0)
+            for n in range(3)
+        ]
+        await table._db.write(note, noted, [], [])
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await admin.unknown_calls(limit=2, after=cursor)
+        assert page.total == 6
+        seen += [each.key for each in page.calls]
+        if (cursor := page.cursor) is None:
+            break
+    assert seen == [f"of-team-{team}/c{n}" for team in "ab" for n in range(3)]
+
+    async with Client(site.url, token=await site.token("bob", ("operator", "author"), "team-a")) as bob:
+        mine = await bob.unknown_calls()
+        assert ({each.namespace for each in mine.calls}, mine.total) == ({"team-a"}, 3)
+    with pytest.raises(InvalidInput):
+        await admin.unknown_calls(after="nonsense")

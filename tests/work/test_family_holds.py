@@ -15,7 +15,7 @@ import pytest
 from foliot import Agent, ScriptedModel, tool
 from foliot.client.local_work import LocalWork
 from foliot.engine.doubts import family
-from foliot.errors import Conflict
+from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.events import ToolHeld, ToolUnknown, UnknownDecided
 from foliot.resources.validate import validate_document
 from foliot.runtime import Runtime
@@ -394,6 +394,47 @@ async def test_a_word_to_a_run_that_waits_cannot_be_to_the_contrary_of_what_was_
     await work(runtime)
     assert (await tasks.get("default", name)).phase == "succeeded"
     assert len(till.paid) == 2
+
+
+async def test_pages_of_the_list_skip_nothing_and_say_how_many_there_are(url: str) -> None:
+    @tool(effect="once", timeout=None)
+    async def lose(n: int) -> str:
+        """Lose."""
+        raise ConnectionResetError("the line is dead")
+
+    calls = [{"lose": {"n": n}} for n in range(5)]
+    async with Runtime(url, tools=[lose]) as runtime:
+        loser = Agent("loser", model=ScriptedModel([{"call": calls}, {"say": "done"}]), tools=["lose"])
+        await runtime.run(loser, "Go.", check=False)
+        work_of, seen, cursor = LocalWork(runtime), list[str](), None
+        while True:
+            page = await work_of.unknown_calls(limit=2, after=cursor)
+            assert page.total == 5
+            seen += [each.key for each in page.calls]
+            if (cursor := page.cursor) is None:
+                break
+        assert (len(seen), len(set(seen))) == (5, 5)
+        with pytest.raises(InvalidInput, match="cursor"):
+            await work_of.unknown_calls(after="nonsense")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_the_id_of_a_call_wins_over_the_name_of_a_tool(url: str, ended: bool) -> None:
+    @tool(effect="once", timeout=None)
+    async def lose(n: int) -> str:
+        """Lose."""
+        raise ConnectionResetError("the line is dead")
+
+    calls = [{"tool": "lose", "args": {"n": 1}, "id": "first"}, {"tool": "lose", "args": {"n": 2}, "id": "lose"}]
+    async with Runtime(url, tools=[lose]) as runtime:
+        loser = Agent("loser", model=ScriptedModel([{"call": calls}, {"say": "done"}]), tools=["lose"])
+        await runtime.run(loser, "Go.", run_id="one", check=False)
+        if ended:
+            await runtime.cancel("one")
+        await LocalWork(runtime).settle_call("one", "lose", "happened", by="ann")
+        if not ended:
+            await runtime.resume("one", check=False)
+        assert [each.call_id for each in await runtime.unknown_calls.open()] == ["first"]
 
 
 async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(

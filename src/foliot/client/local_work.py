@@ -21,7 +21,7 @@ from foliot.kernel.events import Event
 from foliot.kernel.state import Call, State
 from foliot.runtime import Runtime
 from foliot.store.base import Document
-from foliot.store.doubts import Doubt, LateDecision
+from foliot.store.doubts import DoubtPage, LateDecision, page_of, position_of
 from foliot.store.runs import TASK_LABEL, TERMINAL, Beside, Phase, RunInfo
 from foliot.store.tasks import ENDED
 from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage, result_page, results_of
@@ -190,9 +190,12 @@ class LocalWork:
         return info
 
     async def unknown_calls(
-        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100
-    ) -> list[Doubt]:
-        return await self._runtime.unknown_calls.open(namespace, ended=ended, limit=limit)
+        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100, after: str | None = None
+    ) -> DoubtPage:
+        """See `Work`."""
+        calls, behind = self._runtime.unknown_calls, position_of(after)
+        found = await calls.open(namespace, ended=ended, limit=limit + 1, after=behind)
+        return page_of(found, limit, await calls.count(namespace, ended=ended))
 
     async def replay_run(self, run_id: str) -> Replayed:
         found = await self._runtime.replay(run_id)

@@ -17,7 +17,7 @@ from foliot.client.work import Settled
 from foliot.engine.live import Live, Output, Recorded, Streamed
 from foliot.kernel.codec import decode
 from foliot.kernel.messages import Delta
-from foliot.store.doubts import Doubt
+from foliot.store.doubts import Doubt, DoubtPage
 from foliot.store.runs import RunInfo
 
 RUNS: Final = "/v1/work/runs"
@@ -25,10 +25,6 @@ RUNS: Final = "/v1/work/runs"
 
 class Left(Struct, frozen=True):
     runs: list[RunInfo]
-
-
-class Unknown(Struct, frozen=True):
-    calls: list[Doubt]
 
 
 class _Event(Struct, frozen=True):
@@ -98,11 +94,17 @@ class RemoteRuns(Asking):
         return (await self._get("/v1/work/interrupted", Left, namespace=namespace)).runs
 
     async def unknown_calls(
-        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100
-    ) -> list[Doubt]:
-        """See `Work`."""
-        asked = {"ended": str(ended).lower(), "limit": str(limit)}
-        return (await self._get("/v1/work/unknown", Unknown, namespace=namespace, **asked)).calls
+        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100, after: str | None = None
+    ) -> DoubtPage:
+        """See `Work`. A server gives a thousand at most with one answer: more are asked for one after another."""
+        calls: list[Doubt] = []
+        while True:
+            asked = {"ended": str(ended).lower(), "limit": str(limit - len(calls)), "after": after}
+            page = await self._get("/v1/work/unknown", DoubtPage, namespace=namespace, **asked)
+            calls += page.calls
+            if len(calls) >= limit or page.cursor is None:
+                return DoubtPage(calls, page.total, page.cursor)
+            after = page.cursor
 
     async def settle_call(
         self,

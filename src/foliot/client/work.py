@@ -17,7 +17,7 @@ from foliot.engine.approval.service import Decision
 from foliot.engine.story.explain import Explanation
 from foliot.kernel.events import Event
 from foliot.store.base import Document
-from foliot.store.doubts import Doubt
+from foliot.store.doubts import DoubtPage
 from foliot.store.runs import Phase, RunInfo
 from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
@@ -156,9 +156,12 @@ class Work(Protocol):
         ...
 
     async def unknown_calls(
-        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100
-    ) -> list[Doubt]:
-        """Calls that may have acted and that nobody has settled, oldest first. `ended`: of runs that have ended."""
+        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100, after: str | None = None
+    ) -> DoubtPage:
+        """Calls that may have acted and that nobody has settled, oldest first. `ended`: of runs that have ended.
+
+        `after` is the `cursor` of the page before. Raises `InvalidInput`.
+        """
         ...
 
     async def replay_run(self, run_id: str) -> Replayed:

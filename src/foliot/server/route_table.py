@@ -360,9 +360,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         OPERATE, Operation("beginWorkRun", _RUN, body=form("client.run_standing:RunOrder"), fails=(404, 409)), AGAIN
     ),
     ("GET", "/v1/work/interrupted"): Row(LISTED, Operation("listInterruptedRuns", shape({"runs": listof(_RUN)}))),
-    ("GET", "/v1/work/unknown"): Row(
-        LISTED, Operation("listUnknownCalls", shape({"calls": listof(ref("Doubt"))}), fails=(422,))
-    ),
+    ("GET", "/v1/work/unknown"): Row(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
     ("GET", "/v1/work/runs/{name}/standing"): Row(
         LOOK, Operation("getWorkRunStanding", shape({"info": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
     ),

@@ -10,13 +10,15 @@ Invariant:   a row without a decision is a call that may have acted, and whose r
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from foliot.errors import Conflict, NotFound
+from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.store.base import Database
 from foliot.store.journal import lock_runs
 from foliot.store.runs import TERMINAL, Beside, Phase
@@ -94,6 +96,41 @@ class Doubt(Struct, frozen=True):
     result: str | None
     agent: str
     phase: Phase
+
+
+class DoubtPage(Struct, frozen=True):
+    """Calls that nobody has settled, oldest first. `total` counts all; `cursor` is for the next page, if any."""
+
+    calls: list[Doubt]
+    total: int
+    cursor: str | None = None
+
+
+def page_of(found: Iterable[Doubt], limit: int, total: int) -> DoubtPage:
+    """The first `limit` of them; more may have been found, in order to know whether there are more."""
+    known = sorted(found, key=_place)
+    cursor = None
+    if len(known) > limit:
+        place = msgspec.json.encode(_place(known[limit - 1]))
+        cursor = base64.urlsafe_b64encode(b"doubt:" + place).decode().rstrip("=")
+    return DoubtPage(known[:limit], total, cursor)
+
+
+def position_of(cursor: str | None) -> Position:
+    """Where the page before ended. Raises `InvalidInput` for what is no cursor of this list."""
+    if not cursor:
+        return START
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        if text.startswith(b"doubt:"):
+            return msgspec.json.decode(text.removeprefix(b"doubt:"), type=tuple[float, str, str])
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        pass
+    raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page, without one")
+
+
+def _place(doubt: Doubt) -> Position:
+    return doubt.at, doubt.run_id, doubt.call_id
 
 
 class Obstacle(NamedTuple):

@@ -79,7 +79,8 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
 
 async def _unknown(output: str, space: str | None, limit: int) -> int:
     async with reached() as reach:
-        found = await reach.work.unknown_calls(space, limit=limit)
+        page = await reach.work.unknown_calls(space, limit=limit)
+    found = page.calls
     shown = [_call_document(doubt) for doubt in found]
     if output == "name":
         out("\n".join(f"{doubt.run_id} {doubt.call_id}" for doubt in found), nl=bool(found))
@@ -93,6 +94,8 @@ async def _unknown(output: str, space: str | None, limit: int) -> int:
     else:
         where = "any namespace" if space is None else f"namespace {space}"
         out(f"No call in {where} is known to have been lost without somebody having settled it.", err=True)
+    if len(found) < page.total:
+        out(f"{len(found)} of {page.total} shown, the oldest; --limit {page.total} shows all.", err=True)
     return 0
 
 

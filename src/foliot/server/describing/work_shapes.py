@@ -30,7 +30,7 @@ from foliot.server.describing.schema import (
     shape,
 )
 from foliot.server.messages import KNOWN, PHASES
-from foliot.store.doubts import Doubt
+from foliot.store.doubts import Doubt, DoubtPage
 from foliot.store.runs import RunInfo
 from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.base import Accepted, TaskInfo
@@ -46,6 +46,7 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     FactWire,
     StoryWire,
     Doubt,
+    DoubtPage,
     RunInfo,
     RunRow,
     TaskExplanation,

@@ -28,6 +28,7 @@ from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.naming import MOST, Limit, Name, Namespace, space
 from foliot.server.responses import Json
 from foliot.server.routes.work_tasks import Act, spaces, who
+from foliot.store.doubts import Doubt, page_of, position_of
 from foliot.store.runs import TASK_LABEL, Phase, RunInfo
 
 router = new_router("work")
@@ -134,15 +135,16 @@ async def unknown(
     namespace: Namespace = None,
     ended: Annotated[bool, Query(description="Only of runs that have ended.")] = False,
     limit: Limit = 100,
+    after: Annotated[str | None, Query(max_length=8000, description="`cursor` of the page before.")] = None,
 ) -> Response:
-    """Calls that may have acted and that nobody has settled, oldest first."""
-    work, count = LocalWork(services.runtime), min(limit, MOST)
-    found = [
-        call
-        for where in spaces(caller, namespace)
-        for call in await work.unknown_calls(where, ended=ended, limit=count)
-    ]
-    return Json({"calls": sorted(found, key=lambda call: (call.at, call.run_id))[:count]})
+    """Calls that may have acted and that nobody has settled, oldest first, each effect once."""
+    calls, count, behind = services.runtime.unknown_calls, min(limit, MOST), position_of(after)
+    found: list[Doubt] = []
+    total = 0
+    for where in spaces(caller, namespace):
+        found += await calls.open(where, ended=ended, limit=count + 1, after=behind)
+        total += await calls.count(where, ended=ended)
+    return Json(page_of(found, count, total))
 
 
 @router.get("/v1/work/runs/{name}/standing")
