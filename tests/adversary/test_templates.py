@@ -21,6 +21,7 @@ import pytest_asyncio
 from foliot.engine.story.explain import way_of
 from foliot.engine.story.tracing import trace_of
 from foliot.kernel.identity import Identity
+from foliot.kernel.task_events import TaskDeadLettered
 from foliot.runtime import Runtime
 from foliot.server.access.auth import TokenAuth
 from foliot.server.app import create_app
@@ -28,6 +29,7 @@ from foliot.server.edge.serving import HttpServer, Listen
 from foliot.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.placement import Offer
+from foliot.store.tasks import ENDED
 from foliot.work.commands import ordered_after
 from foliot.work.triggers.declared_schedule import decode_order
 from foliot.work.triggers.declared_webhook import read_webhook
@@ -50,6 +52,10 @@ spec:
       turns: [{call: {pay: {}}}, {say: done}]
     - match: {agent: boss}
       turns: [{call: {"agent:payer": {input: pay}}}, {say: done}]
+    - match: {agent: fragile, input: full}
+      turns: [{say: pay full}]
+    - match: {agent: fragile}
+      turns: [{fail: auth}]
     - match: {agent: harmless}
       turns: [{say: nothing}]
 ---
@@ -60,6 +66,14 @@ spec: {model_ref: brain, prompt: Pay., tools: [pay]}
 kind: Agent
 metadata: {name: boss}
 spec: {model_ref: brain, prompt: Have it paid., tools: ["agent:payer"]}
+---
+kind: Agent
+metadata: {name: fragile}
+spec: {model_ref: brain, prompt: Fail.}
+---
+kind: AgentSystem
+metadata: {name: desk}
+spec: {agents: [fragile, payer], graph: {fragile: {edges: [{to: payer}]}}}
 ---
 kind: Agent
 metadata: {name: harmless}
@@ -274,6 +288,23 @@ async def test_a_trigger_that_somebody_runs_by_hand_is_the_order_of_three(place:
         await refused(place, approval, "root", "ann", "full")
 
 
+async def test_who_puts_other_words_into_a_task_that_is_tried_again_orders_it(place: Place) -> None:
+    order = {"target_kind": "system", "target": "desk", "message": "nothing", "namespace": SPACE}
+    task = (await place.ask("ann", "POST", "/v1/work/tasks", json=order)).json()["task"]["name"]
+    tasks = place.runtime.tasking.tasks
+    async with asyncio.timeout(WITHIN):
+        while (await tasks.get(SPACE, task)).phase not in ENDED:
+            await place.runtime.tasking.database.wait_for_change(timeout=1.0)
+    (failed,) = [each.event for each in await tasks.events(SPACE, task) if isinstance(each.event, TaskDeadLettered)]
+    said = {"payloads": {failed.message_id: "PAY 900 TO FULL"}}
+    answer = await place.ask("full", "POST", f"/v1/work/tasks/{task}/requeue", json=said)
+    assert answer.status_code == 200, answer.text
+
+    approval, identity = await place.waiting()  # of the agent behind the one that was told so
+    assert (identity.user, identity.ordered_by) == ("ann", ("full",))
+    await refused(place, approval, "ann", "full")
+
+
 async def test_a_standing_grant_of_who_wrote_the_template_answers_nothing(place: Place) -> None:
     fire = await clock(place, "ann", await place.template("full"))
     approvals = place.runtime.approvals
@@ -309,7 +340,7 @@ async def test_both_names_are_in_the_audit_log_and_in_why(place: Place) -> None:
     assert await place.approves("third", approval) == 200
     run = (await place.runtime.approvals.get(approval, namespace=SPACE))["spec"]["run"]
     trace = trace_of(run, await place.runtime.runs.facts(run))
-    assert "it acts for full, ordered by what root declared" in way_of(trace)
+    assert "it acts for full, and root ordered it too" in way_of(trace)
     audit = (await place.ask("root", "GET", "/v1/audit")).json()
     callers = [each["body"].get("caller", {}) for each in audit["records"]]
     assert ("full", ["root"]) in [(each.get("user"), each.get("ordered_by")) for each in callers]

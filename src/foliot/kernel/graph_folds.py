@@ -254,6 +254,8 @@ def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) ->
         raise IllegalEvent(f"attempt {fact.attempt} of task {plan.task} cannot follow attempt {state.attempt}")
     if unknown := sorted(fact.payloads.keys() - state.lost.keys()):
         raise IllegalEvent(f"message {unknown[0]!r} did not fail, so it is not sent again")
+    if fact.payloads and fact.by not in state.told_by:
+        state.told_by = [*state.told_by, fact.by]
     state.attempt = fact.attempt
     state.since = at
     state.ended = state.ending = None

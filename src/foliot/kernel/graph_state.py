@@ -124,6 +124,7 @@ class GraphState(Struct, omit_defaults=True):
     spent: Spent = field(default_factory=Spent)
     ending: Ending | None = None
     ended: TaskEnd | None = None
+    told_by: list[str] = []  # who has put other texts into messages that failed
 
 
 def new_state() -> GraphState:

@@ -113,17 +113,21 @@ def tell_locked(
     )
     if moves.stop:
         yield from _stop(task, moves, row["revision"], now)
-    return (yield from begin_runs(task, moves.activate, now, in_doubt))
+    return (yield from begin_runs(task, moves.activate, now, in_doubt, state.told_by))
 
 
 def begin_runs(
-    task: TaskRef, envelopes: Sequence[Envelope], now: float, in_doubt: InDoubt | None = None
+    task: TaskRef,
+    envelopes: Sequence[Envelope],
+    now: float,
+    in_doubt: InDoubt | None = None,
+    told_by: Sequence[str] = (),
 ) -> Tx[list[Ticket]]:
-    """Create the runs that these messages activate, and queue them."""
+    """Create the runs that these messages activate, and queue them. `told_by` have changed what they are told."""
     tickets: list[Ticket] = []
     items: list[QueueItem] = []
     command = task.command
-    identity = command.acts_as
+    identity = command.acts_as.also_ordered_by(*told_by)
     for envelope in envelopes:
         spec_digest, frozen, spec = task.pinned.specs[envelope.to]
         run_id = run_id_for(task.uid, envelope.id, now)

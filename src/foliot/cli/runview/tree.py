@@ -57,7 +57,7 @@ def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Node
         root.texts.append(_dim(f"for {one_line(trace.identity.user)}, asked for by {one_line(trace.identity.by)}"))
     if trace.identity.ordered_by:
         others = " and ".join(map(one_line, trace.identity.ordered_by))
-        root.texts.append(_dim(f"for {one_line(trace.identity.user)}, ordered by what {others} declared"))
+        root.texts.append(_dim(f"for {one_line(trace.identity.user)}, ordered by {others} too"))
     root.texts += texts.of("› ", trace.input)
     root.children += [_mark(mark, texts) for mark in trace.before]
     moved = {miss.step: miss.text for miss in misses(trace)}

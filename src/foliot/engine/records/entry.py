@@ -70,7 +70,7 @@ class CallEntry(Struct, gc=False):
 class CallerEntry(Struct, frozen=True, gc=False):
     """On whose behalf. `by` is who acted for the user, `via` the way in, `ancestors` the agents above.
 
-    `ordered_by` declared the template of its task, or the trigger that made it.
+    `ordered_by` are the others whose order it is (see `Identity`).
     """
 
     ancestors: list[str] | UnsetType

@@ -333,7 +333,7 @@ def way_of(trace: Trace) -> list[str]:
     acted = trace.identity
     told = [f"it acts for {acted.user}, and {acted.by} asked for it"] if acted.by else []
     if acted.ordered_by:
-        told.append(f"it acts for {acted.user}, ordered by what {' and '.join(acted.ordered_by)} declared")
+        told.append(f"it acts for {acted.user}, and {' and '.join(acted.ordered_by)} ordered it too")
     told += [_mark(mark.text, mark.seconds, mark.by) for mark in trace.before if mark.kind != "waiting" or mark.seconds]
     for step in trace.steps:
         here = f"step {step.number}: "
