@@ -188,6 +188,25 @@ async def test_a_fallback_of_the_agent_is_asked_for_its_own_model(store) -> None
     await models.close()
 
 
+async def test_fields_for_one_provider_do_not_reach_a_fallback_of_the_agent_of_another(store) -> None:
+    models = RunModels(store, clock=lambda: 0.0, environ={})
+    request = ModelRequest("big", (), settings=ModelSettings(extra={"logit_bias": {"1": 2}}))
+    asked: list[dict[str, object]] = []
+
+    class Listening(Heard):
+        async def respond(self, request: ModelRequest, *, on_delta=None):
+            asked.append(request.settings.extra)
+            return await super().respond(request, on_delta=on_delta)
+
+    models.serve("python:default/a", Listening(ModelOverloaded("busy")))
+    models.serve("default/b", Listening())
+    spec = RunSpec("a", "big", fallbacks=("b",), extra={"endpoint": "python:default/a"})
+    answer = await models.ask(spec, request)
+    await models.close()
+    assert asked == [{"logit_bias": {"1": 2}}, {}]
+    assert answer.notes == ("extra is not sent: default/b is of another provider than python:default/a",)
+
+
 async def test_a_fallback_of_the_agent_that_is_broken_is_passed_over_and_its_pieces_are_withdrawn(store) -> None:
     models = RunModels(store, clock=lambda: 0.0, environ={})
     first, second, third = Heard(ModelOverloaded("busy")), Heard(ModelAuthError("no key")), Heard()
