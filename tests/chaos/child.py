@@ -85,7 +85,7 @@ def tools(act: Act) -> list[Tool]:
         return f"billed {amount}"
 
     @tool(effect="once", timeout=SLOW / 2)
-    async def refund(call: Invocation) -> str:
+    async def refund(call: Invocation, to: str = "") -> str:
         """Sometimes longer than it may take, and then it has acted or not."""
         await (asyncio.sleep(chance.uniform(0.0, SLOW)) if chance.random() < SLOW_ONES else a_moment())
         act("refund", call)

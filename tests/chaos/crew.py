@@ -21,25 +21,30 @@ from tests.chaos.book import Pen
 from tests.chaos.child import tools
 
 LEASE_SECONDS = 3.0
-# What every agent does before it answers: a repeatable write and three payments side by side, one of them on a thread
-# and one that is sometimes too slow.
-SCRIPT = {
-    "turns": [
-        {
-            "call": [
-                {"charge": {"amount": 1}},
-                {"save": {"version": 1}},
-                {"bill": {"amount": 2}},
-                {"refund": {}},
-            ]
-        },
-        {"say": "{agent} is done"},
-    ],
-    "loop": True,
-    "after": "2ms",
-}
 PAYMENTS = ("charge", "bill", "refund")
 AGENTS = ("plan", "left", "right", "close")
+# What every agent does before it answers: a repeatable write and three payments side by side, one of them on a thread
+# and one that is sometimes too slow. Each for its own purpose: the same payment of another agent of the task would be
+# held while the first may have been made.
+SCRIPT = [
+    {
+        "match": {"agent": agent},
+        "turns": [
+            {
+                "call": [
+                    {"charge": {"amount": number}},
+                    {"save": {"version": 1}},
+                    {"bill": {"amount": number}},
+                    {"refund": {"to": agent}},
+                ]
+            },
+            {"say": "{agent} is done"},
+        ],
+        "loop": True,
+        "after": "2ms",
+    }
+    for number, agent in enumerate(AGENTS)
+]
 SYSTEM = {
     "plan": {"edges": [{"to": "left"}, {"to": "right"}]},
     "left": {"edges": [{"to": "close"}]},
