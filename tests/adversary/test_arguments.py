@@ -18,7 +18,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from aiohttp import web
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
@@ -232,6 +232,7 @@ def calling(text: str) -> Agent:
 
 @hostile
 @seed(SEED)
+@example(text='{"v": ' + "[" * 600 + "]" * 600 + "}")
 @given(text=arguments)
 async def test_a_model_s_call_is_run_as_it_was_judged_or_not_at_all(runtime: Runtime, text: str) -> None:
     said = await runtime.run(calling(text), "go", check=False)

@@ -74,13 +74,14 @@ def sameness(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> 
     return _canonical(found)
 
 
-def _by_value(value: Any) -> Any:
+def _by_value(value: Any, levels: int = DEEPEST) -> Any:
+    """A call whose arguments are deeper than `levels` is refused: there they stay as they were written."""
     if type(value) is float:
         return int(value) if value.is_integer() and _LEAST <= value <= _MOST else value
-    if type(value) is list:
-        return [_by_value(each) for each in cast("list[Any]", value)]
-    if type(value) is dict:
-        return {name: _by_value(each) for name, each in cast("dict[str, Any]", value).items()}
+    if levels and type(value) is list:
+        return [_by_value(each, levels - 1) for each in cast("list[Any]", value)]
+    if levels and type(value) is dict:
+        return {name: _by_value(each, levels - 1) for name, each in cast("dict[str, Any]", value).items()}
     return value
 
 

@@ -248,6 +248,11 @@ async def _end_work(t: Tools) -> Any:
     return (await t.tasks.end("default", "fresh")).phase
 
 
+@act("task.end.ended")
+async def _end_ended_work(t: Tools) -> Any:
+    return (await t.tasks.end("default", "lettered")).phase
+
+
 @act("task.requeue")
 async def _requeue(t: Tools) -> Any:
     return (await t.tasks.requeue("default", "lettered", by="ann", also=_recorded_task)).attempt
