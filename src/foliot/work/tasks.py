@@ -455,8 +455,9 @@ class TaskService(TaskList):
         """Whether a task was told to end, and its workers are at it."""
         if (await self.get(namespace, name)).phase in ENDED:
             return False
-        told = await self.events(namespace, name)
-        return any(isinstance(each.event, TaskCancelRequested) for each in told)
+        facts = [each.event for each in await self.events(namespace, name)]
+        tried = max((place for place, fact in enumerate(facts) if isinstance(fact, TaskRequeued)), default=0)
+        return any(isinstance(fact, TaskCancelRequested) for fact in facts[tried:])
 
     async def _deal_with(self, key: int, now: float) -> bool:
         """Whether the timer of this task was dealt with. One that cannot be is left for others, and holds up nobody."""
