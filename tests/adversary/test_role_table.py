@@ -803,6 +803,17 @@ async def test_a_function_that_was_not_granted_is_not_run_wherever_its_tool_came
     assert not canary.exists()
 
 
+@pytest.fixture
+def no_desk() -> Iterator[None]:
+    """Forget a module of this name that another test has loaded from another folder, until this one is over."""
+    before = sys.modules.pop("desk", None)
+    yield
+    sys.modules.pop("desk", None)
+    if before is not None:
+        sys.modules["desk"] = before
+
+
+@pytest.mark.usefixtures("no_desk")
 async def test_a_function_is_granted_by_where_it_is_written(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
