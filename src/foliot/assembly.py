@@ -187,7 +187,7 @@ class Assembly:
         return Pipeline(tools, self._parts_in(spec.namespace))
 
     async def pipeline_here(self, spec: RunSpec) -> Pipeline:
-        """As `pipeline`, for a process beside which others may do the run. Raises `NotHere` when it lacks something."""
+        """Make the pipeline where others may do the run as well. Raises `NotHere` when this process lacks something."""
         pipeline = await self.pipeline(spec)
         for name in pipeline.definitions:
             entry = pipeline.entry(name)

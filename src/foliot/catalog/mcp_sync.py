@@ -87,7 +87,7 @@ async def announced_tool(store: ResourceStore, document: Document, connections: 
 
 
 async def offered_tools(store: ResourceStore, document: Document, connections: McpConnections) -> list[dict[str, Any]]:
-    """What a server offers right now, which Tool each became or would become, and what was agreed to where it differs.
+    """Compare what a server offers right now with the Tool that each became or would become, and with the agreements.
 
     Stores nothing. Raises `ToolError` when the server cannot be asked.
     """

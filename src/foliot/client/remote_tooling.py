@@ -53,7 +53,7 @@ class RemoteTooling(Asking):
         return await self._post(f"{_at(name)}/test", body, Judgement, namespace=asker.namespace, repeatable=True)
 
     async def offered_tools(self, server: str, namespace: str) -> list[Document]:
-        """What an MCP server offers right now, compared with what was accepted."""
+        """List the tools that an MCP server offers right now, compared with what was accepted."""
         path = f"{SERVERS}/{quote(server, safe='')}/tools"
         answer = await self._get(path, dict[str, list[Document]], namespace=namespace)
         return answer["tools"]

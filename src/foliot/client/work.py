@@ -26,7 +26,7 @@ from foliot.work.story.telling import TaskStory
 from foliot.work.story.why import TaskExplanation
 
 Settled: TypeAlias = Literal["happened", "run", "fail", "not_happened"]
-"""What can be said of a call that may have acted; the last one once its run has ended."""
+"""The words that settle a call which may have acted; the last one once its run has ended."""
 
 
 class Answered(Struct, frozen=True):
@@ -121,7 +121,7 @@ class Work(Protocol):
         ...
 
     async def results(self, run_id: str) -> list[CallResult]:
-        """What the calls of a run gave, in their order. Raises `NotFound`."""
+        """List the results of a run's calls, in their order. Raises `NotFound`."""
         ...
 
     async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:

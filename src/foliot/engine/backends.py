@@ -123,7 +123,7 @@ class Backends:
         return builtin_tool(name, around, definitions)
 
     async def lacks(self, tool: Tool) -> str:
-        """What the tool needs, other processes may have, and this one has not: a program or a secret. Else nothing."""
+        """Name what the tool needs, others may have, and this process has not: a program or a secret. Else nothing."""
         needed, by, space, auth = list[str](), "Tool", tool.definition.namespace, tool.definition.auth
         if self._mcp is not None:
             from foliot.tools.mcp.process import missing_program

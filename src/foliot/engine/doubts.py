@@ -99,7 +99,7 @@ class Doubts:
         return found
 
     async def settled(self, state: State, keys: Iterable[str]) -> list[UnknownDecided]:
-        """What people have said meanwhile of calls that calls of this run stand for."""
+        """Read the decisions of people about calls that calls of this run stand for."""
         known = await self.table.of_keys(state.spec.namespace, keys)
         happened = {each.key: each for each in known if each.decision == "happened"}
         return [
@@ -109,7 +109,7 @@ class Doubts:
         ]
 
     async def still_open(self, namespace: str, unsettled: tuple[Unsettled, ...]) -> tuple[Unsettled, ...]:
-        """Those of which nobody has said, after their run had ended, that they did not happen."""
+        """Leave out those of which somebody has said, after their run had ended, that they did not happen."""
         if not unsettled:
             return ()
         known = await self.table.of_keys(namespace, [each.key for each in unsettled])
@@ -119,7 +119,7 @@ class Doubts:
 
 
 def family_of(state: State) -> Family:
-    """What a run and the others have in common among which a call must not happen twice."""
+    """Name the family of a run: those among which a call must not happen twice."""
     created = state.created
     return family(state.spec.namespace, state.run_id, *(("", "") if created is None else (created.task, created.root)))
 
@@ -200,7 +200,7 @@ def _noted(
 def noting(
     before: Mapping[str, Noted], after: Mapping[str, Noted], facts: Iterable[Event], state: State
 ) -> Beside | None:
-    """What is to be written beside an append, after which other calls of a run are in doubt than before it."""
+    """Make the rows to write beside an append, after which other calls of a run are in doubt than before it."""
     opened = [each for key, each in after.items() if before.get(key) != each]
     closed = [each for key, each in before.items() if key not in after]
     if not opened and not closed:

@@ -160,7 +160,7 @@ def given_up(call: Call) -> ToolUnknown:
 
 
 def left_behind(call: Call, left_by: UnknownReason, over: float | None = None) -> ToolUnknown:
-    """What is known of a call that an earlier attempt had under way: `cancelled` is that it let the run go itself.
+    """Say what is known of a call that an earlier attempt had under way: `cancelled` is that it let the run go itself.
 
     `over` is the time of a call that ends with its process. That process has certainly ended if it died; one that
     lost the run may wake up, and one that let it go may have a function that did not stop.

@@ -257,7 +257,7 @@ CELLS: Final = (
 
 
 def expected(cells: Iterable[Cell] = CELLS) -> Usage:
-    """What asking the cells is expected to take."""
+    """The usage that asking the cells is expected to take."""
     sizes = [cell.tokens for cell in cells]
     return Usage(sum(given for given, _ in sizes), sum(taken for _, taken in sizes), source="estimated")
 

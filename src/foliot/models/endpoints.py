@@ -49,7 +49,7 @@ class EndpointConfig:
         return blake2b(self.gateway.api_key.encode(), digest_size=3, person=b"foliot-limit").hexdigest()
 
     def circuit_key(self, model: str) -> str:
-        """What the endpoint's health is known by. One that was changed begins without failures."""
+        """Give the key of the endpoint's health. One that was changed begins without failures."""
         basis = f"{self.version} {self.secret_version} {self.gateway.base_url} {self.key_fingerprint}"
         return f"model/{self.name}/{model}#{blake2b(basis.encode(), digest_size=6).hexdigest()}"
 

@@ -144,7 +144,7 @@ class HttpGateway:
         return response
 
     def _used(self, request: ModelRequest, whole: bytes | None, assembler: Assembler | None) -> Usage:
-        """What an attempt has cost that gave no answer: what the provider counted, and what it had written by then."""
+        """Count the usage of an attempt without an answer: what the provider counted, and what it had written by then."""
         if whole is not None:
             try:
                 return self._wire.counted(whole)

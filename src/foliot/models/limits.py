@@ -54,7 +54,7 @@ class Turns(Protocol):
         ...
 
     async def leave(self, asker: str) -> None:
-        """Whoever had a place in any line needs none any more."""
+        """Give up the place in any line of somebody who needs none any more."""
         ...
 
 

@@ -54,7 +54,7 @@ _STATUS_OF: Final[Mapping[str, int]] = {
 
 
 class Meaning(NamedTuple):
-    """What several providers mean although they say it differently, and what to do about it.
+    """A meaning that several providers say differently, and what to do about it.
 
     It is meant when a name is one of `names` or the status one of `statuses`; or, where providers have no name for it
     but only words, when the words match and the status is one of `among` (None: inside a stream, without a status).

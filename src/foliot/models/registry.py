@@ -63,7 +63,7 @@ class Provider:
         return said.rstrip("/") + self.url_path if said else _filled(self.url_template, environ)
 
     def address(self, said: str) -> str:
-        """Where to ask when an endpoint names `said`: as it is, or as the provider's own SDK would complete it.
+        """Return the address to ask when an endpoint names `said`: as it is, or as the provider's own SDK completes it.
 
         People copy addresses from where they are used: the bare host, the SDK's base URL, or the whole path of a call.
         """

@@ -1,4 +1,4 @@
-"""What attempts use that give no answer: tokens and money of retries and fallbacks, of cut and of cancelled streams.
+"""Usage of attempts that give no answer: tokens and money of retries and fallbacks, of cut and of cancelled streams.
 
 A provider bills what it has read and written, whatever becomes of the answer. Whoever asks for one answer opens an
 account around it (`count`); the router books each failed attempt to it, with its price, and asks before the next one
@@ -21,7 +21,7 @@ HasRoom: TypeAlias = Callable[[Usage], Awaitable[bool]]
 
 
 class Account:
-    """What was used for one answer besides the answer itself. `checks` are all asked before another attempt."""
+    """The usage for one answer besides the answer itself. `checks` are all asked before another attempt."""
 
     __slots__ = ("_sum", "checks")
 

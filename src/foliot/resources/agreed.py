@@ -122,7 +122,7 @@ class Agreed:
         return replace(self, kept=json.dumps(kept) if kept else "")
 
     def settings(self) -> dict[str, Any]:
-        """What people had set in the Tool that went away."""
+        """Return the settings that people had made in the Tool that went away."""
         return json.loads(self.kept) if self.kept else {}
 
     def way(self) -> str:

@@ -1,4 +1,4 @@
-"""When a question may pass a limit on how often a model is asked. Pure: the same counts, the same time.
+"""The arithmetic of limits on how often a model is asked. Pure: the same counts, the same time.
 
 A limit is a window that slides: at no time have more than so many requests, or tokens, begun within its length. What
 has begun is counted in slots of a thousandth of the window, each at its end, so that it is a thousand rows at most and
@@ -75,7 +75,7 @@ NO_LIMITS: Final = Limits()
 
 
 class Used(NamedTuple):
-    """What began in one slot."""
+    """The requests and tokens that began in one slot."""
 
     at: float
     requests: int
@@ -83,14 +83,14 @@ class Used(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """Who stands in front, and the tokens they want."""
+    """Those who stand in front, and the tokens they want."""
 
     requests: int = 0
     tokens: int = 0
 
 
 class Line(NamedTuple):
-    """What is known of one line. `used` is what began within the window, the oldest first; `active` is under way.
+    """The state of one line. `used` is what began within the window, the oldest first; `active` is under way.
 
     `seconds` is what a call takes, about; until `paused_until` the provider wants to hear nothing.
     """
@@ -103,7 +103,7 @@ class Line(NamedTuple):
 
 
 def earliest(limits: Limits, line: Line, tokens: int, now: float) -> tuple[float, Bound]:
-    """When the turn of a request for `tokens` comes, and what it waits for: `now` and "" when it may pass."""
+    """Return when the turn of a request for `tokens` comes, and what it waits for: `now` and "" when it may pass."""
     found: list[tuple[float, Bound]] = [(max(now, line.paused_until), "the provider")]
     if (most := limits.requests) is not None:
         requests = [(each.at, each.requests) for each in line.used]
@@ -124,7 +124,7 @@ def earliest(limits: Limits, line: Line, tokens: int, now: float) -> tuple[float
 
 
 def _when(most: int, seconds: float, used: Sequence[tuple[float, int]], wanted: int, now: float) -> float:
-    """When `wanted` more fit into the window. What passes meanwhile takes the place of what leaves it, and so on."""
+    """Return when `wanted` more fit into the window. What passes meanwhile takes the place of what leaves it."""
     inside = [(at, amount) for at, amount in used if at + seconds > now]
     total = sum(amount for _, amount in inside)
     if total + wanted <= most:
@@ -141,5 +141,5 @@ def _when(most: int, seconds: float, used: Sequence[tuple[float, int]], wanted: 
 
 
 def averaged(seconds: float, last: float) -> float:
-    """What a call takes, about: an average that forgets."""
+    """Estimate what a call takes: an average that forgets."""
     return seconds + 0.2 * (max(0.0, last) - seconds)

@@ -98,7 +98,7 @@ def problem_of(error: FoliotError) -> Response:
 
 
 def public_message(error: FoliotError) -> str:
-    """What an error says, without where the store is: that is for the log of this machine."""
+    """Tell an error without where the store is: that is for the log of this machine."""
     if (place := error.details.get("place")) is None:
         return error.message
     _store_is_away(error.message)

@@ -201,7 +201,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one Put or Delete. `document` is as stored (secrets masked); for a delete, as it last was.
+    """The outcome of one Put or Delete. `document` is as stored (secrets masked); for a delete, as it last was.
 
     `kept`: the spec was changed, and stays declared by somebody with fewer rights than whoever changed it.
     """

@@ -4,7 +4,7 @@ The journals are the truth; this is what they say of open questions, by tool and
 in one look what it must not do beside it.
 
 Written by:  engine/doubts.py, with the append that records it; `Doubts.settle` for runs that have ended.
-Read by:     engine/doubts.py before a `once` call is made; `foliot runs unknown`.
+Read by:     engine/doubts.py before a `once` call is made; `foliot runs --unknown`.
 Invariant:   a row without a decision is a call that may have acted, and whose run has not recorded how it ended.
 """
 
@@ -25,12 +25,12 @@ from foliot.store.runs import TERMINAL, Beside, Phase
 from foliot.store.transaction import Row, Tx, many, one, rows, run
 
 Position: TypeAlias = tuple[float, str, str]
-"""Where a page of the list ends: time, run and call of its last row."""
+"""The end of a page of the list: time, run and call of its last row."""
 
 START: Final[Position] = (-1.0, "", "")
 
 LateDecision: TypeAlias = Literal["happened", "not_happened"]
-"""What can be said of a call whose run has ended: nothing is run any more, so only what is the case."""
+"""The words that settle a call whose run has ended: nothing is run any more, so only what is the case."""
 
 
 class Noted(Struct, frozen=True):
@@ -49,7 +49,7 @@ class Noted(Struct, frozen=True):
 
 
 class Happened(Struct, frozen=True):
-    """What a person has said to a run of a call of it, as it is written beside that."""
+    """The word of a person to a run that a call of it happened, as it is written beside that."""
 
     run_id: str
     key: str
@@ -60,7 +60,7 @@ class Happened(Struct, frozen=True):
 
 
 class Word(Struct, frozen=True):
-    """What a person says of an effect, for the runs of a namespace that have ended in doubt about it."""
+    """The word of a person about an effect, for the runs of a namespace that have ended in doubt about it."""
 
     namespace: str
     key: str
@@ -117,7 +117,7 @@ def page_of(found: Iterable[Doubt], limit: int, total: int) -> DoubtPage:
 
 
 def position_of(cursor: str | None) -> Position:
-    """Where the page before ended. Raises `InvalidInput` for what is no cursor of this list."""
+    """Read the place where the page before ended. Raises `InvalidInput` for what is no cursor of this list."""
     if not cursor:
         return START
     try:
@@ -159,7 +159,7 @@ class Family(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who holds other runs of the family, and when the first of its leases ends."""
+    """Find who holds other runs of the family, and when the first of its leases ends."""
 
     worker: str
     lease_until: float | None
@@ -247,7 +247,7 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def note(opened: Sequence[Noted], happened: Sequence[Happened], gone: Sequence[tuple[str, str]]) -> Tx[None]:
-    """What changed of the doubts of a run, as part of its append."""
+    """Write the changes of a run's doubts, as part of its append."""
     if opened:
         yield from many("doubt_put", [msgspec.structs.asdict(each) for each in opened])
     if happened:

@@ -261,7 +261,7 @@ class Admitted(Protocol):
 
 
 class Question(Struct, frozen=True):
-    """What a tool asks a person. After `seconds` without an answer it is `default`, or a failure when there is none.
+    """A question of a tool to a person. After `seconds` without an answer it is `default`, if any, or a failure.
 
     `client`: the program that began the run is asked instead.
     """

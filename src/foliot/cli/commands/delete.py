@@ -162,7 +162,7 @@ async def _refused(client: Client, doomed: list[Doomed]) -> tuple[int, set[Doome
 
 
 async def _ends(client: Client, doomed: Doomed) -> str:
-    """What becomes of the work of a Task that is deleted, in words."""
+    """Say in words what becomes of the work of a Task that is deleted."""
     if doomed.kind != TASK:
         return ""
     document = await client.get(TASK, doomed.name, namespace=doomed.namespace)

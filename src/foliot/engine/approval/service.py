@@ -372,7 +372,7 @@ class ApprovalService:
         return status
 
     async def _askers(self, state: State) -> set[str]:
-        """Who has ordered a run, and who has told it, or a run above it, what to do: by its journal."""
+        """Name those who ordered a run, and who told it, or a run above it, what to do: by its journal."""
         found = {*state.identity.people, *state.told_by}
         while state.created is not None and state.created.parent:
             try:

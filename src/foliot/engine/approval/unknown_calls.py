@@ -1,4 +1,4 @@
-"""What people say of calls that may have acted: to the run that waits for it, and after a run has ended.
+"""Decisions of people about calls that may have acted: for the run that waits for one, and after a run has ended.
 
 A decision is about an effect, and the effect has a key: whoever says that it happened says it to all runs that are
 asked about it. That it did not happen, or is to be run, is said to one of those that wait: two that hear it would both
@@ -43,7 +43,7 @@ class UnknownCalls:
         limit: int = 100,
         after: Position = START,
     ) -> list[Doubt]:
-        """Those that nobody has settled, oldest first, each effect once. `ended`: only of runs that have ended."""
+        """List calls that nobody has settled, oldest first, each effect once. `ended`: only of runs that have ended."""
         if self._runs.doubts is None:
             return []
         return await self._runs.doubts.table.list(namespace or "", ended=ended, limit=limit, after=after)

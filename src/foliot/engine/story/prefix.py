@@ -1,4 +1,4 @@
-"""What a run read from the provider's prompt cache, and what moved the prefix where it could not.
+"""The use of the provider's prompt cache by a run, and what moved the prefix where it could not be read.
 
 Each question begins with the one before it, so a provider that caches prompts can read all of that from its cache.
 Where it read less, this names the cause as the journal has it: another model, other tools, a conversation that was
@@ -70,7 +70,7 @@ _SHOWN: Final = 3
 
 
 def _cause(before: StepTrace, step: StepTrace) -> str:
-    """What stands in the journal between two answers, the surest first."""
+    """List the causes that stand in the journal between two answers, the surest first."""
     number = step.number
     if step.endpoint != before.endpoint:
         return f"step {number} was answered by endpoint {step.endpoint or '?'}, not {before.endpoint or '?'}"

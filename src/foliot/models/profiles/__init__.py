@@ -45,7 +45,7 @@ SETTINGS: Final = frozenset(
         "parallel_tool_calls", "strict_tools",
     }
 )  # fmt: skip
-"""What can be refused: the settings of a request. Of `tool_choice` it is to force a call, `auto` and `none` stay."""
+"""The settings that a model can refuse. Of `tool_choice` it is to force a call, `auto` and `none` stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _bundled(provider: str, model: str) -> ModelProfile:
 
 @cache
 def _sections(provider: str) -> tuple[tuple[re.Pattern[str] | None, Mapping[str, Any]], ...]:
-    """What the file of a provider says, in order; a pattern of None is for every model."""
+    """The rules in the file of a provider, in order; a pattern of None is for every model."""
     document = profile_document(provider)
     inherited = _sections(document["inherits"]) if "inherits" in document else ()
     own: list[tuple[re.Pattern[str] | None, Mapping[str, Any]]] = [(None, document.get("default", {}))]

@@ -127,7 +127,7 @@ def _usage(usage: _Usage | None) -> Usage:
 
 
 def counted_in_message(body: bytes) -> Usage:
-    """What the provider has counted, whatever else the body holds."""
+    """Read the provider's counts, whatever else the body holds."""
     return _usage(_COUNTED.decode(body).usage)
 
 

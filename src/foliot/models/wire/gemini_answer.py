@@ -123,7 +123,7 @@ def _usage(usage: _Usage | None, searches: int = 0) -> Usage:
 
 
 def counted_in_gemini(body: bytes) -> Usage:
-    """What the provider has counted, whatever else the body holds."""
+    """Read the provider's counts, whatever else the body holds."""
     return _usage(_COUNTED.decode(body).usage_metadata)
 
 

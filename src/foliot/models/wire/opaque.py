@@ -1,4 +1,4 @@
-"""What a provider wants back unchanged, marked with the format and the account it belongs to.
+"""Content that a provider wants back unchanged, marked with the format and the account it belongs to.
 
 A run that falls back from one provider to another carries the first one's signatures in its history; sent to the
 second they are refused. So is reasoning that one account had encrypted and another sends, of the same provider too. The

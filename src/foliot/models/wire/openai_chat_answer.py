@@ -157,7 +157,7 @@ def _cost(usage: _Usage) -> float | None:
 
 
 def counted_in_chat(body: bytes) -> Usage:
-    """What the provider has counted, whatever else the body holds."""
+    """Read the provider's counts, whatever else the body holds."""
     found = _COUNTED.decode(body)
     return _usage(found.usage, found.service_tier)
 

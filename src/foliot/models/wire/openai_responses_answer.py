@@ -136,7 +136,7 @@ def _usage(usage: _Usage | None, tier: str | None, items: Sequence[_Item | _Made
 
 
 def counted_in_response(body: bytes) -> Usage:
-    """What the provider has counted, whatever else the body holds."""
+    """Read the provider's counts, whatever else the body holds."""
     found = _COUNTED.decode(body)
     return _usage(found.usage, found.service_tier, found.output or ())
 

@@ -375,7 +375,7 @@ _OF_KIND: Final[Mapping[str, frozenset[str]]] = {
 
 
 def _of_kind(node: Schema, kind: Any) -> Schema:
-    """What a node with several types says of one of them."""
+    """Return the part of a node with several types that is about one of them."""
     values = {key: node[key] for key in _OF_KIND.get(str(kind), frozenset()) if key in node}
     if "const" in node or "enum" in node:
         given: list[Any] = [node["const"]] if "const" in node else list(node["enum"])

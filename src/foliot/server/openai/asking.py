@@ -290,7 +290,7 @@ def _heard(facts: Sequence[tuple[float, e.Event]], given: Mapping[str, str]) -> 
 
 
 async def _say(runtime: Runtime, order: Order, run_id: str, call_id: str, *, by: str) -> None:
-    """What the user says besides results is heard behind them, once."""
+    """Put what the user says besides results behind them, once."""
     journal = runtime.runs.journal
     for number, message in enumerate(order.conversation.besides):
         name = f"in-{derived_id(run_id, call_id, str(number))}"

@@ -22,7 +22,7 @@ _CALL: Final = re.compile(r"call_([A-Za-z0-9-]{1,128})_(.{1,200})", re.DOTALL)
 
 
 class CallRef(NamedTuple):
-    """What the id of a call that was handed to a client names."""
+    """The run and the call that an id names which was handed to a client."""
 
     run_id: str
     call_id: str
@@ -60,11 +60,11 @@ class Conversation:
 
     @property
     def besides(self) -> tuple[Message, ...]:
-        """What the user says now."""
+        """The messages of the user behind the history."""
         return tuple(message for message in self.messages[self._now() :] if message.role == "user")
 
     def split(self, param: str) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-        """What was said before, and what the user says now: nothing, behind results of tools. Raises `BadRequest`."""
+        """Return the history, and the user's message: nothing, behind results of tools. Raises `BadRequest`."""
         if self._now() == len(self.messages):
             raise BadRequest("there is nothing to answer: the last message must be of the user", param=param)
         told = _with_own_ids(self.messages, param)
@@ -106,7 +106,7 @@ class Conversation:
         self._append("assistant", (call,))
 
     def _append(self, role: Literal["assistant", "tool"], parts: tuple[Part, ...]) -> None:
-        """What one step of an agent said, called and heard is one message each, however many items it came in."""
+        """Make one message each of what one step of an agent said, called and heard, however many items it came in."""
         if not parts:
             return
         last = self.messages[-1] if self.messages else None

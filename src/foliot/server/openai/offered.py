@@ -29,7 +29,7 @@ class Offered(NamedTuple):
 
 
 def client_tools(given: list[Any] | None, choice: object, *, nested: bool) -> Offered:
-    """What `tools` and `tool_choice` of a request come to; `nested` in chat completions. Raises `BadRequest`."""
+    """Read `tools` and `tool_choice` of a request; `nested` in chat completions. Raises `BadRequest`."""
     if given is not None and len(given) > MOST_TOOLS:
         raise BadRequest(f"at most {MOST_TOOLS} tools can be given", param="tools")
     tools: dict[str, ToolSpec] = {}

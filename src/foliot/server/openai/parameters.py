@@ -1,4 +1,4 @@
-"""What becomes of each parameter of both APIs: one table, which the reader obeys and docs/openai.md shows.
+"""The treatment of each parameter of both APIs: one table, which the reader obeys and docs/openai.md shows.
 
 A parameter that changes what is done is done or refused, never passed over in silence. What has no effect here is
 named, with the reason. One that is in no table is refused: a mistyped name is not taken for a wish that was granted.

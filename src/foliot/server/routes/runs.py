@@ -127,7 +127,7 @@ async def results(run_id: str, services: ServicesDep, caller: CallerDep) -> Resp
 async def result(
     run_id: str, call_id: str, services: ServicesDep, caller: CallerDep, offset: Offset = 0, limit: Bytes = 65_536
 ) -> Response:
-    """What a call gave, page by page, also what was cut before the model saw it. Ask again from `next`."""
+    """Show the result of a call, page by page, also what was cut before the model saw it. Ask again from `next`."""
     await _seen(services, caller, "reader", run_id)
     return Json(await result_page(services.runtime.runs.journal, run_id, call_id, offset=offset, most=limit))
 

@@ -96,7 +96,7 @@ async def judged(
 
 @router.get("/v1/work/mcp-servers/{name}/tools")
 async def offered(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
-    """What an MCP server offers right now, compared with what was accepted. Stores nothing."""
+    """List the tools that an MCP server offers right now, compared with what was accepted. Stores nothing."""
     from foliot.catalog.mcp_sync import offered_tools
 
     store = services.resources

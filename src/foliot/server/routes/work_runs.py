@@ -71,7 +71,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What became of a call that may have acted. `result` goes with `happened`.
+    """A decision about a call that may have acted. `result` goes with `happened`.
 
     `run` and `fail` are for a run that waits, `not_happened` for one that has ended.
     """

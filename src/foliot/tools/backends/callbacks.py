@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Shared(Protocol):
-    """What processes know in common of pushes: `foliot.store.pushes`."""
+    """Pushes as all processes know them: `foliot.store.pushes`."""
 
     async def key(self) -> bytes: ...
     async def expect(self, request_id: str, until: float) -> None: ...
@@ -143,7 +143,7 @@ class Callbacks:
         return True
 
     async def take(self, request_id: str, *, until: str, signature: str, body: bytes) -> bool:
-        """What the HTTP route does with a push, whichever process waits for it. As `accept`, and raises `FoliotError`
+        """Take a push from the HTTP route, whichever process waits for it. As `accept`, and raises `FoliotError`
         when the store does not answer: then it has to be pushed again.
         """
         if self._shared is None:

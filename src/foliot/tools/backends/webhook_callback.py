@@ -73,7 +73,7 @@ class WebhookCallbackTool:
             return masker.mask_value(result_of(response))
 
     def _until(self, call: Invocation) -> float:
-        """As long as anybody may wait for the result."""
+        """Return how long anybody may wait for the result."""
         if call.deadline is not None:
             return call.deadline
         return time.time() + max(self._definition.timeout or 0.0, DEFAULT_LIFE)

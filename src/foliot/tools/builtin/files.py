@@ -207,7 +207,7 @@ class EditFile:
 
 
 def _places(data: bytes, part: bytes) -> list[int]:
-    """Where `part` begins, also where two of them overlap: either could be meant. The first ones are enough to tell."""
+    """Find the places of `part`, also where two of them overlap: either could be meant. The first ones are enough."""
     found: list[int] = []
     at = data.find(part)
     while at >= 0 and len(found) < MOST_PLACES:

@@ -62,7 +62,7 @@ class Walk:
         return bool(self.cut)
 
     def note(self) -> str:
-        """What was not looked at, in words; empty when everything was."""
+        """Say in words what was not looked at; empty when everything was."""
         notes: list[str] = []
         if self.cut:
             notes.append(f"not every folder was looked at, because {self.cut}: give a path or a narrower pattern")
@@ -198,7 +198,7 @@ def _entries(folder: int, only: frozenset[str] | None, walk: Walk) -> list[tuple
 
 
 def _rules_above(workspace: Workspace, base: tuple[str, ...]) -> Ignored:
-    """What the files of the folders above the start say; its own is read when it is looked into."""
+    """Read the files of the folders above the start; its own is read when it is looked into."""
     rules = Ignored()
     for depth in range(len(base)):
         with suppress(ToolError), workspace.open_folder("/".join(base[:depth])) as folder:

@@ -1,4 +1,4 @@
-"""What `.gitignore` files leave out, folder by folder: the last rule that fits decides, the deepest file first.
+"""The rules of `.gitignore` files, folder by folder: the last rule that fits decides, the deepest file first.
 
 Whoever wrote the files chose the rules, so each costs at most its length times that of a path (`wildcards.py`). Only
 files of this name inside the workspace count; those of a person's own settings do not.

@@ -81,7 +81,7 @@ async def results_of(history: History, run_id: str) -> list[CallResult]:
 
 
 async def result_page(history: History, run_id: str, call_id: str, *, offset: int = 0, most: int) -> ResultPage:
-    """What a call of a run gave, for people: also what was cut. Raises `NotFound`."""
+    """Show people the result of a call of a run, also what was cut. Raises `NotFound`."""
     past = await past_of(history, run_id)
     result = past.results.get(call_id)
     if result is None:
@@ -193,7 +193,7 @@ async def whole_of(result: ToolResult, history: History) -> bytes:
 
 
 def _between(kept: bytes, head: str, tail: str, size: int) -> bytes | None:
-    """What was kept, if it is what begins and ends as it was shown."""
+    """Return what was kept, if it begins and ends as it was shown."""
     text = kept.decode("utf-8", "replace")
     return text.encode() if text.startswith(head) and (text.endswith(tail) or len(text) < size) else None
 

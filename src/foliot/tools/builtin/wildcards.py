@@ -39,7 +39,7 @@ class PathPattern:
         self.start: States = self._closed({(which, 0) for which in range(len(self._alternatives))})
 
     def enter(self, states: States, name: str) -> States:
-        """Where one is in the folder of this name; nowhere (empty) when nothing below it can fit."""
+        """Return the states in the folder of this name; none when nothing below it can fit."""
         reached: set[tuple[int, int]] = set()
         for which, at in states:
             parts = self._alternatives[which]

@@ -348,7 +348,7 @@ class Session:
 
 
 def _misfit(schema: Mapping[str, Any], value: Any) -> str:
-    """What is wrong with a value; empty when it fits. Bounded in steps, whatever the patterns are."""
+    """Say what is wrong with a value; empty when it fits. Bounded in steps, whatever the patterns are."""
     try:
         return "; ".join(validator_of(schema).problems(value, whole="the value")[:3])[:500]
     except UnusableSchema as error:

@@ -56,7 +56,7 @@ _AT_THE_END: Final = re.compile(
 
 @dataclass(slots=True)
 class Oversized:
-    """What was kept of a message above the limit: enough to tell whose answer it is."""
+    """The part of a message above the limit that was kept: enough to tell whose answer it is."""
 
     head: bytes
     tail: bytes = b""

@@ -110,7 +110,7 @@ class Answer:
             yield piece
 
     async def _piece(self) -> bytes:
-        """What has come since, empty at the end. Raises `ToolTimeout` when nothing does, or it takes too long."""
+        """Read what has come since, empty at the end. Raises `ToolTimeout` when nothing does, or it takes too long."""
         until = min(asyncio.get_running_loop().time() + self._patience.silence, self._until)
         bound = asyncio.timeout_at(until)
         try:

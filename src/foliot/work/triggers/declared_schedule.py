@@ -25,7 +25,7 @@ _LABEL_LENGTH = 63
 
 
 class Order(Struct, frozen=True):
-    """What is to be made for a slot, kept with it so that anybody can finish it. `ref` names the template.
+    """The order for a slot, kept with it so that anybody can finish it. `ref` names the template.
 
     `by_operator`: it acts for the operator, who declared the schedule.
     """
