@@ -144,7 +144,7 @@ class HttpGateway:
         return response
 
     def _used(self, request: ModelRequest, whole: bytes | None, assembler: Assembler | None) -> Usage:
-        """Count the usage of an attempt without an answer: what the provider counted, and what it had written by then."""
+        """Count the usage of an attempt without an answer: as the provider counted it, and by what it had written."""
         if whole is not None:
             try:
                 return self._wire.counted(whole)
