@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 JOBS ?= auto
+# The order of the tests: shuffled, and the same each time. Another one finds tests that lean on each other.
+SEED ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help setup run test simulate chaos bench bench-peers clients lock lint fmt types check clean
@@ -27,7 +29,7 @@ run: setup ## Run Foliot's main job on the embedded default
 	@$(BIN)/python examples/tour.py
 
 test: setup ## Run every test, with a real PostgreSQL and a real NATS server
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal --randomly-seed=$(SEED)
 
 simulate: setup ## 10,000 seeds of each simulator; a failing one is printed with how to replay it
 	@$(BIN)/python -m foliot.testing.simulator --seeds 10000 --jobs 2
