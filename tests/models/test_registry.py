@@ -30,7 +30,7 @@ def broken() -> Provider:
 def test_a_name_an_alias_and_any_spelling_of_case_find_the_same_provider():
     registry = Registry()
     assert registry.find(" Azure_OpenAI ").name == "azure-openai"
-    assert registry.find("MOCK").name == "scripted"
+    assert registry.find("Xai").name == "x-ai"
     assert registry.find("google").name == "gemini"
     assert registry.find("pydantic-ai:openai:gpt-4o").name == "pydantic-ai"
 
@@ -50,8 +50,8 @@ def test_an_unknown_provider_gets_the_nearest_name():
 
 def test_registration_is_all_or_nothing():
     registry = Registry()
-    with pytest.raises(Conflict, match="'mock' is taken by 'scripted'"):
-        registry.register(Provider("fresh", build, ("Mock ",)))
+    with pytest.raises(Conflict, match="'kimi' is taken by 'moonshot'"):
+        registry.register(Provider("fresh", build, ("Kimi ",)))
     with pytest.raises(InvalidInput):
         registry.find("fresh")
     with pytest.raises(Conflict, match="'b' is taken by 'a'"):
@@ -66,6 +66,27 @@ def test_a_missing_key_or_address_is_told_before_any_call():
     assert "secretRef" in (caught.value.hint or "")
     with pytest.raises(InvalidInput, match="needs a base URL"):
         Registry().build(GatewayConfig("openai-compatible"))
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [(alias, each.name) for each in built_in() for alias in (*each.aliases, each.name.upper())]
+)
+async def test_an_alias_leads_to_all_that_the_name_leads_to(alias: str, name: str):
+    """The profile of its models, the options of its file and the name in errors and records, not only the address."""
+    if name == "pydantic-ai":
+        return  # built of a package of others, which names its providers itself
+
+    def built(called: str) -> Any:
+        options = {"script": "echo"} if name == "scripted" else {}
+        given = GatewayConfig(called, base_url="http://127.0.0.1:9", api_key="k", model="kimi-k3", options=options)
+        return Registry().build(given)
+
+    by_alias, by_name = built(alias), built(name)
+    if name not in ("scripted", "mock"):
+        assert by_alias.config == by_name.config
+        assert by_alias.profile("kimi-k3") == by_name.profile("kimi-k3")
+    await by_alias.close()
+    await by_name.close()
 
 
 async def test_defaults_of_the_provider_stand_under_those_of_the_endpoint():

@@ -25,6 +25,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.base import ModelError, ModelGarbage, ModelRateLimited, ModelRequestError
 from foliot.models.config import GatewayConfig
+from foliot.models.registry import default_registry
 from foliot.models.script_reader import FAILURES
 from foliot.models.scripted import ScriptedModel, build
 
@@ -305,7 +306,7 @@ async def test_a_function_may_raise_a_model_error_of_its_own():
 
 
 async def test_the_mock_script_tries_a_tool_that_fits_and_then_answers():
-    model = build(GatewayConfig(provider="mock"))
+    model = default_registry().build(GatewayConfig(provider="mock"))
     schema = {
         "type": "object",
         "properties": {"q": {"type": "string"}, "k": {"type": "integer", "minimum": 2}, "o": {"type": "string"}},

@@ -145,7 +145,7 @@ class GatewayConfig:
     def profiles(self, family: str) -> Callable[[str], ModelProfile]:
         """The profiles of models at this endpoint, with what its option `profile` adds.
 
-        `family` is the provider whose file counts where this one has none, as for an alias. Raises `InvalidInput`.
+        `family` is the provider whose file counts where this one has none. Raises `InvalidInput`.
         """
         provider = self.provider.strip().lower()
         whose = provider if profile_document(provider) else family

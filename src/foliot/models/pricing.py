@@ -209,7 +209,7 @@ def _look_up(provider: str, model: str, base_url: str) -> _Entry | None:
 
 def _seller(provider: str) -> str:
     """The name of a provider in the price tables; "" when nobody sells it, so it has no price of its own."""
-    return "" if provider == "scripted" else provider_facts(provider).get("seller", provider)
+    return "" if provider in ("scripted", "mock") else provider_facts(provider).get("seller", provider)
 
 
 def _plain(info: ModelInfo) -> Pricing | None:

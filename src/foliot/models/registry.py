@@ -124,7 +124,8 @@ _FORMATS: Final[Mapping[str, str]] = {
 }
 """The gateways that the files of providers can name as their `wire`."""
 _OTHERS: Final = (
-    Provider("scripted", "foliot.models.scripted:build", ("mock",), requires_api_key=False),
+    Provider("scripted", "foliot.models.scripted:build", requires_api_key=False),
+    Provider("mock", "foliot.models.scripted:build", requires_api_key=False, options={"script": "mock"}),
     Provider(
         "pydantic-ai", "foliot.models.pydantic_ai:build", ("pydantic_ai",), requires_api_key=False, takes_model=True
     ),
@@ -206,7 +207,10 @@ class Registry:
         return found
 
     def build(self, config: GatewayConfig) -> Gateway:
-        """A gateway for `config`. Raises `InvalidInput` when it lacks something or names what is not there."""
+        """A gateway for `config`. Raises `InvalidInput` when it lacks something or names what is not there.
+
+        It is built under the provider's own name, whatever alias names it there: profiles, prices and errors go by it.
+        """
         provider = self.find(config.provider)
         if provider.requires_api_key and not config.api_key:
             hint = "put the key in a Secret and name it in the endpoint's auth.secretRef"
@@ -217,8 +221,7 @@ class Registry:
         if provider.requires_base_url and not base_url:
             raise InvalidInput(f"model provider {provider.name!r} needs a base URL", hint=_where_from(provider))
         options = {**(provider.options or {}), **config.options}
-        config = replace(config, base_url=base_url, options=options)
-        return _factory(provider)(config)
+        return _factory(provider)(_named(config, provider, base_url=base_url, options=options))
 
     def unknown_options(self, config: GatewayConfig) -> dict[str, str]:
         """Options that the provider's gateway does not read, each with what helps; none where it does not say.
@@ -232,7 +235,7 @@ class Registry:
             return {}
         base_url = provider.address(config.base_url)
         if base_url or not provider.requires_base_url:
-            factory(replace(config, base_url=base_url))  # nothing is asked: it only reads its options
+            factory(_named(config, provider, base_url=base_url))  # nothing is asked: it only reads its options
         unknown = sorted(set(config.options) - known)
         close = {name: difflib.get_close_matches(name, sorted(known), 1) for name in unknown}
         return {
@@ -260,6 +263,12 @@ class Registry:
         if self._troubles:
             hint += "; plug-ins that did not load: " + "; ".join(self._troubles)
         return InvalidInput(f"unknown model provider {name!r}", hint=hint)
+
+
+def _named(config: GatewayConfig, provider: Provider, **changes: Any) -> GatewayConfig:
+    """The configuration with the provider's own name; a model behind a colon stays."""
+    _, colon, model = config.provider.partition(":")
+    return replace(config, provider=provider.name + colon + model, **changes)
 
 
 def _where_from(provider: Provider) -> str:

@@ -69,7 +69,7 @@ _REFUSED: Final = frozenset(
 )
 # Failures that say something about an endpoint's health. A refusal is an answer like any other.
 _UNHEALTHY: Final = frozenset({"overloaded", "timeout", "garbage"})
-_UNPRICED: Final = frozenset({"scripted"})
+_UNPRICED: Final = frozenset({"scripted", "mock"})
 _GO_BETWEENS: Final = frozenset({"pydantic-ai"})  # their answers name the provider that was asked in the end
 
 

@@ -143,11 +143,9 @@ NAMED: Final[Mapping[str, ScriptFunction]] = {"mock": mock_turn, "echo": _echo}
 def build(config: GatewayConfig) -> ScriptedModel:
     """The gateway of an endpoint with provider `scripted` or `mock`. Raises `InvalidInput` for a script that is wrong.
 
-    The script is the option `script`; when there is none, `mock` plays if that is what the provider is called.
+    The script is the option `script`, which the provider `mock` brings along.
     """
     script = config.options.get("script")
-    if script is None and config.provider.strip().lower() == "mock":
-        script = "mock"
     if script is None:
         raise InvalidInput(
             "a scripted model needs a script",

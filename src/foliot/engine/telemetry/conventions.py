@@ -64,8 +64,11 @@ _PROVIDERS: Final[Mapping[str, str]] = {
     "azure-openai": "azure.ai.openai",
     "anthropic": "anthropic",
     "gemini": "gcp.gemini",
+    "vertex": "gcp.vertex_ai",
+    "bedrock": "aws.bedrock",
+    "bedrock-anthropic": "aws.bedrock",
     "mistral": "mistral_ai",
-    "xai": "x_ai",
+    "x-ai": "x_ai",
 }
 _FINISHED: Final[Mapping[str, str]] = {
     "end": "stop",
