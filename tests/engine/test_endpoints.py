@@ -19,7 +19,7 @@ from foliot.kernel.messages import (
     TextDelta,
 )
 from foliot.kernel.spec import RunSpec
-from foliot.models.base import ModelAuthError, ModelError, ModelOverloaded
+from foliot.models.base import ModelAuthError, ModelDelayed, ModelError, ModelOverloaded
 from foliot.models.pricing import Pricing
 from foliot.resources.references import qualified
 from foliot.resources.validate import validate_document
@@ -204,6 +204,22 @@ async def test_fields_for_one_provider_do_not_reach_a_fallback_of_the_agent_of_a
     answer = await models.ask(spec, request)
     await models.close()
     assert asked == [{"logit_bias": {"1": 2}}, {}]
+    assert answer.notes == ("extra is not sent: default/b is of another provider than python:default/a",)
+
+
+async def test_a_fallback_of_the_agent_that_answers_after_standing_in_line_says_what_it_was_not_sent(store) -> None:
+    models = RunModels(store, clock=lambda: 0.0, environ={})
+    second = Heard()
+
+    async def in_line() -> ModelResponse:
+        return await second.respond(ModelRequest("b", ()))
+
+    models.serve("python:default/a", Heard(ModelOverloaded("busy")))
+    models.serve("default/b", Heard(ModelDelayed("later", wait=5, endpoint="default/b", stand_in_line=in_line)))
+    spec = RunSpec("a", "big", fallbacks=("b",), extra={"endpoint": "python:default/a"})
+    answer = await models.ask(spec, ModelRequest("big", (), settings=ModelSettings(extra={"mine": 1})))
+    await models.close()
+    assert second.asked == ["b"]
     assert answer.notes == ("extra is not sent: default/b is of another provider than python:default/a",)
 
 

@@ -7,19 +7,30 @@ from typing import Any
 
 import pytest
 
-from foliot import Agent, Runtime
+from foliot import Agent, Runtime, tool
 from foliot.engine.story.explain import way_of
 from foliot.engine.story.tracing import trace_of
 from foliot.errors import InvalidInput
-from foliot.kernel.messages import Message, ModelRequest, ModelResponse, ModelSettings, Reasoning, Text, ToolCall
+from foliot.kernel.messages import (
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolSpec,
+)
 from foliot.models.anthropic import AnthropicGateway
 from foliot.models.config import GatewayConfig
 from foliot.models.endpoints import EndpointConfig
 from foliot.models.gemini import GeminiGateway
+from foliot.models.ollama import OllamaGateway
 from foliot.models.openai_chat import OpenAIChatGateway
 from foliot.models.openai_responses import OpenAIResponsesGateway
 from foliot.models.router import Router
 from foliot.models.wire.fitting import merged
+from foliot.resources.rates import Limits
 from foliot.testing.wire import Fault, Play, WireServer
 
 SAID = ModelResponse(Message("assistant", (Text("ok"),)))
@@ -93,6 +104,141 @@ async def test_trace_and_why_tell_once_what_was_left_out() -> None:
     assert any("temperature is not sent" in line for line in way_of(trace))
 
 
+# --- the settings of an agent, through a run --------------------------------------------------------------------------
+
+
+@tool
+def look_up(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+SETTINGS: dict[str, Any] = {
+    "tool_choice": "look_up",
+    "parallel_tool_calls": False,
+    "strict_tools": True,
+    "reasoning_effort": "MAX",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "sent", "strict", "notes"),
+    [
+        (
+            OpenAIChatGateway,
+            "gpt-5.5",
+            {
+                "tool_choice": {"type": "function", "function": {"name": "look_up"}},
+                "parallel_tool_calls": False,
+                "reasoning_effort": "xhigh",
+            },
+            "tools.0.function.strict",
+            ["reasoning_effort max is sent as xhigh (gpt-5.5)"],
+        ),
+        (
+            OpenAIResponsesGateway,
+            "gpt-5.5",
+            {
+                "tool_choice": {"type": "function", "name": "look_up"},
+                "parallel_tool_calls": False,
+                "reasoning": {"effort": "xhigh", "summary": "auto"},
+            },
+            "tools.0.strict",
+            ["reasoning_effort max is sent as xhigh (gpt-5.5)"],
+        ),
+        (
+            AnthropicGateway,
+            "claude-sonnet-5",
+            {
+                "tool_choice": {"type": "tool", "name": "look_up", "disable_parallel_tool_use": True},
+                "output_config": {"effort": "max"},
+            },
+            "tools.0.strict",
+            [],
+        ),
+        (
+            GeminiGateway,
+            "gemini-3-flash",
+            {"toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["look_up"]}}},
+            None,
+            [
+                "parallel_tool_calls is not sent: gemini-3-flash refuses it",
+                "reasoning_effort max is sent as high (gemini-3-flash)",
+            ],
+        ),
+        (
+            OllamaGateway,
+            "llama",
+            {"think": "high"},
+            None,
+            [
+                "parallel_tool_calls is not sent: llama refuses it",
+                "reasoning_effort max is sent as high (llama)",
+                "strict_tools is not sent: llama refuses it",
+                "tool_choice is not sent: llama refuses it",
+            ],
+        ),
+    ],
+)
+async def test_what_an_agent_sets_arrives_on_each_wire_or_a_note_says_that_it_was_left_out(
+    kind: Any, model: str, sent: dict[str, Any], strict: str | None, notes: list[str]
+) -> None:
+    call = ModelResponse(Message("assistant", (ToolCall("c1", "look_up", '{"word": "x"}'),)), stop="tool_calls")
+    async with WireServer([call, SAID]) as server, Runtime("memory:") as runtime:
+        gateway = kind(GatewayConfig(kind.FAMILY or "openai", f"{server.url}/v1", "k", model=model))
+        result = await runtime.run(Agent("clerk", model=gateway, tools=[look_up], model_settings=SETTINGS), "hi")
+        trace = trace_of(result.run_id, await runtime.runs.facts(result.run_id))
+    first, second = (request.json for request in server.requests)
+    assert {key: first.get(key) for key in sent} == sent
+    assert first.get("model", model) == model
+    if "tool_choice" in sent:
+        assert second["tool_choice"] in ("auto", {"type": "auto", "disable_parallel_tool_use": True})  # it was called
+    if strict is not None:
+        found: Any = first
+        for step in strict.split("."):
+            found = found[int(step) if step.isdigit() else step]
+        assert found is True
+    assert sorted({mark.text for mark in trace.marks if mark.kind == "note"}) == notes
+
+
+async def test_a_tool_that_must_be_called_is_shown_at_once_also_among_many() -> None:
+    def named(number: int) -> Any:
+        return tool(name=f"tool{number}")(lambda: "x")
+
+    call = ModelResponse(Message("assistant", (ToolCall("c1", "tool7", "{}"),)), stop="tool_calls")
+    async with WireServer([call, SAID]) as server, Runtime("memory:") as runtime:
+        gateway = OpenAIChatGateway(GatewayConfig("openai", f"{server.url}/v1", "sk-1", model="gpt-4o"))
+        many = [named(number) for number in range(50)]
+        result = await runtime.run(
+            Agent("clerk", model=gateway, tools=many, model_settings={"tool_choice": "tool7"}), "hi"
+        )
+    assert result.output == "ok"
+    first = server.requests[0].json
+    assert {each["function"]["name"] for each in first["tools"]} == {"tool7", "tool_search"}
+    assert first["tool_choice"]["function"]["name"] == "tool7"
+
+
+async def test_a_choice_that_an_endpoint_does_not_send_is_noted() -> None:
+    async with WireServer([SAID]) as server:
+        options = {"tool_choice": False}
+        gateway = OpenAIChatGateway(GatewayConfig("openai", f"{server.url}/v1", "sk-1", options=options))
+        request = ModelRequest(
+            "gpt-4o", (USER,), tools=(ToolSpec("t"),), settings=ModelSettings(tool_choice="required")
+        )
+        answer = await gateway.respond(request)
+        await gateway.close()
+    assert "tool_choice" not in server.requests[0].json
+    assert answer.notes == ("tool_choice is not sent: the endpoint's option tool_choice is off",)
+
+
+async def test_an_agent_in_python_asks_its_gateway_for_the_model_that_it_was_made_for() -> None:
+    async with WireServer([BROKEN, SAID]) as server, Runtime("memory:") as runtime:
+        first = OpenAIChatGateway(GatewayConfig("openai", f"{server.url}/v1", "k", model="gpt-4o"))
+        result = await runtime.run(Agent("clerk", model=first), "hi")
+    assert result.output == "ok"
+    assert {request.json["model"] for request in server.requests} == {"gpt-4o"}
+
+
 # --- fields of the endpoint's own ------------------------------------------------------------------------------------
 
 
@@ -153,6 +299,26 @@ async def test_extra_never_reaches_a_fallback_of_another_provider(provider: str,
     assert "mine" not in second.requests[0].json
     assert answer.endpoint == "b"
     assert answer.notes == (() if reaches else ("extra is not sent: b is of another provider than a",))
+
+
+async def test_a_fallback_that_answers_after_standing_in_line_says_what_it_was_not_sent() -> None:
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async with WireServer([BROKEN]) as first, WireServer([SAID]) as second:
+        limited = Limits(requests=1, per=30)
+        endpoints = {
+            "a": EndpointConfig("a", GatewayConfig("openai", f"{first.url}/v1", "k", model="m"), fallbacks=("b",)),
+            "b": EndpointConfig("b", GatewayConfig("anthropic", f"{second.url}/v1", "k", model="m"), limits=limited),
+        }
+        router = Router(lambda ref: endpoints[ref], clock=lambda: now, sleep=sleep)
+        answers = [await router.respond("a", ask("", extra={"logit_bias": {"1": 2}})) for _ in range(2)]
+        await router.close()
+    assert now >= 30  # the second one stood in line
+    assert {answer.notes for answer in answers} == {("extra is not sent: b is of another provider than a",)}
 
 
 # --- reasoning that one account had encrypted ------------------------------------------------------------------------

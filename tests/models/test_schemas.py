@@ -253,6 +253,49 @@ def test_every_argument_that_was_declared_is_allowed_by_what_gemini_is_told_of_a
         assert jsonschema_rs.is_valid(sent, value), (sent, schema)
 
 
+def sent_tool(name: str, schema: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+    """The schema that a strict tool is sent with, None when it is not strict; and the notes of the request."""
+    wire, model = WIRES[name]
+    request = ModelRequest(
+        model,
+        (Message("user", (Text("hi"),)),),
+        tools=(ToolSpec("note", "Note", schema),),
+        settings=ModelSettings(strict_tools=True),
+    )
+    notes: list[str] = []
+    body: Any = json.loads(json.dumps(wire.build_body(request, wire.names(request), stream=False, notes=notes)))
+    if name == "gemini":
+        declared = body["tools"][0]["functionDeclarations"][0]
+        if "parametersJsonSchema" in declared:
+            return declared["parametersJsonSchema"], notes
+        return from_open_api(declared["parameters"]) if "parameters" in declared else None, notes
+    (tool,) = (each.get("function", each) for each in body["tools"])
+    sent = tool.get("parameters", tool.get("input_schema"))
+    if not tool.get("strict"):
+        assert sent.items() >= schema.items()  # as it was declared
+        return None, notes
+    check_closed(sent, all_required=name in ("chat", "responses"))
+    return sent, notes
+
+
+@pytest.mark.parametrize("name", ["chat", "responses", "anthropic", "gemini"])
+@replayable
+@settings(max_examples=EXAMPLES, deadline=None, database=None, print_blob=True)
+@given(data=st.data(), made=models())
+def test_a_strict_tool_takes_every_argument_that_was_declared_or_is_not_strict_and_says_so(
+    name: str, data: st.DataObject, made: Typed
+) -> None:
+    model, values = made
+    schema = TypeAdapter(model).json_schema()
+    value = data.draw(values)
+    sent, notes = sent_tool(name, schema)
+    if sent is None:
+        assert [note.split(":")[0] for note in notes] == ["strict_tools is not sent for note"]
+    else:
+        assert notes == []
+        assert not jsonschema_rs.is_valid(schema, value) or jsonschema_rs.is_valid(sent, value), (sent, schema)
+
+
 class Inner(BaseModel):
     model_config = ConfigDict(extra="forbid")
     a: int
@@ -327,8 +370,24 @@ def test_a_tool_can_be_named_and_held_to_its_schema(name: str, choice: str, sent
         assert notes == ["parallel_tool_calls is not sent: gemini-3-flash refuses it"]
         return
     assert body["tool_choice"] == sent
-    assert notes == []
+    assert notes == ["strict_tools is not sent for note: strict mode cannot say all that it allows"]
     tools = [tool.get("function", tool) for tool in body["tools"]]
     assert [bool(tool.get("strict")) for tool in tools] == [True, False]
     if name != "anthropic":
         assert body["parallel_tool_calls"] is False
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("auto", {"type": "any", "disable_parallel_tool_use": True}),
+        ("required", {"type": "any", "disable_parallel_tool_use": True}),
+        ("note", {"type": "tool", "name": "note", "disable_parallel_tool_use": True}),
+        ("none", {"type": "tool", "name": OUTPUT_TOOL}),
+    ],
+)
+def test_an_answer_by_call_leaves_the_choice_of_tools_as_it_was_asked_for(choice: str, sent: Any) -> None:
+    wire, model = WIRES["anthropic"]
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    request = ask(schema, model, tools=(OPEN,), settings=ModelSettings(tool_choice=choice, parallel_tool_calls=False))
+    assert wire.build_body(request, wire.names(request), stream=False)["tool_choice"] == sent

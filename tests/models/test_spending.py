@@ -239,15 +239,22 @@ async def test_nobody_is_asked_again_without_room_for_it(fallback: bool) -> None
     assert account.usage.input_tokens == 200_000
 
 
-async def test_the_tier_that_was_asked_for_counts_where_the_provider_does_not_say() -> None:
-    request = replace(ASK, settings=ModelSettings(extra={"service_tier": "flex"}))
-    endpoint = EndpointConfig(
-        "e", GatewayConfig("scripted", options={"script": [{"say": "hi"}]}), pricing=Pricing(1, 1, tiers={"flex": 0.5})
-    )
-    router = Router(lambda _: endpoint)
-    usage = (await router.respond("e", request)).usage
-    await router.close()
-    assert usage.cost_usd == pytest.approx(usage.total_tokens / 2e6)
+@pytest.mark.parametrize("by", ["the request", "the endpoint"])
+async def test_the_tier_that_was_asked_for_counts_where_the_provider_does_not_say(by: str) -> None:
+    tier = {"service_tier": "flex"}
+    request = replace(ASK, settings=ModelSettings(extra=tier if by == "the request" else {}))
+    said = ModelResponse(Message("assistant", (Text("hi"),)), Usage(100, 10))
+    async with WireServer([said]) as server:
+        options = {} if by == "the request" else {"extra": tier}
+        gateway = GatewayConfig("openai", f"{server.url}/v1", "k", model="m", options=options)
+        endpoint = EndpointConfig("e", gateway, pricing=Pricing(1, 1, tiers={"flex": 0.5}))
+        router = Router(lambda _: endpoint)
+        usage = (await router.respond("e", request)).usage
+        (quoted,) = await router.quote("e", request)
+        await router.close()
+    assert server.requests[0].json["service_tier"] == "flex"
+    assert usage.cost_usd == pytest.approx(110 / 2e6)
+    assert quoted.cost_usd == pytest.approx(quoted.total_tokens / 2e6)
 
 
 def test_errors_without_a_count_say_so() -> None:

@@ -308,6 +308,26 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("Agent", {"model_ref": "m", "output_schema": {"$schema": "urn:x"}}, "the value of $schema is not a known draft"),
     ("Agent", {"model_ref": "m", "model_settings": {"top_p": 2}}, "invalid spec.model_settings.top_p 2: expected <= 1"),
+    (
+        "Agent",
+        {"model_ref": "m", "model_settings": {"reasoning_effort": "huge"}},
+        'invalid spec.model_settings.reasoning_effort "huge": expected none, minimal, low, medium, high, xhigh, or max',
+    ),
+    (
+        "Agent",
+        {"model_ref": "m", "tools": ["search@^1"], "model_settings": {"tool_choice": "serch"}},
+        'spec.model_settings.tool_choice "serch" is no tool of spec.tools',
+    ),
+    (
+        "Agent",
+        {"model_ref": "m", "model_settings": {"tool_choice": "a b"}},
+        'invalid spec.model_settings.tool_choice "a b"',
+    ),
+    (
+        "Agent",
+        {"model_ref": "m", "model_settings": {"strict_tools": "maybe"}},
+        "spec.model_settings.strict_tools must be true or false",
+    ),
     ("AgentSystem", {"agents": ["a", ""]}, 'invalid spec.agents[1] ""'),
     (
         "AgentSystem",

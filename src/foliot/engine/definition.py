@@ -71,7 +71,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             "roles": spec.get("roles", []),
             "allowed_tools": spec.get("allowed_tools", []),
             LOCK: {name: [each.version, each.digest] for name, each in lock(tools).items()},
-            **_deferred(tools),
+            **_deferred(tools, spec.get("model_settings", {}).get("tool_choice", "")),
             **({CONCURRENCY: spec[CONCURRENCY]} if spec.get(CONCURRENCY) else {}),
         },
     )
@@ -85,11 +85,12 @@ def with_search(tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
     return [*found, search.ToolSearch(()).definition]
 
 
-def _deferred(tools: Sequence[ToolDefinition]) -> dict[str, list[str]]:
+def _deferred(tools: Sequence[ToolDefinition], forced: str) -> dict[str, list[str]]:
+    """Name the tools that are not shown at first. One that must be called is: providers refuse a choice of others."""
     names = [tool.name for tool in tools]
     if len(names) <= search.FIT or search.NAME not in names:
         return {}
-    return {DEFERRED: [name for name in names if name != search.NAME]}
+    return {DEFERRED: [name for name in names if name not in (search.NAME, forced)]}
 
 
 def tool_rule(tool: ToolDefinition) -> ToolRule:

@@ -96,7 +96,12 @@ class RunModels:
         Raises `NotFound`, `Denied`, `InvalidInput`.
         """
         await self.allow(ref, namespace)
-        return ref if ref in self._direct else (await self._resolve(ref)).gateway.model
+        return self._direct_model(ref) if ref in self._direct else (await self._resolve(ref)).gateway.model
+
+    def _direct_model(self, ref: str) -> str:
+        """The model that a gateway in Python was made for; its own reference where it names none."""
+        config = getattr(self._direct[ref], "config", None)
+        return (config.model if isinstance(config, GatewayConfig) else "") or ref
 
     async def endpoint(self, ref: str, namespace: str) -> EndpointConfig:
         """Find where `ref` leads for an agent of this namespace, with its key.
@@ -115,7 +120,7 @@ class RunModels:
 
     async def _reaches(self, ref: str, origin: Origin) -> tuple[str, Sequence[str]] | None:
         if ref in self._direct:
-            return ref, ()
+            return self._direct_model(ref), ()
         try:
             await self._allow(origin, ref)
             found = await self._resolve(ref)
@@ -141,6 +146,8 @@ class RunModels:
                 response = await self._ask(spec.namespace, ref, asked, pieces, last=False)
                 return told_of_extra(response, request, asked, refs[0], ref)
             except ModelError as error:
+                if isinstance(error, ModelDelayed):
+                    error.in_line_for(partial(told_of_extra, wanted=request, asked=asked, first=refs[0], fallback=ref))
                 failures.append((ref, error))
                 falls = position > 0 or isinstance(error, ModelDelayed) or error.kind in FALL_BACK_ON
                 if position + 1 == len(refs) or error.spent_out or not falls:
@@ -210,7 +217,7 @@ class RunModels:
         """The model is a name of the first endpoint only; asked for none, an endpoint answers with its own."""
         if request.settings.extra and not await self._is_same_provider(first, ref):
             request = without_extra(request)
-        return replace(request, model=ref if ref in self._direct else "")
+        return replace(request, model=self._direct_model(ref) if ref in self._direct else "")
 
     async def _is_same_provider(self, one: str, other: str) -> bool:
         if one in self._direct or other in self._direct:

@@ -140,6 +140,16 @@ class ModelDelayed(ModelError):
         self.endpoint = endpoint
         self.stand_in_line = stand_in_line
 
+    def in_line_for(self, told: Callable[[ModelResponse], ModelResponse]) -> None:
+        """Let the answer that comes of standing in line pass through `told`, as one that came at once would."""
+        if (again := self.stand_in_line) is None:
+            return
+
+        async def stand_in_line() -> ModelResponse:
+            return told(await again())
+
+        self.stand_in_line = stand_in_line
+
 
 class ModelTimeout(ModelError):
     kind = "timeout"

@@ -140,8 +140,6 @@ class PydanticAIGateway:
 
 
 async def _stream(asked: Question, on_delta: OnDelta) -> ModelResponse:
-    from foliot.models.pydantic_ai_messages import from_response
-
     async with AsyncExitStack() as stack:
         try:
             stream = await stack.enter_async_context(asked.open_stream())
@@ -152,7 +150,7 @@ async def _stream(asked: Question, on_delta: OnDelta) -> ModelResponse:
         pieces = _Pieces(asked.names, on_delta)
         async for event in stream:
             pieces.take(event)
-        return from_response(stream.get(), asked.request, asked.names)
+        return asked.read(stream.get())
 
 
 class _Pieces:

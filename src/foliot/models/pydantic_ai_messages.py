@@ -6,11 +6,13 @@ What a provider wants back unchanged (signatures, ids of thoughts) travels as JS
 from __future__ import annotations
 
 import base64
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 from pydantic_ai import messages as theirs
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
@@ -34,8 +36,10 @@ from foliot.kernel.messages import (
 from foliot.models.base import ModelGarbage, ModelRequestError
 from foliot.models.tokens import estimate_parts, estimate_request
 from foliot.models.wire.calls import CallIds, arguments_text
+from foliot.models.wire.fitting import CHOICES, tools_to_send
 from foliot.models.wire.media import result_texts
-from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of
+from foliot.models.wire.schemas import strict_schema
+from foliot.models.wire.tool_names import ToolNames, description_of, schema_of
 
 _STOPS: dict[str, StopReason] = {
     "stop": "end",
@@ -55,12 +59,18 @@ class Question:
     messages: list[theirs.ModelMessage]
     settings: TheirSettings
     parameters: ModelRequestParameters
+    notes: tuple[str, ...] = ()
 
     async def answer(self) -> ModelResponse:
         response = await model_request(
             self.model, self.messages, model_settings=self.settings, model_request_parameters=self.parameters
         )
-        return from_response(response, self.request, self.names)
+        return self.read(response)
+
+    def read(self, response: theirs.ModelResponse) -> ModelResponse:
+        """Translate the answer; it says what of the question was not sent as it was asked."""
+        found = from_response(response, self.request, self.names)
+        return replace(found, notes=(*self.notes, *found.notes)) if self.notes else found
 
     def open_stream(self) -> AbstractAsyncContextManager[StreamedResponse]:
         return model_request_stream(
@@ -71,41 +81,60 @@ class Question:
 def to_question(request: ModelRequest, model: Model[Any], names: ToolNames) -> Question:
     schema = request.output_schema
     native = bool(model.profile.get("supports_json_schema_output", False))
+    notes: list[str] = []
+    tools = tools_to_send(request, "schema", strict_schema, notes)
     return Question(
         request,
         names,
         model,
         to_messages(request, names),
-        to_settings(request),
+        to_settings(request, names, model.unsupported_settings, notes),
         ModelRequestParameters(
             function_tools=[
                 ToolDefinition(
                     name=names.wire(tool.name),
-                    parameters_json_schema=schema_of(tool),
+                    parameters_json_schema=schema_of(tool),  # what strict mode needs, the library makes of it
                     description=description_of(tool),
+                    strict=fields.get("strict", False if request.settings.strict_tools is False else None),
                 )
-                for tool in ordered_tools(request.tools)
+                for tool, fields in tools
             ],
             output_mode="text" if schema is None else "native" if native else "prompted",
             output_object=None if schema is None else OutputObjectDefinition(json_schema=schema),
         ),
+        tuple(notes),
     )
 
 
-def to_settings(request: ModelRequest) -> TheirSettings:
+def to_settings(
+    request: ModelRequest, names: ToolNames, ignored: Collection[str] = (), notes: list[str] | None = None
+) -> TheirSettings:
+    """The settings of a request; those that the model would ignore are left out, and added to `notes`."""
     mine = request.settings
-    settings: dict[str, Any] = {
-        "max_tokens": mine.max_output_tokens,
-        "temperature": mine.temperature,
-        "top_p": mine.top_p,
-        "stop_sequences": list(mine.stop) or None,
-        "seed": mine.seed,
-        "thinking": mine.reasoning_effort,
-        "tool_choice": mine.tool_choice if request.tools and mine.tool_choice != "auto" else None,
-        "extra_body": mine.extra or None,
-        "max_retries": 0,  # of their SDK: the run counts its tries itself
+    effort, choice = mine.reasoning_effort, mine.tool_choice
+    named = choice not in CHOICES
+    given: dict[str, tuple[str, Any]] = {
+        "max_tokens": ("max_output_tokens", mine.max_output_tokens),
+        "temperature": ("temperature", mine.temperature),
+        "top_p": ("top_p", mine.top_p),
+        "stop_sequences": ("stop", list(mine.stop) or None),
+        "seed": ("seed", mine.seed),
+        "thinking": ("reasoning_effort", False if effort == "none" else effort),
+        "extra_body": ("extra", mine.extra or None),
     }
-    return cast("TheirSettings", {key: value for key, value in settings.items() if value is not None})
+    if request.tools:
+        given["parallel_tool_calls"] = ("parallel_tool_calls", mine.parallel_tool_calls)
+        if choice != "auto":
+            given["tool_choice"] = ("tool_choice", [names.wire(choice)] if named else choice)
+    settings: dict[str, Any] = {"max_retries": 0}  # of their SDK: the run counts its tries itself
+    for key, (name, value) in given.items():
+        if value is None:
+            continue
+        if key not in ignored:
+            settings[key] = value
+        elif notes is not None:
+            notes.append(f"{name} is not sent: the Pydantic AI model of {request.model or 'this endpoint'} ignores it")
+    return cast("TheirSettings", settings)
 
 
 def to_messages(request: ModelRequest, names: ToolNames) -> list[theirs.ModelMessage]:

@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from secrets import token_hex
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -147,6 +147,7 @@ class Router:
         alone = last and len(chain) == 1
         for position, name in enumerate(chain):
             after = chain[position + 1] if position + 1 < len(chain) else None
+            asked = request
             try:
                 endpoint = first if position == 0 else await self._find(name, first.name)
                 if position == 0:
@@ -155,6 +156,10 @@ class Router:
                 response = await self._ask(endpoint, asked, pieces, queue=alone)
                 return told_of_extra(response, request, asked, first.name, name)
             except ModelError as error:
+                if isinstance(error, ModelDelayed):
+                    error.in_line_for(
+                        partial(told_of_extra, wanted=request, asked=asked, first=first.name, fallback=name)
+                    )
                 failures.append((name, error))
                 falls = position > 0 or isinstance(error, ModelDelayed) or error.kind in first.fall_back_on
                 # A broken fallback must not hide that the next one may work; a broken first one follows its own rule.
@@ -229,7 +234,7 @@ class Router:
             raise _as_model_error(error) from error
         model = request.model or endpoint.gateway.model
         tokens = self.tokens.estimate(request, model=f"{provider}:{model}")
-        usage = _tiered(Usage(tokens, self._most_output(endpoint, request), source="estimated"), request)
+        usage = _tiered(Usage(tokens, self._most_output(endpoint, request), source="estimated"), request, endpoint)
         return replace(usage, cost_usd=await self._cost(endpoint, provider, provider, model, usage))
 
     def _most_output(self, endpoint: EndpointConfig, request: ModelRequest) -> int:
@@ -404,7 +409,7 @@ class Router:
         """The usage with its price, as far as that is known without waiting."""
         if usage.cost_usd is not None or not usage.total_tokens:
             return usage
-        usage = _tiered(usage, request)
+        usage = _tiered(usage, request, endpoint)
         if endpoint.pricing is not None:
             return replace(usage, cost_usd=endpoint.pricing.cost(usage))
         if entry.provider in _UNPRICED or not self._prices.loaded:
@@ -422,7 +427,7 @@ class Router:
             key = _counted_as(entry, request.model or endpoint.gateway.model)
             self.tokens.observe(key, estimated=estimate_request(request), counted=usage.input_tokens)
         if usage.cost_usd is None:
-            usage = _tiered(usage, request)
+            usage = _tiered(usage, request, endpoint)
             seller = response.provider if entry.provider in _GO_BETWEENS else entry.provider
             cost = await self._cost(endpoint, entry.provider, seller, model, usage)
             if cost is not None:
@@ -522,12 +527,17 @@ def told_of_extra(
     return replace(response, notes=(*response.notes, note))
 
 
-def _tiered(usage: Usage, request: ModelRequest) -> Usage:
+def _tiered(usage: Usage, request: ModelRequest, endpoint: EndpointConfig) -> Usage:
     """The usage at the tier that was asked for, where the provider does not say at which one it served."""
-    asked = request.settings.extra.get("service_tier") or request.settings.extra.get("serviceTier")
-    if not asked or usage.tier or not isinstance(asked, str):
+    if usage.tier:
         return usage
-    return replace(usage, tier=tier_of(asked))
+    given = endpoint.gateway.options.get("extra")
+    of_endpoint: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    for extra in (request.settings.extra, of_endpoint):
+        asked: Any = extra.get("service_tier") or extra.get("serviceTier")
+        if isinstance(asked, str) and asked:
+            return replace(usage, tier=tier_of(asked))
+    return usage
 
 
 def _counted_as(entry: OpenGateway, model: str) -> str:

@@ -279,7 +279,7 @@ _WORD: Final = "[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 NAME_PATTERN: Final = f"^\\s*{_WORD}\\s*$"
 _NAME_SCHEMA: Final = {"type": "string", "pattern": NAME_PATTERN, "maxLength": NAME_MAX}
 _REF_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*({_WORD}/)?{_WORD}\\s*$"}
-_TOOL_NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*(agent:)?{_WORD}\\s*$"}
+TOOL_NAME_SCHEMA: Final = {"type": "string", "pattern": f"^\\s*(agent:)?{_WORD}\\s*$"}
 _TOOL_SCHEMA: Final = {
     "type": "string",
     "pattern": f"^\\s*(agent:{_WORD}|{_WORD}(@[\\^~=]?[0-9][0-9A-Za-z.-]*)?)\\s*$",
@@ -325,7 +325,7 @@ WordList: TypeAlias = Annotated[list[str], ONE_OR_MANY, AfterValidator(distinct_
 """Duplicates are removed in any case, empty ones too; the first spelling stays."""
 ExactList: TypeAlias = Annotated[list[str], ONE_OR_MANY, AfterValidator(distinct)]
 NameList: TypeAlias = Annotated[list[Name], ONE_OR_MANY, AfterValidator(distinct)]
-ToolName: TypeAlias = Annotated[str, AfterValidator(check_tool_name), WithJsonSchema(_TOOL_NAME_SCHEMA)]
+ToolName: TypeAlias = Annotated[str, AfterValidator(check_tool_name), WithJsonSchema(TOOL_NAME_SCHEMA)]
 ToolRequest: TypeAlias = Annotated[str, AfterValidator(check_tool_request), WithJsonSchema(_TOOL_SCHEMA)]
 ToolList: TypeAlias = Annotated[list[ToolRequest], ONE_OR_MANY, AfterValidator(distinct)]
 RefList: TypeAlias = Annotated[list[Ref], ONE_OR_MANY, AfterValidator(distinct_any_case)]

@@ -187,7 +187,8 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "own",
                 "model_name model_settings.max_output_tokens model_settings.temperature model_settings.top_p "
                 "model_settings.stop model_settings.seed model_settings.reasoning_effort model_settings.tool_choice "
-                "model_settings.extra description prompt memory.allow memory.type memory.provider execution.profile "
+                "model_settings.parallel_tool_calls model_settings.strict_tools model_settings.extra description "
+                "prompt memory.allow memory.type memory.provider execution.profile "
                 "execution.required_output_markers execution.duplicate_tool_call_policy "
                 "execution.on_contract_violation execution.tool_use_behavior execution.on_denied "
                 "execution.on_expiry execution.budget_notes limits.max_steps "

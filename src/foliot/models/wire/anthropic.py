@@ -34,11 +34,11 @@ from foliot.models.wire.anthropic_answer import (
 )
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.calls import CallIds, arguments_object, sendable_id
-from foliot.models.wire.fitting import CHOICES, Notes, Profiles, fitted, merged, strict_tool
+from foliot.models.wire.fitting import CHOICES, Notes, Profiles, fitted, merged, tools_to_send
 from foliot.models.wire.media import address, decoded_text, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.schemas import in_words, is_object, native_schema
-from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, tool_names
+from foliot.models.wire.tool_names import ToolNames, description_of, tool_names
 
 _NO_SAMPLING_SINCE: Final = "2026-10-21"  # this version of the API takes a temperature for no model
 _SAMPLING: Final = frozenset({"temperature", "top_p"})
@@ -113,9 +113,9 @@ class AnthropicWire:
                 {
                     "name": names.wire(tool.name),
                     "description": description_of(tool),
-                    **strict_tool(tool, settings.strict_tools, "input_schema", native_schema),
+                    **schema,
                 }
-                for tool in ordered_tools(request.tools)
+                for tool, schema in tools_to_send(request, "input_schema", native_schema, notes)
             ]
             body["tool_choice"] = _tool_choice(settings, names)
         if settings.stop:
@@ -157,10 +157,10 @@ class AnthropicWire:
                 "input_schema": {**schema, "type": "object"},
             }
             body["tools"] = [*body.get("tools", ()), tool]
-            # With other tools the model must be free to call them first; it ends by calling this one.
-            body["tool_choice"] = {"type": "any"} if request.tools else {"type": "tool", "name": OUTPUT_TOOL}
-            if "tool_choice" in profile.refused(request.settings.reasoning_effort):
-                body["tool_choice"] = {"type": "auto"}
+            if "tool_choice" not in profile.refused(request.settings.reasoning_effort):
+                body["tool_choice"] = _choice_with_answer(request, body.get("tool_choice", {}))
+            else:
+                body["tool_choice"] = {**body.get("tool_choice", {}), "type": "auto"}
                 body["system"] = [*body.get("system", ()), {"type": "text", "text": _BY_TOOL}]
 
     def _put_thinking(self, body: dict[str, Any], request: ModelRequest, profile: ModelProfile, notes: Notes) -> None:
@@ -215,6 +215,13 @@ def _tool_choice(settings: ModelSettings, names: ToolNames) -> dict[str, Any]:
     if settings.parallel_tool_calls is not None and choice != "none":
         made["disable_parallel_tool_use"] = not settings.parallel_tool_calls
     return made
+
+
+def _choice_with_answer(request: ModelRequest, choice: dict[str, Any]) -> dict[str, Any]:
+    """The choice where the answer is a call too. Beside other tools the model is free to call them first."""
+    if not request.tools or choice["type"] == "none":
+        return {"type": "tool", "name": OUTPUT_TOOL}
+    return choice if choice["type"] == "tool" else {**choice, "type": "any"}
 
 
 def _system(request: ModelRequest) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from foliot.kernel.messages import ModelRequest, ModelSettings, ToolSpec
 from foliot.models.profiles import ModelProfile
 from foliot.models.wire.schemas import in_words
-from foliot.models.wire.tool_names import schema_of
+from foliot.models.wire.tool_names import ordered_tools, schema_of
 
 Profiles: TypeAlias = Callable[[str], ModelProfile]
 Notes: TypeAlias = list[str]
@@ -66,13 +66,27 @@ def asked_in_words(request: ModelRequest, schema: Mapping[str, Any]) -> ModelReq
     return replace(request, system=system, output_schema=None)
 
 
-def strict_tool(
-    tool: ToolSpec, strict: bool | None, key: str, translate: Callable[[dict[str, Any]], dict[str, Any] | None]
-) -> dict[str, Any]:
-    """The schema of a tool under `key`; with the promise to hold the model to it, where that is wanted and can be."""
-    schema = schema_of(tool)
-    held = translate(schema) if strict else None
-    return {key: schema} if held is None else {key: held, "strict": True}
+def tools_to_send(
+    request: ModelRequest,
+    key: str,
+    translate: Callable[[dict[str, Any]], dict[str, Any] | None],
+    notes: Notes,
+) -> list[tuple[ToolSpec, dict[str, Any]]]:
+    """Each tool with its schema under `key`; and with the promise to hold the model to it, where wanted and possible.
+
+    `translate` says a schema in the strict dialect, or returns None where that cannot say all of it.
+    """
+    made: list[tuple[ToolSpec, dict[str, Any]]] = []
+    free: list[str] = []
+    for tool in ordered_tools(request.tools):
+        schema = schema_of(tool)
+        held = translate(schema) if request.settings.strict_tools else None
+        if held is None and request.settings.strict_tools:
+            free.append(tool.name)
+        made.append((tool, {key: schema} if held is None else {key: held, "strict": True}))
+    if free:
+        notes.append(f"strict_tools is not sent for {', '.join(free)}: strict mode cannot say all that it allows")
+    return made
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from foliot.models.config import GatewayConfig
 from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.calls import ANY_ID, NINE_ID, CallIds, arguments_text, sendable_id
-from foliot.models.wire.fitting import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, strict_tool
+from foliot.models.wire.fitting import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, tools_to_send
 from foliot.models.wire.media import (
     address,
     decoded_text,
@@ -45,7 +45,7 @@ from foliot.models.wire.media import (
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, counted_in_chat, parse_chat
 from foliot.models.wire.schemas import is_object, strict_schema
-from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, tool_names
+from foliot.models.wire.tool_names import ToolNames, description_of, tool_names
 
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 ReasoningReplay = Literal["none", "reasoning_content", "reasoning", "reasoning_details"]
@@ -126,15 +126,18 @@ class OpenAIChatWire:
     def build_body(
         self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
     ) -> dict[str, Any]:
+        notes = [] if notes is None else notes
         profile = self._profile(request.model)
-        request = fitted(request, profile, [] if notes is None else notes)
+        request = fitted(request, profile, notes)
         request, answer = _answer_format(request, profile)
         settings = request.settings
         body: dict[str, Any] = {"model": request.model, "messages": self._messages(request, names)}
         if request.tools:
-            body["tools"] = _tools(request, names)
+            body["tools"] = _tools(request, names, notes)
             if self.options.send_tool_choice:
                 body["tool_choice"] = _tool_choice(settings.tool_choice, names)
+            elif settings.tool_choice != "auto":
+                notes.append("tool_choice is not sent: the endpoint's option tool_choice is off")
             if settings.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = settings.parallel_tool_calls
         if settings.max_output_tokens is not None:
@@ -261,11 +264,10 @@ def _tool_choice(choice: str, names: ToolNames) -> str | dict[str, Any]:
     return {"type": "function", "function": {"name": names.wire(choice)}}
 
 
-def _tools(request: ModelRequest, names: ToolNames) -> list[dict[str, Any]]:
+def _tools(request: ModelRequest, names: ToolNames, notes: Notes) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
-    for tool in ordered_tools(request.tools):
-        function: dict[str, Any] = {"name": names.wire(tool.name), "description": description_of(tool)}
-        function |= strict_tool(tool, request.settings.strict_tools, "parameters", strict_schema)
+    for tool, schema in tools_to_send(request, "parameters", strict_schema, notes):
+        function = {"name": names.wire(tool.name), "description": description_of(tool), **schema}
         made.append({"type": "function", "function": function})
     return made
 

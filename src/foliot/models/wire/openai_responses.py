@@ -27,7 +27,7 @@ from foliot.kernel.messages import (
 from foliot.models.config import GatewayConfig
 from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
-from foliot.models.wire.fitting import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, strict_tool
+from foliot.models.wire.fitting import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, tools_to_send
 from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat import conversation_key
@@ -38,7 +38,7 @@ from foliot.models.wire.openai_responses_answer import (
     parse_responses,
 )
 from foliot.models.wire.schemas import is_object, strict_schema
-from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, tool_names
+from foliot.models.wire.tool_names import ToolNames, description_of, tool_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,9 @@ class OpenAIResponsesWire:
     def build_body(
         self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
     ) -> dict[str, Any]:
+        notes = [] if notes is None else notes
         profile = self._profile(request.model)
-        request = fitted(request, profile, [] if notes is None else notes)
+        request = fitted(request, profile, notes)
         if (schema := request.output_schema) is not None and not is_object(schema):
             request = asked_in_words(request, schema)
         settings = request.settings
@@ -94,9 +95,9 @@ class OpenAIResponsesWire:
                     "name": names.wire(tool.name),
                     "description": description_of(tool),
                     "strict": False,
-                    **strict_tool(tool, settings.strict_tools, "parameters", strict_schema),
+                    **schema,
                 }
-                for tool in ordered_tools(request.tools)
+                for tool, schema in tools_to_send(request, "parameters", strict_schema, notes)
             ]
             named = settings.tool_choice not in CHOICES
             choice = settings.tool_choice

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from foliot.kernel.messages import Effort
 from foliot.resources.base import Model, Resource, Status, given, implies, problem, says
 from foliot.resources.fields import (
     ANY_CASE,
     MARK_ANY_CASE,
     MARK_ONE_OR_MANY,
     ONE_OR_MANY,
+    TOOL_NAME_SCHEMA,
     Count,
     ExactList,
     JsonSchema,
@@ -25,11 +28,13 @@ from foliot.resources.fields import (
     ToolList,
     Whole,
     WordList,
+    check_tool_name,
     refusal,
 )
 from foliot.resources.problems import Problem
 
 MAX_STEPS = 10
+TOOL_CHOICES: Final = ("auto", "none", "required")
 MEMORY_OPERATIONS = ("read", "write", "search", "list", "ingest")
 
 
@@ -134,6 +139,19 @@ class AgentLimits(Model):
         self.max_steps = self.max_steps or MAX_STEPS
 
 
+def _tool_choice(value: str) -> str:
+    """One of three words in any case, or the name of a tool as it is."""
+    word = value.lower()
+    return word if word in TOOL_CHOICES else check_tool_name(value)
+
+
+ToolChoice: TypeAlias = Annotated[
+    str,
+    AfterValidator(_tool_choice),
+    WithJsonSchema({**TOOL_NAME_SCHEMA, "examples": [*TOOL_CHOICES, "search"]}),
+]
+
+
 class ModelSettings(Model):
     """Knobs that providers share; `extra` goes into the provider's request as it is."""
 
@@ -144,11 +162,18 @@ class ModelSettings(Model):
     )
     stop: ExactList = Field(default_factory=list[str], description="Texts at which the answer ends.")
     seed: Whole | None = Field(default=None, description="Asks the provider for repeatable answers.")
-    reasoning_effort: Annotated[Literal["minimal", "low", "medium", "high"], ANY_CASE] | None = Field(
+    reasoning_effort: Annotated[Effort, ANY_CASE] | None = Field(
         default=None, description="How long a reasoning model may think."
     )
-    tool_choice: Annotated[Literal["auto", "none", "required"], ANY_CASE] | None = Field(
-        default=None, description="Whether the model may, must not, or must call a tool."
+    tool_choice: ToolChoice | None = Field(
+        default=None,
+        description="Whether the model may (auto), must not (none) or must (required) call a tool, or its name.",
+    )
+    parallel_tool_calls: bool | None = Field(
+        default=None, description="Whether one answer may call several tools; the provider decides when not given."
+    )
+    strict_tools: bool | None = Field(
+        default=None, description="Holds the model to the schemas of its tools, where the provider can."
     )
     extra: dict[str, Any] = Field(default_factory=dict[str, Any], description="The provider's own settings.")
 
@@ -184,6 +209,20 @@ class AgentSpec(Model):
     output_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="A JSON Schema that the final answer must satisfy."
     )
+
+    def problems(self) -> Iterator[Problem]:
+        choice = self.model_settings.tool_choice
+        names = [tool.partition("@")[0] for tool in self.tools]
+        if choice is None or choice in TOOL_CHOICES or choice in names:
+            return
+        near = difflib.get_close_matches(choice, [*TOOL_CHOICES, *names], 1)
+        yield problem(
+            "model_settings",
+            "tool_choice",
+            message=f'{{field}} "{choice[:80]}" is no tool of spec.tools',
+            expected="auto, none, required, or the name of a tool in spec.tools",
+            hint=f'did you mean "{near[0]}"?' if near else "add it to spec.tools, or write required for any of them",
+        )
 
 
 class Agent(Resource[AgentSpec, Status]):
