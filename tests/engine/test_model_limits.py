@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from foliot import Runtime
 from foliot.catalog.apply import apply_documents
 from foliot.engine.budgets.waking import models_changed
 from foliot.engine.definition import ENDPOINT
+from foliot.engine.limiting.models import SharedTurns
 from foliot.engine.story.explain import Standing, explain
 from foliot.engine.story.tracing import trace_of
 from foliot.kernel.events import Event, ModelDelayed, ModelFailed, RunSucceeded, RunWaiting
 from foliot.kernel.messages import Message, ModelResponse, Text, Usage
 from foliot.kernel.spec import RunSpec
+from foliot.resources.rates import Declarer, Limits
 from foliot.resources.validate import validate_document
+from foliot.store.model_limits import SqlModelLimits
+from foliot.store.open import open_database
 from foliot.testing.wire import Fault, Play, WireServer
 
 CHAOS = bool(os.environ.get("FOLIOT_CHAOS"))
@@ -151,17 +156,52 @@ async def test_one_step_of_a_dead_endpoint_is_tried_four_times_in_all(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
-async def test_three_processes_stay_below_the_limit_together(
+async def test_three_processes_stay_below_the_strictest_limit_of_their_key_together(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """One declares six in a second, one nine, one nothing."""
     url = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "store.db")
+    database = await open_database(url)
+    turns = SharedTurns(SqlModelLimits(database), clock=time.time)
+    await turns.take("k", "before", Limits(6, per=1.0), 0, queue=True, by=Declarer("default/a", "m", "1"))
+    await database.close()
     out = tmp_path / "times"
     script = Path(__file__).with_name("model_limit_process.py")
     processes = [
-        await asyncio.create_subprocess_exec(sys.executable, str(script), url, str(out), name, "6", "6", "1.0")
-        for name in "abc"
+        await asyncio.create_subprocess_exec(sys.executable, str(script), url, str(out), name, "6", most, "1.0")
+        for name, most in (("a", "6"), ("b", "9"), ("c", "0"))
     ]
     assert [await process.wait() for process in processes] == [0, 0, 0]
     times = sorted(float(line) for line in out.read_text().split())
     assert len(times) == 18
     assert most_in_any_window(times, 1.0) <= 6
+
+
+async def test_a_pause_that_one_process_was_told_holds_the_others(tmp_path: Path) -> None:
+    """No endpoint declares a limit; what the first was told is known to the second before it asks."""
+    store = str(tmp_path / "store.db")
+    refused = Play(fault=Fault("status", status=429, headers={"Retry-After": "50"}))
+    async with WireServer(lambda _: refused) as server, Runtime(store=store) as one, Runtime(store=store) as other:
+        await declare(one, server)
+        first = asyncio.create_task(one.run("clerk", "go", run_id="first"))
+        await until(one, "first", RunWaiting)
+        second = asyncio.create_task(other.run("clerk", "go", run_id="second"))
+        await until(other, "second", ModelDelayed)
+        assert len(server.requests) == 1
+        for task in (first, second):
+            task.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+
+
+async def test_a_limit_is_forgotten_with_its_endpoint(runtime: Runtime) -> None:
+    async with WireServer(lambda _: ANSWER) as server:
+        await declare(runtime, server, rate_limit={"requests": 5})
+        await runtime.run("clerk", "first")
+        database = runtime._open().database
+        assert database is not None
+        limits = SqlModelLimits(database)
+        await models_changed(database, "default", clock=runtime.clock)
+        assert [endpoint for endpoint, _ in await limits.declarers("default")] == ["default/main"]
+        await declare(runtime, server)
+        await models_changed(database, "default", clock=runtime.clock)
+        assert await limits.declarers("default") == []

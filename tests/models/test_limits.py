@@ -15,7 +15,7 @@ from foliot.engine.limiting.models import SharedTurns
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
 from foliot.models.limits import LocalTurns, Turns, counted
-from foliot.resources.rates import Ahead, Limits, Line, Used, earliest
+from foliot.resources.rates import NO_LIMITS, Ahead, Declarer, Limits, Line, Used, earliest
 from foliot.store.model_limits import SqlModelLimits
 from foliot.store.open import open_database
 
@@ -116,10 +116,10 @@ async def test_tokens_are_counted_as_they_were_used(turns: Turns, clock: Clock) 
     limits = Limits(tokens=100, per=60)
     turn = await turns.take("k", "a", limits, 90, queue=True)
     assert (await turns.take("k", "b", limits, 20, queue=False)).bound == "tokens"
-    await turns.settle("k", "a", turn, limits, -80)
+    await turns.settle("k", "a", turn, -80)
     turn = await turns.take("k", "b", limits, 20, queue=True)
     assert turn.wait == 0
-    await turns.settle("k", "b", turn, limits, 70)  # more than was expected
+    await turns.settle("k", "b", turn, 70)  # more than was expected
     assert (await turns.take("k", "c", limits, 1, queue=False)).wait > 0
     clock.now += 60.1
     assert (await turns.take("k", "d", limits, 5000, queue=True)).wait == 0  # more than ever fits: alone
@@ -130,9 +130,79 @@ async def test_calls_at_a_time(turns: Turns, clock: Clock) -> None:
     turn = await turns.take("k", "a", limits, 0, queue=True)
     second = await turns.take("k", "b", limits, 0, queue=True)
     assert (second.bound, second.wait > 0) == ("calls at a time", True)
-    await turns.settle("k", "a", turn, limits, 0)
+    await turns.settle("k", "a", turn, 0)
     assert (await turns.take("k", "c", limits, 0, queue=False)).wait > 0  # b was first
     assert (await turns.take("k", "b", limits, 0, queue=True)).wait == 0
+
+
+ONE, OTHER = Declarer("n/one", "m", "1"), Declarer("n/other", "m", "1")
+
+
+async def passed(turns: Turns, limits: Limits, by: Declarer, tokens: int = 0) -> int:
+    """How many of ten pass."""
+    found = [await turns.take("k", f"{by.endpoint}{n}", limits, tokens, queue=False, by=by) for n in range(10)]
+    return sum(turn.wait <= 0 for turn in found)
+
+
+@pytest.mark.parametrize("strict_first", [False, True])
+async def test_every_limit_of_a_key_and_model_holds_for_all_who_ask_there(turns: Turns, strict_first: bool) -> None:
+    strict, wide = (Limits(requests=3, per=60), ONE), (Limits(requests=7, per=60), OTHER)
+    first, second = (strict, wide) if strict_first else (wide, strict)
+    assert (await turns.take("k", "a", first[0], 0, queue=False, by=first[1])).wait == 0
+    assert (await turns.take("k", "b", second[0], 0, queue=False, by=second[1])).wait == 0
+    assert await passed(turns, *wide) + await passed(turns, *strict) == 1
+    told = await turns.take("k", "c", wide[0], 0, queue=False, by=OTHER)
+    assert (told.bound, told.limits) == ("requests", strict[0])
+
+
+async def test_windows_of_different_lengths_hold_together(turns: Turns, clock: Clock) -> None:
+    short, long = Limits(requests=2, per=1), Limits(requests=3, per=60)
+    await turns.take("k", "a", long, 0, queue=False, by=OTHER)
+    assert await passed(turns, short, ONE) == 1
+    clock.now += 1.1
+    assert await passed(turns, short, ONE) == 1
+    clock.now += 1.1
+    assert (await turns.take("k", "b", short, 0, queue=False, by=ONE)).wait == pytest.approx(57.8, abs=0.1)
+
+
+async def test_calls_without_a_limit_count_where_another_endpoint_has_one(turns: Turns, clock: Clock) -> None:
+    assert await passed(turns, NO_LIMITS, OTHER) == 10
+    assert turns.is_free("k")
+    assert await passed(turns, Limits(requests=2), ONE) == 2
+    assert await passed(turns, NO_LIMITS, OTHER) == 0
+    assert not turns.is_free("k")
+    clock.now += 60.1
+    assert await passed(turns, NO_LIMITS, OTHER) == 2
+    assert await passed(turns, Limits(requests=2), ONE) == 0
+
+
+async def test_a_limit_that_was_taken_back_is_gone_for_all(turns: Turns, clock: Clock) -> None:
+    await turns.take("k", "a", Limits(requests=1), 0, queue=False, by=ONE)
+    assert await passed(turns, NO_LIMITS, OTHER) == 0
+    assert (await turns.take("k", "a", NO_LIMITS, 0, queue=False, by=ONE)).wait == 0
+    assert await passed(turns, NO_LIMITS, OTHER) == 10
+
+
+async def test_tokens_and_calls_at_a_time_are_settled_for_all(turns: Turns) -> None:
+    turn = await turns.take("k", "a", Limits(tokens=100, per=60), 90, queue=False, by=ONE)
+    assert await passed(turns, Limits(concurrency=1), OTHER, 20) == 0
+    await turns.settle("k", "a", turn, -90)
+    second = await turns.take("k", "b", Limits(concurrency=1), 20, queue=False, by=OTHER)
+    assert second.wait == 0
+    assert (await turns.take("k", "c", Limits(tokens=100, per=60), 20, queue=False, by=ONE)).bound == "calls at a time"
+    await turns.settle("k", "b", second, 80)
+    assert (await turns.take("k", "c", Limits(tokens=100, per=60), 20, queue=False, by=ONE)).bound == "tokens"
+
+
+async def test_a_pause_holds_who_has_no_limit_too(turns: Turns, clock: Clock) -> None:
+    assert (await turns.take("k", "a", NO_LIMITS, 0, queue=False, by=ONE)).wait == 0
+    await turns.pause("k", 30)
+    assert not turns.is_free("k")
+    waits = await turns.take("k", "a", NO_LIMITS, 0, queue=False, by=ONE)
+    assert (waits.wait, waits.bound) == (pytest.approx(30), "the provider")
+    clock.now += 30.1
+    assert (await turns.take("k", "a", NO_LIMITS, 0, queue=False, by=ONE)).wait == 0
+    assert turns.is_free("k")
 
 
 async def test_a_pause_holds_the_line(turns: Turns, clock: Clock) -> None:

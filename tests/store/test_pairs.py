@@ -47,6 +47,7 @@ NOT_PLAYED = {
     "store.model_limits._take": "everything of a line is done under the lock of its row, and of one line only",
     "store.model_limits._settle": "as above",
     "store.model_limits._pause": "as above",
+    "run(model_limit_forget)": "one statement on rows that are written anew by whoever asks next",
     "run(model_place_leave)": "one statement: places of one run, which nobody else touches",
     "many(model_call_renew)": "one process keeps rows of its own",
     "work.housekeeping._take_turn": "one turn in a period, under the lock of its own row",

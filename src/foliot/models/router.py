@@ -42,13 +42,14 @@ from foliot.models.base import (
     StandInLine,
 )
 from foliot.models.endpoints import EndpointConfig, GatewayCache, OpenGateway
-from foliot.models.limits import ASKER, Clock, LocalTurns, Turn, Turns, counted
+from foliot.models.limits import ASKER, PASS, Clock, LocalTurns, Turn, Turns, counted
 from foliot.models.pieces import Pieces
 from foliot.models.pricing import PriceBook
 from foliot.models.registry import Registry, default_registry
 from foliot.models.spending import account, cut_usage
 from foliot.models.tokens import TokenCounter, estimate_request
 from foliot.models.wire.counts import tier_of
+from foliot.resources.rates import Declarer
 
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 Resolve: TypeAlias = Callable[[str], EndpointConfig | Awaitable[EndpointConfig]]
@@ -120,9 +121,7 @@ class Router:
         self.circuits = circuits
         self._prices = prices or PriceBook()
         self.tokens = tokens or TokenCounter()
-        self._clock = clock
         self._sleep = sleep
-        self._paused: dict[str, float] = {}  # until when a provider wants to hear nothing, where nothing is counted
         self._gateways = GatewayCache(self._open)
 
     def gateway(self, ref: str) -> Gateway:
@@ -342,16 +341,14 @@ class Router:
         limits, key = endpoint.limits, f"{entry.limiter_key} {model}"
         run_id, may_have_a_place = ASKER.get()
         asker = run_id or token_hex(8)
-        expected = 0
-        if limits.tokens is not None:
+        expected, turn, stayed = 0, PASS, 0.0
+        free = limits.none and self.turns.is_free(key)
+        if not free:
             expected = self.tokens.estimate(request, model=_counted_as(entry, model))
             expected += request.settings.max_output_tokens or 0
-        stayed = 0.0
-        while True:
-            if limits.none:
-                turn = Turn(max(0.0, self._paused.get(key, 0.0) - self._clock()), bound="the provider")
-            else:
-                turn = await self.turns.take(key, asker, limits, expected, queue=queue)
+        by = Declarer(endpoint.name, model, endpoint.version)
+        while not free:
+            turn = await self.turns.take(key, asker, limits, expected, queue=queue, by=by)
             if turn.wait <= 0:
                 break
             moment = MOMENT if run_id else _PATIENCE
@@ -381,19 +378,11 @@ class Router:
             elif error.kind in _REFUSED:
                 more = -expected  # nothing was counted
             if error.kind == "rate_limit" and error.retryable and error.retry_after is not None:
-                await self._pause(key, endpoint, min(error.retry_after, _LONGEST_PAUSE))
+                await self.turns.pause(key, min(error.retry_after, _LONGEST_PAUSE))
             raise
         finally:
-            if not limits.none:
-                await self.turns.settle(key, asker, turn, limits, more)
-
-    async def _pause(self, key: str, endpoint: EndpointConfig, seconds: float) -> None:
-        if not endpoint.limits.none:
-            await self.turns.pause(key, seconds)
-            return
-        now = self._clock()
-        self._paused = {each: until for each, until in self._paused.items() if until > now}
-        self._paused[key] = max(self._paused.get(key, 0.0), now + seconds)
+            if turn is not PASS:
+                await self.turns.settle(key, asker, turn, more)
 
     async def _book(
         self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, error: ModelError
@@ -480,8 +469,14 @@ async def _entered(circuit: Circuit, name: str) -> bool:
 def _delayed(endpoint: EndpointConfig, turn: Turn, again: StandInLine | None) -> ModelDelayed:
     if turn.bound == "the provider":
         why = f"the provider of model endpoint {endpoint.name!r} asked to be left alone"
-    else:
+    elif not turn.bound:
+        why = f"the limits on model endpoint {endpoint.name!r} cannot be checked now"
+    elif turn.limits == endpoint.limits:
         why = f"model endpoint {endpoint.name!r} allows {endpoint.limits.in_words()}; {turn.ahead:,} are in front"
+    else:
+        allowed = turn.limits.in_words()
+        same = f"another endpoint with the key and model of {endpoint.name!r}"
+        why = f"{same} allows {allowed}; {turn.ahead:,} are in front"
     message = f"{why}; its turn comes in about {max(1, round(turn.wait)):,} s"
     return ModelDelayed(message, wait=turn.wait, endpoint=endpoint.name, stand_in_line=again)
 

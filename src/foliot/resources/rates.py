@@ -4,12 +4,14 @@ A limit is a window that slides: at no time have more than so many requests, or 
 has begun is counted in slots of a thousandth of the window, each at its end, so that it is a thousand rows at most and
 the count errs only on the side of waiting. Who has to wait keeps a place: for whoever is in front of it room is kept,
 so that nobody overtakes, and `earliest` says when its turn comes if nobody in front gives up.
+
+Several limits on one line hold together (`latest`): each counts in slots of its own window.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -74,6 +76,22 @@ class Limits:
 NO_LIMITS: Final = Limits()
 
 
+class Declarer(NamedTuple):
+    """The endpoint through which a line is asked: what it declares holds for all who stand in that line."""
+
+    endpoint: str
+    model: str
+    version: str = ""
+
+
+class Counted(NamedTuple):
+    """Where a turn was counted: by window the slot; and whether its tokens matter, and how many are under way."""
+
+    slots: tuple[tuple[float, float], ...] = ()
+    tokens: bool = False
+    calls: bool = False
+
+
 class Used(NamedTuple):
     """The requests and tokens that began in one slot."""
 
@@ -121,6 +139,33 @@ def earliest(limits: Limits, line: Line, tokens: int, now: float) -> tuple[float
         found.append((now + min(_LONGEST_GUESS, max(0.05, line.seconds * rounds)), "calls at a time"))
     due, bound = max(found, key=lambda each: each[0])
     return (due, bound) if due > now else (now, "")
+
+
+class Due(NamedTuple):
+    """When a turn comes, what it waits for, and by which of the limits; `at` is now for whoever may pass."""
+
+    at: float
+    bound: Bound = ""
+    limits: Limits = NO_LIMITS
+
+
+def latest(limits: Sequence[Limits], line: Line, used: Mapping[float, Sequence[Used]], tokens: int, now: float) -> Due:
+    """Return when a turn comes that all the `limits` of a line allow. `used` is by the length of their windows."""
+    found = [Due(max(now, line.paused_until), "the provider" if line.paused_until > now else "")]
+    for each in limits:
+        at, bound = earliest(each, line._replace(used=used.get(each.per, ())), tokens, now)
+        found.append(Due(at, bound, each))
+    return max(found, key=lambda due: due.at)
+
+
+def donor_of(per: float, known: Sequence[float]) -> float:
+    """Return the window from which one of a new length takes over what began: the shortest that holds all of it."""
+    return min((each for each in known if each >= per), default=max(known))
+
+
+def most_wanted(limits: Sequence[Limits], tokens: int) -> int:
+    """Return the tokens that room is kept for under all of these limits."""
+    return min((each.wanted(tokens) for each in limits), default=tokens)
 
 
 def _when(most: int, seconds: float, used: Sequence[tuple[float, int]], wanted: int, now: float) -> float:

@@ -20,8 +20,10 @@ from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.events import BudgetExceeded, RunResumed, RunWaiting
 from foliot.kernel.state import State
 from foliot.resources.money import MICRO
-from foliot.store.base import Database
+from foliot.store.base import Database, Key
+from foliot.store.documents import key_text
 from foliot.store.journal import SqlJournal
+from foliot.store.model_limits import SqlModelLimits
 from foliot.store.runs import Journal, RunInfo
 from foliot.store.transaction import Tx, run
 
@@ -93,9 +95,10 @@ async def models_changed(database: Database, namespace: str, *, clock: Clock) ->
     """A ModelEndpoint of the namespace, or a key, was written: let what waits because of the old one ask at once.
 
     Runs that wait for their model, runs that are tried again later, classes of runs that were held back. The number of
-    runs that were told.
+    runs that were told. Before that, limits are forgotten that a changed or deleted endpoint had declared.
     """
     journal, now = SqlJournal(database), clock()
+    await forget_limits(database, namespace)
     told = await wake_paused(journal, namespace, clock=clock)
     after = ""
     while page := await database.read("run_waiting_for_model", namespace=namespace, after=after, count=PAGE):
@@ -106,6 +109,22 @@ async def models_changed(database: Database, namespace: str, *, clock: Clock) ->
         after = page[-1]["id"]
     await database.write(_hasten, namespace, now)
     return told
+
+
+async def forget_limits(database: Database, namespace: str) -> None:
+    """Drop what endpoints of the namespace declared for their keys, if it is not what is in the store now."""
+    limits = SqlModelLimits(database)
+    if not (noted := await limits.declarers(namespace)):
+        return
+    keys = [key_text(Key("ModelEndpoint", *endpoint.split("/", 1))) for endpoint, _ in noted]
+    found = await database.read("resource_get_many", keys=msgspec.json.encode(keys).decode())
+    versions: set[tuple[str, str]] = set()
+    for row in found:
+        meta: dict[str, Any] = msgspec.json.decode(row["document"], type=dict[str, Any])["metadata"]
+        versions.add((f"{meta['namespace']}/{meta['name']}", f"{meta['uid']}.{meta['generation']}"))
+    for endpoint, version in noted:
+        if (endpoint, version) not in versions:
+            await limits.forget(endpoint, version)
 
 
 def _hasten(namespace: str, now: float) -> Tx[None]:

@@ -1,4 +1,4 @@
--- Turns at models that may only be asked so often. See migrations/0027_model_limits.sql for the columns.
+-- Turns at models that may only be asked so often. See migrations/0027_model_limits.sql and 0028 for the columns.
 
 -- name: model_line_turn
 -- locks: limit/model key
@@ -22,6 +22,33 @@ UPDATE model_line SET last = :last, window_size = :window_size WHERE key = :key;
 -- locks: limit/model key
 UPDATE model_line SET seconds = :seconds WHERE key = :key;
 
+-- name: model_line_held
+-- The lines that somebody declared a limit for, or whose provider wants to hear nothing.
+SELECT key FROM model_limit
+ UNION
+SELECT key FROM model_line WHERE paused_until > :now;
+
+-- name: model_limit_list
+SELECT endpoint, version, requests, tokens, per, concurrency, burst FROM model_limit WHERE key = :key;
+
+-- name: model_limit_put
+-- locks: -
+INSERT INTO model_limit (endpoint, model, key, version, requests, tokens, per, concurrency, burst)
+VALUES (:endpoint, :model, :key, :version, :requests, :tokens, :per, :concurrency, :burst)
+ON CONFLICT (endpoint, model) DO UPDATE SET key = excluded.key, version = excluded.version,
+       requests = excluded.requests, tokens = excluded.tokens, per = excluded.per, concurrency = excluded.concurrency,
+       burst = excluded.burst;
+
+-- name: model_limit_drop
+-- locks: -
+DELETE FROM model_limit WHERE endpoint = :endpoint AND model = :model;
+
+-- name: model_limit_versions
+SELECT DISTINCT endpoint, version FROM model_limit WHERE endpoint LIKE :namespace || '/%';
+
+-- name: model_limit_forget
+DELETE FROM model_limit WHERE endpoint = :endpoint AND version = :version;
+
 -- name: model_use_sweep
 -- locks: -
 DELETE FROM model_use WHERE key = :key AND at <= :before;
@@ -36,6 +63,12 @@ SELECT at, requests, tokens FROM model_use WHERE key = :key ORDER BY at;
 -- locks: -
 INSERT INTO model_use (key, at, requests, tokens) VALUES (:key, :at, 1, :tokens)
 ON CONFLICT (key, at) DO UPDATE SET requests = model_use.requests + 1, tokens = model_use.tokens + excluded.tokens;
+
+-- name: model_use_copy
+-- locks: -
+-- A window of another length begins with what is known of the line.
+INSERT INTO model_use (key, at, requests, tokens) SELECT :new, at, requests, tokens FROM model_use WHERE key = :key
+ON CONFLICT (key, at) DO NOTHING;
 
 -- name: model_use_more
 -- locks: -
