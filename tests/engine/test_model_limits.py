@@ -35,7 +35,7 @@ ANSWER = ModelResponse(Message("assistant", (Text("done"),)), usage=Usage(10, 5)
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
-    async with Runtime(store=str(tmp_path / "store.db"), lease_seconds=300.0 if CHAOS else None) as opened:
+    async with Runtime(store=str(tmp_path / "store.db")) as opened:
         yield opened
 
 

@@ -10,6 +10,7 @@ what tools return, in that order; a journal that sorted them would send other by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from operator import is_
 from typing import Any, Final, Generic, TypeVar, Union, cast, get_args
 
@@ -75,15 +76,21 @@ def settled(value: S) -> S:
     other bytes, and other digests, depending on whether somebody had spelled a default out.
     """
     changed: dict[str, Any] = {}
-    for field in msgspec.structs.fields(value):
-        given = getattr(value, field.name)
+    for name, default in _defaults(type(value)):
+        given = getattr(value, name)
         kept = _settled(given)
-        kinds: set[type[Any]] = {type(kept), type(field.default)}
-        if kept == field.default and (len(kinds) == 1 or kinds == _NUMBERS):
-            kept = field.default
+        kinds: set[type[Any]] = {type(kept), type(default)}
+        if kept == default and (len(kinds) == 1 or kinds == _NUMBERS):
+            kept = default
         if kept is not given:
-            changed[field.name] = kept
+            changed[name] = kept
     return msgspec.structs.replace(value, **changed) if changed else value
+
+
+@cache
+def _defaults(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    """The fields of a struct with their defaults. msgspec evaluates every annotation to say so: 3 ms for a spec."""
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
 
 
 def _settled(value: Any) -> Any:
