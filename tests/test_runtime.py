@@ -210,7 +210,7 @@ async def test_what_is_said_to_a_live_run_is_heard_at_the_next_step(runtime: Run
 async def test_a_fork_shares_the_past_and_goes_its_own_way(runtime: Runtime) -> None:
     agent = clerk()
     original = await runtime.run(agent, "Oslo?")
-    runtime._assembly._models.serve("other:model", ScriptedModel(lambda request: f"Shorter: {len(request.messages)}"))
+    runtime._assembly.models.serve("other:model", ScriptedModel(lambda request: f"Shorter: {len(request.messages)}"))
 
     forked = await runtime.fork(original.run_id, at=2, model="other:model", prompt="Be brief.")
 

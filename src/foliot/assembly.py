@@ -62,7 +62,7 @@ class Assembly:
         self.backends = backends
         self._clock = clock
         self._parts = parts or Parts(clock=clock)
-        self._models = models
+        self.models = models
         self._gate = gate or ModelGate(self._parts.rules, models.models_of)
         self.resources = resources
         self.given = Registry(tools, parent=GLOBAL)
@@ -90,7 +90,7 @@ class Assembly:
         self._agents[agent.namespace, agent.name] = agent
         self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self.given)
         if agent.gateway is not None:
-            self._models.serve(agent.model_ref, agent.gateway)
+            self.models.serve(agent.model_ref, agent.gateway)
         for callee in agent.agents:
             self.know(callee)
 
@@ -139,15 +139,15 @@ class Assembly:
         names = [split_request(request)[0] for request in agent.document["spec"].get("tools", [])]
         refs = [agent.model_ref, *agent.document["spec"].get("fallbacks", ())]
         return all(name in given for name in names) and all(
-            self._models.is_fixed(qualified(ref, agent.namespace)) for ref in refs
+            self.models.is_fixed(qualified(ref, agent.namespace)) for ref in refs
         )
 
     async def freeze(self, agent: Agent) -> RunSpec:
         """What a run of this agent is pinned to from now on. Raises `NotFound`, `InvalidInput`."""
         spec = agent.document["spec"]
         endpoint = qualified(agent.model_ref, agent.namespace)
-        await self._models.allow(endpoint, agent.namespace)
-        model = spec.get("model_name") or await self._models.model_of(endpoint, agent.namespace)
+        await self.models.allow(endpoint, agent.namespace)
+        model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
         tools, declared = await self._tools_for(spec.get("tools", []), agent.namespace, agent.name)
         frozen = freeze(
             agent.document, model=model, endpoint=endpoint, tools=with_search(tool.definition for tool in tools)
@@ -161,7 +161,7 @@ class Assembly:
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
         endpoint = qualified(ref, spec.namespace)
-        model = await self._models.model_of(endpoint, spec.namespace)
+        model = await self.models.model_of(endpoint, spec.namespace)
         changed = replace(spec, model=model, extra={**spec.extra, ENDPOINT: endpoint})
         return await self._allowed(changed)
 
@@ -249,4 +249,4 @@ class Assembly:
 
     async def close(self) -> None:
         await self.backends.close()
-        await self._models.close()
+        await self.models.close()

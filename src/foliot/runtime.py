@@ -56,6 +56,7 @@ from foliot.store.runs import TASK_LABEL, Beside, Held, RunInfo, RunTaken, Signa
 from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
+    from foliot.engine.endpoints import RunModels
     from foliot.offering import Offering
     from foliot.tasking import Tasking
     from foliot.tools.backends.callbacks import Callbacks
@@ -171,6 +172,11 @@ class Runtime:
     def questions(self) -> Questions:
         """What runs ask people."""
         return self._open().questions
+
+    @property
+    def models(self) -> RunModels:
+        """Embeddings, rankings and transcripts, at the endpoints that agents ask for answers."""
+        return self._assembly.models
 
     @property
     def tools(self) -> Offering:

@@ -392,6 +392,8 @@ LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[
             "request",
             "web_search",
             "file_search",
+            "search",
+            "audio_hour",
             "tiers",
         )
     },

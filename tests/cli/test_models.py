@@ -52,7 +52,7 @@ def test_an_endpoint_is_asked_each_cell_and_the_price_is_said_first(foliot: Foli
     applied(foliot, tmp_path, url)
     declined = foliot("models", "check", "main", stdin="n\n")
     assert declined.code != 0
-    assert "13 questions to gpt-4.1 of openai-compatible" in declined.out + declined.err
+    assert "15 questions to gpt-4.1 of openai-compatible" in declined.out + declined.err
     assert "US dollars" in declined.out + declined.err
     assert "plain answer" not in declined.out
 

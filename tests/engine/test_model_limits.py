@@ -71,7 +71,7 @@ async def test_runs_above_the_limit_all_succeed_in_order(runtime: Runtime) -> No
         return ANSWER
 
     taken: list[float] = []
-    turns = runtime._assembly._models._router.turns
+    turns = runtime._assembly.models._router.turns
     real = turns.take
 
     async def take(*args: Any, **more: Any) -> Any:
@@ -144,7 +144,7 @@ async def test_one_step_of_a_dead_endpoint_is_tried_four_times_in_all(tmp_path: 
             from foliot.models.pydantic_ai import PydanticAIGateway
 
             model = OpenAIChatModel("m", provider=OpenAIProvider(base_url=f"{server.url}/v1", api_key="k"))
-            runtime._assembly._models.serve("adapted", PydanticAIGateway(model))
+            runtime._assembly.models.serve("adapted", PydanticAIGateway(model))
             spec = RunSpec("clerk", "adapted")
         driver = await runtime.runs.start(spec, [Message("user", (Text("go"),))], run_id="r")
         state = await runtime.runs.drive(driver)

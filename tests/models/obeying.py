@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from email.parser import BytesParser
+from email.policy import default
 from functools import cache
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from foliot.kernel.messages import Message, ModelResponse, Reasoning, Text, ToolCall, Usage
-from foliot.models.cells import RED
+from foliot.models.cells import RED, SILENCE
+from foliot.models.profiles import provider_facts
 from foliot.testing.wire import Play, encoded
 from foliot.testing.wire_formats import format_of
 
+SOUND = b64encode(SILENCE).decode()[:400]
 SIGNED = "c2lnbmF0dXJl"
 THOUGHT = "Norway is cold, so I look it up."
 COUNT = Usage(120, 20)
@@ -70,9 +76,13 @@ class Obeying:
         self.seen: set[str] = set()
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        if path.endswith("/audio/transcriptions"):
+            return await self.transcribed(request)
         raw = await request.text()
         body: dict[str, Any] = json.loads(raw)
-        path = request.path
+        if path.endswith("/rerank"):
+            return self.ranked(body, path)
         if path.endswith(("/embeddings", ":batchEmbedContents", "/api/embed")):
             return web.json_response(self.embedded(body, path))
         stream = bool(body.get("stream")) or "streamGenerate" in path
@@ -141,6 +151,10 @@ class Obeying:
             return _said('{"city": "Oslo", "numbers": [1, 2]}')
         if RED in raw:
             return _said("Red")
+        if "word for word" in raw:
+            if SOUND not in raw:
+                raise Refused("there is no recording")
+            return _said("tick tock")
         if "one to ten" in raw:
             return _said("one two three four five six seven eight nine ten")
         cached = 0
@@ -172,6 +186,43 @@ class Obeying:
     def _carried(self, raw: str) -> bool:
         return (THOUGHT if self.wire == "openai-chat" else SIGNED) in raw
 
+    def ranked(self, body: dict[str, Any], path: str) -> web.Response:
+        """Rank as Cohere does, and as Voyage has it; both refuse the other's field."""
+        facts = provider_facts(self.provider)
+        below = urlsplit(facts.get("address", "")).path or "/v1"
+        at, top = facts.get("rerank_path", f"{below}/rerank"), facts.get("rerank_top", "top_n")
+        strange = set(body) - {"model", "query", "documents", top}
+        if path != at or strange:
+            return web.json_response({"message": f"unknown: {path} {sorted(strange)}"}, status=404)
+        words = set(body["query"].lower().strip("?").split())
+        scores = [len(words & set(text.lower().strip(".").split())) / len(words) for text in body["documents"]]
+        rows = [{"index": n, "relevance_score": score} for n, score in enumerate(scores)]
+        rows = sorted(rows, key=lambda row: -row["relevance_score"])[: body.get(top)]
+        if self.provider == "cohere":
+            return web.json_response({"id": "r1", "results": rows, "meta": {"billed_units": {"search_units": 1}}})
+        if self.provider == "voyage":
+            found = {"object": "list", "data": rows, "model": body["model"], "usage": {"total_tokens": 26}}
+            return web.json_response(found)
+        return web.json_response({"model": body["model"], "results": rows, "usage": {"total_tokens": 26}})
+
+    async def transcribed(self, request: web.Request) -> web.Response:
+        """Hear a form, as OpenAI's SDK sends it; answers count as each provider does."""
+        form = form_of(request.headers["Content-Type"], await request.read())
+        if form.get("file") != ("audio.wav", "audio/wav", SILENCE) or not form.get("model"):
+            return web.json_response({"error": {"message": "file and model are required"}}, status=400)
+        form_kind = form.get("response_format", "json")
+        text = {"text": "tick tock"}
+        if self.provider == "groq":
+            more = {"duration": 1.0, "language": "en"} if form_kind == "verbose_json" else {}
+            return web.json_response({**text, **more})
+        if self.provider == "mistral":
+            if form_kind != "json":
+                return web.json_response({"message": "no such format"}, status=422)
+            usage: dict[str, Any] = {"prompt_audio_seconds": 1, "prompt_tokens": 4, "completion_tokens": 3}
+            return web.json_response({**text, "model": form["model"], "usage": usage})
+        counted = {"type": "tokens", "input_tokens": 12, "output_tokens": 3, "total_tokens": 15}
+        return web.json_response({**text, "usage": {**counted, "input_token_details": {"audio_tokens": 10}}})
+
     def embedded(self, body: dict[str, Any], path: str) -> dict[str, Any]:
         texts = body.get("input") or [each["content"]["parts"][0]["text"] for each in body["requests"]]
         vectors = [[float(ord(text[0])), float(len(text))] for text in texts]
@@ -181,6 +232,17 @@ class Obeying:
         if path.endswith("/api/embed"):
             return {"model": body["model"], "embeddings": vectors, "prompt_eval_count": 4}
         return {"embeddings": [{"values": each} for each in vectors]}
+
+
+def form_of(content_type: str, body: bytes) -> dict[str, Any]:
+    """The fields of a form, read by Python's own mail parser; a file is its name, its kind and its bytes."""
+    whole = BytesParser(policy=default).parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
+    fields: dict[str, Any] = {}
+    for part in cast("Any", whole).iter_parts():
+        name = part.get_param("name", header="content-disposition")
+        raw = part.get_payload(decode=True)
+        fields[name] = (part.get_filename(), part.get_content_type(), raw) if part.get_filename() else raw.decode()
+    return fields
 
 
 def _said(text: str, *parts: Any, stop: Any = "end", usage: Usage = COUNT) -> ModelResponse:

@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -46,15 +47,16 @@ async def verdicts_of(provider: str) -> dict[str, Verdict]:
     facts = provider_facts(provider)
     wire = str(facts["wire"])
     model = str(facts.get("check") or "some-model")
-    path = {"openai-chat": "/v1", "openai-responses": "/v1", "anthropic": "/v1", "gemini": "/v1beta"}.get(wire, "")
+    path = {"openai-chat": "/v1", "anthropic": "/v1", "gemini": "/v1beta"}.get(wire, "")
+    path = urlsplit(facts.get("address", "")).path or path
     options = {"max_tokens_field": "max_completion_tokens"} if provider == "openai" else {}
     async with serving(Obeying(provider, wire)) as service:
         config = GatewayConfig(provider, base_url=service.url + path, api_key="key-1", model=model, options=options)
         gateway = default_registry().build(config)
-        embeddings: Any = facts.get("embeddings", "some-embeddings")
-        subject = Subject(
-            gateway, model, profile_of(provider, model), embeddings, images=bool(facts.get("images", False))
-        )
+        unnamed = {each: f"some-{each}" for each in ("rerank", "transcription") if facts.get(each) is True}
+        if "embeddings" not in facts:
+            unnamed["embeddings"] = "some-embeddings"
+        subject = Subject.of(gateway, provider, model, profile_of(provider, model), **unnamed)
         try:
             cells = [cell for cell in CELLS if (provider, cell.name) not in NOT_JUDGED]
             found = await judge(subject, cells)

@@ -64,7 +64,7 @@ async def test_bounds_follow_the_lease_that_is_configured(tmp_path: Path) -> Non
         "patient": ({"timeouts": {"connect": "9s"}}, 9.0),
     }
     async with Runtime(settings=settings) as runtime:
-        models = runtime._assembly._models
+        models = runtime._assembly.models
         for name, (spec, connect) in endpoints.items():
             spec = {"provider": "openai", "default_model": "m", "base_url": "http://127.0.0.1:1", **spec}
             document, _ = validate_document({"kind": "ModelEndpoint", "metadata": {"name": name}, "spec": spec})

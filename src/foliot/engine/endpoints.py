@@ -16,7 +16,16 @@ from foliot.engine.references import References
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
-from foliot.models.base import Gateway, ModelDelayed, ModelError, ModelRequestError, OnDelta
+from foliot.models.base import (
+    Embeddings,
+    Gateway,
+    ModelDelayed,
+    ModelError,
+    ModelRequestError,
+    OnDelta,
+    Reranked,
+    Transcript,
+)
 from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
 from foliot.models.from_resource import endpoint_config
@@ -178,6 +187,60 @@ class RunModels:
             if pieces is not None and not isinstance(error, ModelDelayed):
                 pieces.restart(f"{ref} failed ({error.kind}) and has changed; asking again")
         return await self._router.respond(ref, request, on_delta=pieces, last=last)
+
+    # --- beside answers --------------------------------------------------------------------------------------------
+
+    async def embed(
+        self,
+        ref: str,
+        texts: Sequence[str],
+        *,
+        namespace: str = "default",
+        model: str = "",
+        dimensions: int | None = None,
+    ) -> Embeddings:
+        """Turn texts into vectors. `ref` is an endpoint of this namespace, or `provider:model`.
+
+        Raises a `ModelError`.
+        """
+        ref = await self._to_serve(namespace, ref)
+        return await self._router.embed(ref, texts, model=model, dimensions=dimensions)
+
+    async def rerank(
+        self,
+        ref: str,
+        query: str,
+        documents: Sequence[str],
+        *,
+        namespace: str = "default",
+        model: str = "",
+        top_n: int | None = None,
+    ) -> Reranked:
+        """Rank documents by how well they answer the query, the best first. Raises a `ModelError`."""
+        ref = await self._to_serve(namespace, ref)
+        return await self._router.rerank(ref, query, documents, model=model, top_n=top_n)
+
+    async def transcribe(
+        self,
+        ref: str,
+        audio: bytes,
+        *,
+        namespace: str = "default",
+        media_type: str = "",
+        model: str = "",
+        language: str = "",
+        prompt: str = "",
+    ) -> Transcript:
+        """Write down what is said in a recording. Raises a `ModelError`."""
+        ref = await self._to_serve(namespace, ref)
+        return await self._router.transcribe(
+            ref, audio, media_type=media_type, model=model, language=language, prompt=prompt
+        )
+
+    async def _to_serve(self, namespace: str, ref: str) -> str:
+        ref = qualified(ref, namespace)
+        await self._allow_asking(namespace, ref)
+        return ref
 
     async def _key_looked_up_anew(self, name: str) -> EndpointConfig | None:
         """The endpoint past all that is remembered: its key may have been replaced where no write tells of it."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from foliot.errors import FoliotError
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
+from foliot.models.profiles import providers_with
 
 OnDelta: TypeAlias = Callable[[Delta], None]
 StandInLine: TypeAlias = Callable[[], Awaitable[ModelResponse]]
@@ -49,6 +50,67 @@ class Embedder(Protocol):
         ...
 
 
+class Ranked(NamedTuple):
+    """One document of a ranking: its place among those that were given, and how well it fits."""
+
+    index: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """Documents by how well they answer a query, the best first. Scores of two models cannot be compared.
+
+    `searches` is what Cohere bills instead of tokens.
+    """
+
+    ranking: tuple[Ranked, ...]
+    usage: Usage
+    model: str = ""
+    provider: str = ""
+    searches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The words of a recording. `seconds` is its length, 0 where the provider does not say; so with `language`."""
+
+    text: str
+    usage: Usage
+    model: str = ""
+    provider: str = ""
+    seconds: float = 0.0
+    audio_tokens: int = 0
+    language: str = ""
+
+
+class Reranker(Protocol):
+    """Ranks documents. Native gateways are rerankers too."""
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], *, model: str = "", top_n: int | None = None
+    ) -> Reranked:
+        """Rank the documents by how well they answer the query; of all of them, or the best `top_n`.
+
+        Raises a `ModelError`, and no other exception.
+        """
+        ...
+
+
+class Transcriber(Protocol):
+    """Writes down what is said. Native gateways are transcribers too."""
+
+    async def transcribe(
+        self, audio: bytes, *, media_type: str = "", model: str = "", language: str = "", prompt: str = ""
+    ) -> Transcript:
+        """Write down a recording. Without `media_type` its kind is known by its first bytes.
+
+        `language` is what is spoken (`en`), `prompt` says names and words that occur. Raises a `ModelError`, and no
+        other exception.
+        """
+        ...
+
+
 class ModelError(FoliotError):
     """A model did not give an answer that can be used.
 
@@ -86,6 +148,20 @@ class ModelRequestError(ModelError):
     """The provider refused the request as it stands (unknown model, bad schema); asking again is useless."""
 
     kind = "request"
+
+
+def lacking(provider: str, service: Literal["embed", "rerank", "transcribe"]) -> ModelRequestError:
+    """The refusal of a provider that does not have this, with the names of some that have."""
+    words, feature = {
+        "embed": ("embeddings", "embeddings"),
+        "rerank": ("reranking", "rerank"),
+        "transcribe": ("transcription", "transcription"),
+    }[service]
+    return ModelRequestError(
+        f"model provider {provider!r} has no {words}, or none in a format that Foliot speaks",
+        provider=provider,
+        hint=f"name an endpoint of another provider: {', '.join(providers_with(feature))}",
+    )
 
 
 class ModelContextOverflow(ModelRequestError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from struct import pack
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
@@ -26,14 +27,32 @@ from foliot.kernel.messages import (
     ToolSpec,
     Usage,
 )
-from foliot.models.base import Embedder, Gateway, ModelAuthError, ModelError, ModelQuotaExceeded, OnDelta
-from foliot.models.profiles import ModelProfile
+from foliot.models.base import (
+    Embedder,
+    Gateway,
+    ModelAuthError,
+    ModelError,
+    ModelQuotaExceeded,
+    OnDelta,
+    Reranker,
+    Transcriber,
+)
+from foliot.models.profiles import ModelProfile, provider_facts
 
 State: TypeAlias = Literal["right", "by design", "missing", "wrong", "not asked"]
 RED: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAF0lEQVR4nGP8z0AaYCJR/aiGUQ1DSAMAQC4BH2bjRnMAAAAASUVORK5CYII="
 )
 """A red square, as PNG."""
+_RATE: Final = 8000
+SILENCE: Final = b"".join(
+    (
+        b"RIFF", pack("<I", 36 + 2 * _RATE), b"WAVEfmt ", pack("<IHHIIHH", 16, 1, 1, _RATE, 2 * _RATE, 2, 16),
+        b"data", pack("<I", 2 * _RATE), bytes(2 * _RATE),
+    )
+)  # fmt: skip
+"""A second of nothing, as WAV: whoever writes down what is said there has understood the request."""
+_SERVICES: Final = ("embeddings", "rerank", "transcription")
 _ROOM: Final = 2048  # for models that think before they say one word
 
 
@@ -46,8 +65,8 @@ class Verdict(NamedTuple):
 class Subject:
     """Whom the cells ask: a gateway, its model and what is known of it.
 
-    `embeddings` names a model for them; "" where none is known, and False where there are none. `images` says whether
-    the provider reads any.
+    `embeddings`, `rerank` and `transcription` name a model for these; "" where none is known, and False where there are
+    none. `images` says whether the provider reads any, `chat` whether it answers at all.
     """
 
     gateway: Gateway
@@ -55,6 +74,19 @@ class Subject:
     profile: ModelProfile
     embeddings: str | Literal[False] = ""
     images: bool = True
+    rerank: str | Literal[False] = False
+    transcription: str | Literal[False] = False
+    chat: bool = True
+
+    @classmethod
+    def of(cls, gateway: Gateway, provider: str, model: str, profile: ModelProfile, **given: str) -> Subject:
+        """A subject with what the provider's file says of it; `given` are models that somebody else named."""
+        facts = provider_facts(provider)
+        named = {each: facts.get(each, "" if each == "embeddings" else False) for each in _SERVICES}
+        named = {each: "" if model is True else model for each, model in named.items()}
+        named |= {each: model for each, model in given.items() if model}
+        images, chat = bool(facts.get("images", False)), facts.get("chat") is not False
+        return cls(gateway, model, profile, images=images, chat=chat, **named)
 
     async def ask(self, *said: Message | str, on_delta: OnDelta | None = None, **more: Any) -> ModelResponse:
         messages = tuple(Message("user", (Text(each),)) if isinstance(each, str) else each for each in said)
@@ -70,6 +102,7 @@ class Cell:
     name: str
     ask: Callable[[Subject], Awaitable[Verdict]]
     tokens: tuple[int, int]
+    chat: bool = True
 
 
 _CITY: Final[Mapping[str, Any]] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
@@ -211,6 +244,27 @@ async def _embeddings(subject: Subject) -> Verdict:
     return _is(len(got.vectors) == 2 and got.vectors[0] != got.vectors[1], "two texts got one vector")
 
 
+async def _rerank(subject: Subject) -> Verdict:
+    if subject.rerank is False:
+        return Verdict("by design", "it has none in a format that is spoken")
+    if not subject.rerank or not hasattr(subject.gateway, "rerank"):
+        return Verdict("not asked", "no model for it is known")
+    documents = ["The Alps are mountains.", "Oslo is the capital of Norway.", "Bread is baked."]
+    got = await cast("Reranker", subject.gateway).rerank(
+        "What is the capital of Norway?", documents, model=subject.rerank, top_n=2
+    )
+    return _is([each.index for each in got.ranking][:1] == [1] and len(got.ranking) == 2, "the best is not the first")
+
+
+async def _transcription(subject: Subject) -> Verdict:
+    if subject.transcription is False:
+        return Verdict("by design", "it has none in a format that is spoken")
+    if not subject.transcription or not hasattr(subject.gateway, "transcribe"):
+        return Verdict("not asked", "no model for it is known")
+    await cast("Transcriber", subject.gateway).transcribe(SILENCE, model=subject.transcription)
+    return Verdict("right")
+
+
 def _miscalled(got: ModelResponse, wanted: int) -> Verdict | None:
     calls = got.message.calls
     if len(calls) != wanted:
@@ -252,7 +306,9 @@ CELLS: Final = (
     Cell("cache usage", _cache, (11000, 60)),
     Cell("finish reasons", _finish, (20, 16)),
     Cell("errors", _errors, (10, 0)),
-    Cell("embeddings", _embeddings, (4, 0)),
+    Cell("embeddings", _embeddings, (4, 0), chat=False),
+    Cell("reranking", _rerank, (40, 0), chat=False),
+    Cell("transcription", _transcription, (40, 10), chat=False),
 )
 
 
@@ -269,6 +325,9 @@ async def judge(subject: Subject, cells: Iterable[Cell] = CELLS) -> dict[str, Ve
     for cell in cells:
         if over:
             verdicts[cell.name] = Verdict("not asked", over)
+            continue
+        if cell.chat and not subject.chat:
+            verdicts[cell.name] = Verdict("by design", "it sells no answers")
             continue
         try:
             verdicts[cell.name] = await cell.ask(subject)

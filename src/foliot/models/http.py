@@ -143,10 +143,10 @@ class HttpEndpoint:
         self._urls: dict[str, Any] = {}
         self._timeouts: tuple[Any, Any] | None = None
 
-    async def fetch(self, path: str, body: bytes) -> bytes:
-        """Post and read the whole JSON answer. Raises a `ModelError`."""
+    async def fetch(self, path: str, body: bytes, *, content_type: str = "") -> bytes:
+        """Post and read the whole JSON answer. `path` may be a whole address of the provider. Raises a `ModelError`."""
         try:
-            async with await self._post(path, body, streaming=False) as response:
+            async with await self._post(path, body, streaming=False, content_type=content_type) as response:
                 chunk = await self._beginning(response)
                 self._check_type(response, chunk)
                 return await self._read(response, chunk)
@@ -226,14 +226,15 @@ class HttpEndpoint:
             self._held[loop] = held
         return held.session
 
-    async def _post(self, path: str, body: bytes, *, streaming: bool) -> aiohttp.ClientResponse:
+    async def _post(self, path: str, body: bytes, *, streaming: bool, content_type: str = "") -> aiohttp.ClientResponse:
         plain, stream = self._timeouts or self._make_timeouts()
+        headers = {**self._headers, "Content-Type": content_type} if content_type else self._headers
         url, timeout = self._urls.get(path) or self._url(path), stream if streaming else plain
         if self._config.way_out is not None:
-            response = await self._config.way_out.post(url, data=body, headers=self._headers, timeout=timeout)
+            response = await self._config.way_out.post(url, data=body, headers=headers, timeout=timeout)
         else:
             response = await self._session().post(
-                url, data=body, headers=self._headers, timeout=timeout, allow_redirects=False, **self._way
+                url, data=body, headers=headers, timeout=timeout, allow_redirects=False, **self._way
             )
         if response.status >= 300:
             async with response:
@@ -278,7 +279,7 @@ class HttpEndpoint:
     def _url(self, path: str) -> Any:
         from yarl import URL
 
-        url = URL(self._base + path, encoded=True)
+        url = URL(path if path.startswith("http") else self._base + path, encoded=True)
         if len(self._urls) < 256:  # models are few; a caller that invents names must not fill the memory
             self._urls[path] = url
         return url

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from secrets import token_hex
 from typing import Any, ClassVar, Final, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -32,8 +35,12 @@ from foliot.models.base import (
     ModelGarbage,
     ModelOverloaded,
     ModelRequestError,
+    ModelRequestTooLarge,
     ModelTimeout,
     OnDelta,
+    Reranked,
+    Transcript,
+    lacking,
 )
 from foliot.models.config import GatewayConfig
 from foliot.models.http import HttpEndpoint
@@ -41,6 +48,7 @@ from foliot.models.profiles import provider_facts
 from foliot.models.provider_errors import read_payload, refusal, shorten
 from foliot.models.spending import mark_cut
 from foliot.models.tokens import estimate_parts, estimate_request, estimate_text
+from foliot.models.wire import ranking, transcription
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
 from foliot.models.wire.calls import CallIds
 from foliot.models.wire.embeddings import EmbeddingFormat
@@ -71,11 +79,15 @@ class HttpGateway:
     """The provider whose models these are where the endpoint's own says nothing of them."""
     EMBEDDINGS: ClassVar[EmbeddingFormat | None] = None
     """The format of embeddings at this address; None where there are none."""
+    FORMS: ClassVar[bool] = False
+    """Whether documents are ranked and recordings written down here as Cohere and OpenAI have it."""
     lines: type[SseLines] | type[JsonLines] = SseLines
 
     def __init__(self, config: GatewayConfig, wire: Wire, *, base_url: str, auth: dict[str, str]) -> None:
         self.config = config
         self._wire = wire
+        self._base = base_url
+        self._facts = provider_facts(config.provider)
         self.profile = config.profiles(self.FAMILY)
         self._extra = _extra(config)
         self._account = account_of(base_url, config.api_key)
@@ -90,6 +102,12 @@ class HttpGateway:
 
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """See `Gateway.respond`."""
+        if self._facts.get("chat") is False:
+            raise ModelRequestError(
+                f"model provider {self.config.provider!r} sells embeddings and rankings, but no answers",
+                provider=self.config.provider,
+                hint="name an endpoint of another provider for agents",
+            )
         request = self._to_send(request)
         notes: list[str] = []
         messages = at_home(request.messages, self._account)
@@ -180,20 +198,15 @@ class HttpGateway:
 
     async def embed(self, texts: Sequence[str], *, model: str = "", dimensions: int | None = None) -> Embeddings:
         """See `Embedder.embed`."""
-        provider, wire = self.config.provider, self.EMBEDDINGS
-        model = model or self.config.model
-        if wire is None or provider_facts(provider).get("embeddings") is False:
-            raise ModelRequestError(
-                f"model provider {provider!r} has no embeddings, or none in a format that Foliot speaks",
-                provider=provider,
-                hint="name an endpoint of another provider for them",
-            )
+        wire, model = self.EMBEDDINGS, model or self.config.model
+        if wire is None or self._facts.get("embeddings") is False:
+            raise lacking(self.config.provider, "embed")
         if not model:
             raise self._unnamed()
         vectors: list[tuple[float, ...]] = []
         spent = Spent()
         answered = model
-        try:
+        with self._accounted(spent):
             for start in range(0, len(texts), wire.at_once):
                 part = texts[start : start + wire.at_once]
                 body = _ENCODER.encode(wire.body(model, part, dimensions))
@@ -201,6 +214,81 @@ class HttpGateway:
                 vectors += found.vectors
                 answered = found.model or answered
                 spent.add(found.usage if found.usage.input_tokens else _estimated(part))
+        return Embeddings(tuple(vectors), spent.usage(), answered, self.config.provider)
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], *, model: str = "", top_n: int | None = None
+    ) -> Reranked:
+        """See `Reranker.rerank`."""
+        model = model or self.config.model
+        if not self.FORMS or not self._facts.get("rerank"):
+            raise lacking(self.config.provider, "rerank")
+        if not model:
+            raise self._unnamed()
+        if len(documents) > ranking.MOST:
+            raise ModelRequestTooLarge(
+                f"{len(documents):,} documents are more than the {ranking.MOST:,} that are ranked at once",
+                provider=self.config.provider,
+                hint="choose the nearest ones by embeddings first",
+            )
+        if top_n is not None and top_n < 1:
+            raise ModelRequestError("top_n must be 1 or more", provider=self.config.provider)
+        if not documents:
+            return Reranked((), Usage(), model, self.config.provider)
+        top_name = str(self._facts.get("rerank_top", "top_n"))
+        body = _ENCODER.encode(ranking.body(model, query, documents, top_n, top_name=top_name))
+        spent = Spent()
+        with self._accounted(spent):
+            found = ranking.parse(await self._endpoint.fetch(self._ranking_path(), body), len(documents), top_n)
+        # Each document is read together with the query.
+        usage = found.usage if found.usage.input_tokens else _estimated([*documents, *[query] * len(documents)])
+        usage = msgspec.structs.replace(usage, cost_usd=found.usage.cost_usd)
+        return Reranked(found.ranking, usage, found.model or model, self.config.provider, found.searches)
+
+    async def transcribe(
+        self, audio: bytes, *, media_type: str = "", model: str = "", language: str = "", prompt: str = ""
+    ) -> Transcript:
+        """See `Transcriber.transcribe`."""
+        model = model or self.config.model
+        if not self.FORMS or not self._facts.get("transcription"):
+            raise lacking(self.config.provider, "transcribe")
+        kind = self._checked_audio(audio, media_type, model)
+        fields = {"model": model, "language": language, "prompt": prompt}
+        fields["response_format"] = str(self._facts.get("transcription_format", ""))
+        body, content_type = transcription.form(fields, audio, kind, token_hex(16))
+        with self._accounted(Spent()):
+            raw = await self._endpoint.fetch(self._transcription_path(model), body, content_type=content_type)
+            found = transcription.parse(raw)
+        usage = found.usage
+        if not usage.total_tokens:
+            # Those who bill by the second count no tokens: what was said stands for them in a budget.
+            usage = msgspec.structs.replace(usage, output_tokens=estimate_text(found.text), source="estimated")
+        return Transcript(
+            found.text, usage, model, self.config.provider, found.seconds, found.audio_tokens, found.language
+        )
+
+    def _checked_audio(self, audio: bytes, media_type: str, model: str) -> str:
+        """The kind of a recording that can be sent. Raises a `ModelRequestError`."""
+        provider = self.config.provider
+        if not model:
+            raise self._unnamed()
+        largest = int(self._facts.get("largest_audio", transcription.LARGEST))
+        if len(audio) > largest:
+            raise ModelRequestTooLarge(
+                f"a recording of {len(audio):,} bytes is more than model provider {provider!r} takes ({largest:,})",
+                provider=provider,
+                hint="cut it, or compress it (mp3, ogg)",
+            )
+        try:
+            return transcription.media_type_of(audio, media_type)
+        except Unsendable as error:
+            raise ModelRequestError(str(error), provider=provider) from error
+
+    @contextmanager
+    def _accounted(self, spent: Spent) -> Iterator[None]:
+        """Raise what goes wrong inside as a `ModelError`, with what was used by then."""
+        try:
+            yield
         except _UNREADABLE as error:
             failed = self._explain(error)
             failed.usage = spent.usage()
@@ -208,11 +296,23 @@ class HttpGateway:
         except ModelError as error:
             error.usage = spent.usage()
             raise
-        return Embeddings(tuple(vectors), spent.usage(), answered, provider)
+        except CancelledError as cut:
+            mark_cut(cut, spent.usage())
+            raise
 
     def _embedding_path(self, model: str) -> str:
         assert self.EMBEDDINGS is not None
         return self.EMBEDDINGS.path(model)
+
+    def _ranking_path(self) -> str:
+        """Some have it beside their OpenAI-compatible address, not below it."""
+        path = str(self._facts.get("rerank_path", ""))
+        if not path:
+            return ranking.PATH
+        return self._base.removesuffix(urlsplit(str(self._facts.get("address", ""))).path) + path
+
+    def _transcription_path(self, model: str) -> str:
+        return transcription.PATH
 
     async def close(self) -> None:
         await self._endpoint.close()

@@ -35,6 +35,7 @@ class OpenAIChatGateway(HttpGateway):
 
     OPTIONS = _ACCENTS | {"organization", "project"}
     EMBEDDINGS = embeddings.OPENAI
+    FORMS = True
 
     def __init__(self, config: GatewayConfig) -> None:
         base_url = config.base_url or DEFAULT_URL
@@ -84,6 +85,7 @@ class AzureOpenAIGateway(HttpGateway):
 
     OPTIONS = _ACCENTS | {"deployment", "api_version"}
     EMBEDDINGS = embeddings.OPENAI
+    FORMS = True
     FAMILY = "azure-openai"
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -110,5 +112,11 @@ class AzureOpenAIGateway(HttpGateway):
         super().__init__(config, wire, base_url=resource, auth={"api-key": config.api_key})
 
     def _embedding_path(self, model: str) -> str:
-        # The model of embeddings is a deployment of its own.
-        return self._azure.of(model).path(model, stream=False).replace("/chat/completions", "/embeddings")
+        return self._beside_chat(model, "/embeddings")
+
+    def _transcription_path(self, model: str) -> str:
+        return self._beside_chat(model, "/audio/transcriptions")
+
+    def _beside_chat(self, model: str, path: str) -> str:
+        # The model of embeddings, or of transcripts, is a deployment of its own.
+        return self._azure.of(model).path(model, stream=False).replace("/chat/completions", path)

@@ -19,6 +19,7 @@ class OpenAIResponsesGateway(HttpGateway):
     OPTIONS = COMMON_OPTIONS | {"encrypted_reasoning", "reasoning_summary", "cache", "organization", "project"}
     FAMILY = "openai-responses"
     EMBEDDINGS = embeddings.OPENAI
+    FORMS = True
 
     def __init__(self, config: GatewayConfig) -> None:
         auth = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}

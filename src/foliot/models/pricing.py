@@ -41,12 +41,23 @@ _FACTORS: Final[Mapping[tuple[str, str], float]] = {
 }
 
 
+class Sold(NamedTuple):
+    """The part of an answer that is not sold by tokens, or not at the price of others."""
+
+    audio_seconds: float = 0.0
+    audio_tokens: int = 0
+    searches: int = 0
+
+
+TOKENS_ALONE: Final = Sold()
+
+
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """Dollars per million tokens. Cached tokens cost as much as other input unless they have a price of their own.
 
-    `request`, `web_search` and `file_search` are dollars for each. `tiers` are factors on the price of tokens, by the
-    name of the tier ("flex": 0.5).
+    `request`, `web_search`, `file_search` and `search` (Cohere's unit of ranking) are dollars for each, `audio_hour`
+    for an hour of a recording. `tiers` are factors on the price of tokens, by the name of the tier ("flex": 0.5).
     """
 
     input: float
@@ -57,9 +68,11 @@ class Pricing:
     cache_write_1h: float | None = None
     web_search: float = 0.0
     file_search: float = 0.0
+    search: float = 0.0
+    audio_hour: float = 0.0
     tiers: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def cost(self, usage: Usage) -> float:
+    def cost(self, usage: Usage, sold: Sold = TOKENS_ALONE) -> float:
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         hour = write if self.cache_write_1h is None else self.cache_write_1h
@@ -73,6 +86,7 @@ class Pricing:
             + usage.output_tokens * self.output
         )
         calls = usage.web_searches * self.web_search + usage.file_searches * self.file_search
+        calls += sold.searches * self.search + sold.audio_seconds / 3600 * self.audio_hour
         return tokens * self.tiers.get(usage.tier, 1.0) / _MILLION + self.request + calls
 
     @classmethod
@@ -129,7 +143,9 @@ class PriceBook:
             await on_thread(_import_tables)
             self._loaded = True
 
-    def cost(self, provider: str, model: str, usage: Usage, *, base_url: str = "") -> float | None:
+    def cost(
+        self, provider: str, model: str, usage: Usage, *, base_url: str = "", sold: Sold = TOKENS_ALONE
+    ) -> float | None:
         """What `usage` cost at `provider`, or None when no price is known. Loads the tables when need be."""
         if not _seller(provider) and not base_url:
             return None
@@ -142,18 +158,18 @@ class PriceBook:
         if known is None:
             return None
         special = usage.tier or usage.cache_write_1h_tokens or usage.web_searches or usage.file_searches
-        if known.plain is not None and not special:
+        if known.plain is not None and not special and sold == TOKENS_ALONE:
             return known.plain.cost(usage)
-        return self._compute(known.seller, known.info, usage)
+        return self._compute(known.seller, known.info, usage, sold)
 
-    def _compute(self, seller: Provider, info: ModelInfo, usage: Usage) -> float | None:
+    def _compute(self, seller: Provider, info: ModelInfo, usage: Usage, sold: Sold) -> float | None:
         """Prices with tiers or dates, and what is sold beside tokens: the library does the sum."""
         from genai_prices import Usage as PricedUsage
 
         context = {"processing": "batch"} if usage.tier == "batch" else {"service_tier": usage.tier}
         variants: Sequence[Any] = getattr(info, "price_variants", None) or ()
-        sold = any(variant.when == context for variant in variants)
-        factor = 1.0 if sold else _FACTORS.get((seller.id, usage.tier), 1.0)
+        listed = any(variant.when == context for variant in variants)
+        factor = 1.0 if listed else _FACTORS.get((seller.id, usage.tier), 1.0)
 
         counts = PricedUsage(
             input_tokens=max(usage.input_tokens, usage.cache_read_tokens + usage.cache_write_tokens),
@@ -163,10 +179,12 @@ class PriceBook:
             cache_write_1h_tokens=usage.cache_write_1h_tokens or None,
             web_searches=usage.web_searches or None,
             storage_searches=usage.file_searches or None,
+            input_audio_tokens=min(sold.audio_tokens, usage.input_tokens) or None,
+            input_audio_seconds=sold.audio_seconds or None,
         )
         try:
             price = info.calc_price(
-                counts, seller, genai_request_timestamp=self._now(), price_context=context if sold else {}
+                counts, seller, genai_request_timestamp=self._now(), price_context=context if listed else {}
             )
             return float(price.total_price) * factor
         except (LookupError, ValueError):  # priced by something else than tokens

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from secrets import token_hex
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -39,12 +39,17 @@ from foliot.models.base import (
     ModelOverloaded,
     ModelRequestError,
     OnDelta,
+    Reranked,
+    Reranker,
     StandInLine,
+    Transcriber,
+    Transcript,
+    lacking,
 )
 from foliot.models.endpoints import EndpointConfig, GatewayCache, OpenGateway
 from foliot.models.limits import ASKER, PASS, Clock, LocalTurns, Turn, Turns, counted
 from foliot.models.pieces import Pieces
-from foliot.models.pricing import PriceBook
+from foliot.models.pricing import TOKENS_ALONE, PriceBook, Sold
 from foliot.models.registry import Registry, default_registry
 from foliot.models.spending import account, cut_usage
 from foliot.models.tokens import TokenCounter, estimate_request
@@ -179,18 +184,53 @@ class Router:
         One attempt, outside the endpoint's rate limit; no fallback is asked, whose vectors could not be compared.
         Raises a `ModelError`.
         """
+
+        async def act(gateway: Gateway) -> Embeddings:
+            return await cast("Embedder", gateway).embed(texts, model=model, dimensions=dimensions)
+
+        return await self._serve(ref, "embed", act)
+
+    async def rerank(
+        self, ref: str, query: str, documents: Sequence[str], *, model: str = "", top_n: int | None = None
+    ) -> Reranked:
+        """Rank documents at the endpoint `ref`, with what it cost; no fallback is asked. Raises a `ModelError`."""
+
+        async def act(gateway: Gateway) -> Reranked:
+            return await cast("Reranker", gateway).rerank(query, documents, model=model, top_n=top_n)
+
+        return await self._serve(ref, "rerank", act)
+
+    async def transcribe(
+        self, ref: str, audio: bytes, *, media_type: str = "", model: str = "", language: str = "", prompt: str = ""
+    ) -> Transcript:
+        """Write a recording down at the endpoint `ref`, with what it cost; no fallback is asked.
+
+        Raises a `ModelError`.
+        """
+
+        async def act(gateway: Gateway) -> Transcript:
+            return await cast("Transcriber", gateway).transcribe(
+                audio, media_type=media_type, model=model, language=language, prompt=prompt
+            )
+
+        return await self._serve(ref, "transcribe", act)
+
+    async def _serve(
+        self, ref: str, method: Literal["embed", "rerank", "transcribe"], act: Callable[[Gateway], Awaitable[_Service]]
+    ) -> _Service:
+        """One of the services beside answers: asked once, and priced."""
         endpoint = await self._find(ref)
         try:
             entry = self._gateways.enter(endpoint)
         except FoliotError as error:
             raise _as_model_error(error) from error
         try:
-            if not hasattr(entry.gateway, "embed"):
-                raise ModelRequestError(f"model provider {entry.provider!r} has no embeddings", provider=entry.provider)
-            got = await cast("Embedder", entry.gateway).embed(texts, model=model, dimensions=dimensions)
+            if not hasattr(entry.gateway, method):
+                raise lacking(entry.provider, method)
+            got = await act(entry.gateway)
             if got.usage.cost_usd is None:
-                cost = await self._cost(endpoint, entry.provider, entry.provider, got.model, got.usage)
-                got = dataclasses.replace(got, usage=replace(got.usage, cost_usd=cost))
+                cost = await self._cost(endpoint, entry.provider, entry.provider, got.model, got.usage, _sold(got))
+                got = cast("_Service", dataclasses.replace(got, usage=replace(got.usage, cost_usd=cost)))
             return got
         finally:
             self._gateways.leave(entry)
@@ -430,14 +470,29 @@ class Router:
         )
 
     async def _cost(
-        self, endpoint: EndpointConfig, provider: str, seller: str, model: str, usage: Usage
+        self,
+        endpoint: EndpointConfig,
+        provider: str,
+        seller: str,
+        model: str,
+        usage: Usage,
+        sold: Sold = TOKENS_ALONE,
     ) -> float | None:
         if endpoint.pricing is not None:
-            return endpoint.pricing.cost(usage)
+            return endpoint.pricing.cost(usage, sold)
         if provider in _UNPRICED:
             return None
         await self._prices.load()
-        return self._prices.cost(seller, model, usage, base_url=endpoint.gateway.base_url)
+        return self._prices.cost(seller, model, usage, base_url=endpoint.gateway.base_url, sold=sold)
+
+
+_Service = TypeVar("_Service", Embeddings, Reranked, Transcript)
+
+
+def _sold(got: Embeddings | Reranked | Transcript) -> Sold:
+    if isinstance(got, Transcript):
+        return Sold(audio_seconds=got.seconds, audio_tokens=got.audio_tokens)
+    return Sold(searches=got.searches) if isinstance(got, Reranked) else TOKENS_ALONE
 
 
 class _Bound:

@@ -227,6 +227,8 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                     "request",
                     "web_search",
                     "file_search",
+                    "search",
+                    "audio_hour",
                     "tiers",
                 )
             ),

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -72,9 +72,8 @@ async def _check(ref: str, model: str, embeddings: str, yes: bool, output: str) 
             confirm(f"Ask {words}?")
         gateway = registry.build(config)
         profile = profile_of(provider, name, config.mapping("profile"))
-        known: Any = embeddings or facts.get("embeddings", "")
         try:
-            subject = Subject(gateway, name, profile, known, images=bool(facts.get("images", True)))
+            subject = Subject.of(gateway, provider, name, profile, embeddings=embeddings)
             verdicts = await judge(subject)
         finally:
             await gateway.close()

@@ -14,7 +14,8 @@ Each provider has a file beside this one, `<provider>.toml`:
     [provider]                       # where and how it is asked, read by registry.py, pricing.py and cells.py
     wire = "openai-chat"             # the format; then title, address and what it depends on, aliases, needs_key,
     keys = ["ACME_API_KEY"]          # needs_address, seller, spoken_by_many, and what it sells: a model for embeddings
-    embeddings = "acme-embed"        # (false: none), one to check with, whether images are read
+    embeddings = "acme-embed"        # (false: none), one for `rerank` and `transcription` (true: any; false or nothing:
+    chat = true                      # none), one to check with, whether images are read, whether it chats at all
 
     [options]                        # the options of an endpoint, under its own
 
@@ -142,6 +143,12 @@ def providers_with_files() -> tuple[str, ...]:
     """The names of all providers that have a file, sorted."""
     names = (each.name for each in files(__name__).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+@cache
+def providers_with(feature: str) -> tuple[str, ...]:
+    """The names of all providers whose file says that they sell or serve this."""
+    return tuple(name for name in providers_with_files() if provider_facts(name).get(feature))
 
 
 _FIELDS: Final = frozenset(field.name for field in fields(ModelProfile))

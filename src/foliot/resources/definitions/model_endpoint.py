@@ -75,6 +75,12 @@ class ModelPricing(Model):
     file_search: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="Each file search of the provider's own, in dollars."
     )
+    search: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="Each search that a ranking is billed by, in dollars."
+    )
+    audio_hour: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="An hour of a recording that is written down, in dollars."
+    )
     tiers: dict[str, Annotated[float, Field(ge=0)]] | None = Field(
         default=None, description="Factors on the price of tokens by tier, such as flex: 0.5."
     )
