@@ -443,7 +443,7 @@ async def migrate(connection: Connection, where: str, *, upto: int | None = None
     """Apply what is pending, up to version `upto`."""
     await connection.execute(schema.CREATE_VERSIONS)
     version = await connection.fetchval(schema.READ_VERSION)
-    for migration in schema.pending(version, "postgres", where):
-        if upto is None or migration.version <= upto:
-            async with connection.transaction():
-                await connection.execute(migration.script)
+    wanted = [each for each in schema.pending(version, "postgres", where) if upto is None or each.version <= upto]
+    async with connection.transaction():  # all or nothing, as on SQLite
+        for migration in wanted:
+            await connection.execute(migration.script)

@@ -1,4 +1,4 @@
-"""The shape of the database: numbered migrations, applied in order, each in a transaction of its own with its number.
+"""The shape of the database: numbered migrations, applied in order; all that are pending in one transaction.
 
 migrations/0001_resources.sql and so on are one text for both databases. The types are written as SQLite reads them and
 mapped for PostgreSQL by `_TYPES`; where the two truly differ, a line `-- only: sqlite` or `-- only: postgres` opens a

@@ -240,10 +240,13 @@ def _version(connection: Connection) -> int:
 
 def _migrate(connection: Connection, path: Path, upto: int | None) -> None:
     connection.execute(schema.CREATE_VERSIONS)
-    for migration in schema.pending(_version(connection), "sqlite", str(path)):
-        if upto is not None and migration.version > upto:
-            break
-        with connection:
+    wanted = [
+        each
+        for each in schema.pending(_version(connection), "sqlite", str(path))
+        if upto is None or each.version <= upto
+    ]
+    with connection:  # one commit for all: a new store is made by every first command, and waits for the disk once
+        for migration in wanted:
             connection.execute(migration.script)
 
 
