@@ -74,6 +74,11 @@ def test_what_cannot_be_asked_is_told_in_words(foliot: Foliot, tmp_path: Path) -
     assert "Traceback" not in said.err
     applied(foliot, tmp_path, "http://127.0.0.1:9/v1")
     said = foliot("models", "check", "main", "--yes")
-    assert said.code == 1
-    assert "the connection to model provider" in said.out
+    assert said.code == 7
+    assert said.out.count("the connection to model provider") == 1
+    assert said.out.count("nobody answers at this address") == 14
+    assert " wrong " in said.out
+    unasked = foliot("models", "check", "main", stdin="")
+    assert unasked.code == 2
+    assert "--yes" in unasked.err
     assert KEY not in said.out + said.err

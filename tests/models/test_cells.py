@@ -136,3 +136,25 @@ async def test_a_server_that_breaks_its_promises_is_found_out() -> None:
             await gateway.close()
     assert {name for name, verdict in found.items() if verdict.state == "wrong"} >= {"finish reasons", "tools"}
     assert not re.search("key-1", str(found))
+
+
+async def test_a_wrong_answer_is_told_by_its_true_cause() -> None:
+    class Chatting(Obeying):
+        def answer(self, body: dict[str, Any], raw: str) -> Any:
+            import msgspec
+
+            from foliot.kernel.messages import Message, Text
+
+            said = super().answer(body, raw)
+            return msgspec.structs.replace(said, message=Message("assistant", (Text("Hello there."),)), stop="end")
+
+    async with serving(Chatting("openai", "openai-chat")) as service:
+        config = GatewayConfig("openai", base_url=service.url + "/v1", api_key="key-1", model="gpt-4.1")
+        gateway = default_registry().build(config)
+        try:
+            cells = [cell for cell in CELLS if cell.name in ("plain answer", "tools")]
+            found = await judge(Subject(gateway, "gpt-4.1", profile_of("openai", "gpt-4.1"), "e"), cells)
+        finally:
+            await gateway.close()
+    assert found["plain answer"] == Verdict("wrong", "the one word that was asked for is not in its answer")
+    assert found["tools"] == Verdict("wrong", "a call was wanted, 0 came")

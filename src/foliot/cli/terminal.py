@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from foliot.errors import UsageError
 from foliot.printable import visible
 
 if TYPE_CHECKING:
@@ -61,8 +62,15 @@ def prompt(question: str, *, secret: bool = False, twice: bool = False) -> str:
 
 
 def confirm(question: str) -> None:
-    """Ask for a yes. Raises `click.Abort` for anything else."""
-    click.confirm(visible(question), abort=True, err=True)
+    """Ask for a yes. Raises `click.Abort` for anything else, and `UsageError` where nobody is there to answer."""
+    try:
+        said = click.confirm(visible(question), err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise UsageError("Nobody is there to answer this question.", hint="Answer it beforehand with --yes.") from None
+    if not said:
+        raise click.Abort
 
 
 def live_console(*, no_color: bool | None) -> Console:

@@ -52,6 +52,8 @@ SILENCE: Final = b"".join(
     )
 )  # fmt: skip
 """A second of nothing, as WAV: whoever writes down what is said there has understood the request."""
+UNREACHABLE: Final = "nobody answers at this address"
+_NO_ANSWERS: Final = "it sells no answers"
 _SERVICES: Final = ("embeddings", "rerank", "transcription")
 _ROOM: Final = 2048  # for models that think before they say one word
 
@@ -126,7 +128,9 @@ async def _plain(subject: Subject) -> Verdict:
     got = await subject.ask("Reply with the single word: ready")
     if got.usage.source != "provider":
         return Verdict("missing", "the answer came without a count of its tokens")
-    return _is("ready" in got.message.text.lower() and got.stop == "end", f"it stopped by {got.stop}")
+    if got.stop != "end":
+        return Verdict("wrong", f"it stopped by {got.stop}")
+    return _is("ready" in got.message.text.lower(), "the one word that was asked for is not in its answer")
 
 
 async def _stream(subject: Subject) -> Verdict:
@@ -268,7 +272,7 @@ async def _transcription(subject: Subject) -> Verdict:
 def _miscalled(got: ModelResponse, wanted: int) -> Verdict | None:
     calls = got.message.calls
     if len(calls) != wanted:
-        return Verdict("wrong", f"{wanted} calls were wanted, {len(calls)} came")
+        return Verdict("wrong", f"{'a call was' if wanted == 1 else f'{wanted} calls were'} wanted, {len(calls)} came")
     for call in calls:
         try:
             given: Any = msgspec.json.decode(call.arguments)
@@ -319,7 +323,7 @@ def expected(cells: Iterable[Cell] = CELLS) -> Usage:
 
 
 async def judge(subject: Subject, cells: Iterable[Cell] = CELLS) -> dict[str, Verdict]:
-    """Ask each cell. After a refused key, or without money, nothing else is asked."""
+    """Ask each cell. After a refused key, without money or where nobody answers, nothing else is asked."""
     verdicts: dict[str, Verdict] = {}
     over = ""
     for cell in cells:
@@ -327,7 +331,7 @@ async def judge(subject: Subject, cells: Iterable[Cell] = CELLS) -> dict[str, Ve
             verdicts[cell.name] = Verdict("not asked", over)
             continue
         if cell.chat and not subject.chat:
-            verdicts[cell.name] = Verdict("by design", "it sells no answers")
+            verdicts[cell.name] = Verdict("by design", _NO_ANSWERS)
             continue
         try:
             verdicts[cell.name] = await cell.ask(subject)
@@ -335,4 +339,12 @@ async def judge(subject: Subject, cells: Iterable[Cell] = CELLS) -> dict[str, Ve
             verdicts[cell.name] = Verdict("missing" if error.kind == "request" else "wrong", error.message)
             if isinstance(error, (ModelAuthError, ModelQuotaExceeded)):
                 over = "the key was refused, or there is no quota left"
+            elif _is_unreachable(verdicts, error):
+                over = UNREACHABLE
     return verdicts
+
+
+def _is_unreachable(verdicts: Mapping[str, Verdict], error: ModelError) -> bool:
+    """Whether nobody has answered so far, with a status or at all."""
+    asked = [each for each in verdicts.values() if each.words != _NO_ANSWERS]
+    return len(asked) == 1 and error.status is None and error.kind in ("overloaded", "timeout")

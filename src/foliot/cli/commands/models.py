@@ -15,7 +15,7 @@ from foliot.cli.invocation import current
 from foliot.cli.output import as_json, output_option
 from foliot.cli.tables import table
 from foliot.cli.terminal import confirm, out
-from foliot.errors import UsageError
+from foliot.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from foliot.models.cells import Verdict
@@ -41,13 +41,14 @@ def check(endpoint: str, model: str, embeddings: str, yes: bool, output: str) ->
     foliot models check openai:gpt-5-mini         with the key from the environment
 
     The same questions are the cells of docs/providers.md. What they cost is estimated first. The exit code is 1 when
-    something is wrong.
+    something is wrong, and 7 when nobody answers. An address that somebody else than the operator chose is asked as in
+    a run: the public internet, and what the setting outbound_allow names.
     """
     return run(_check(endpoint, model, embeddings, yes, output))
 
 
 async def _check(ref: str, model: str, embeddings: str, yes: bool, output: str) -> int:
-    from foliot.models.cells import CELLS, Subject, expected, judge
+    from foliot.models.cells import CELLS, UNREACHABLE, Subject, expected, judge
     from foliot.models.pricing import PriceBook
     from foliot.models.profiles import profile_of, provider_facts
     from foliot.models.registry import default_registry
@@ -84,6 +85,8 @@ async def _check(ref: str, model: str, embeddings: str, yes: bool, output: str) 
     else:
         out(words, err=True)
         out(_table(verdicts))
+    if any(each.words == UNREACHABLE for each in verdicts.values()):
+        return Unavailable.exit_code
     return 1 if any(each.state == "wrong" for each in verdicts.values()) else 0
 
 
@@ -99,6 +102,9 @@ async def _found(ref: str) -> AsyncGenerator[EndpointConfig]:
     from foliot.store.keyring import load_keyring
     from foliot.store.open import open_database
     from foliot.store.resources import SqlResourceStore
+    from foliot.tools.outbound.client import OutboundClient
+    from foliot.tools.outbound.guard import Guard, Outbound
+    from foliot.waits import Waits
 
     if ":" in ref:
         models = RunModels(None, clock=time.monotonic, environ=os.environ)
@@ -109,15 +115,17 @@ async def _found(ref: str) -> AsyncGenerator[EndpointConfig]:
         return
     settings = current().store_settings()
     database = await open_database(settings.store)
+    client = OutboundClient(Guard(Outbound(allow_hosts=settings.outbound_allow)), waits=Waits(settings.lease))
     try:
         store = SqlResourceStore(
             database, lambda: load_keyring(settings), existing=lambda: load_keyring(settings, create=False)
         )
-        models = RunModels(store, clock=time.monotonic, environ=os.environ)
+        models = RunModels(store, clock=time.monotonic, environ=os.environ, outbound=lambda: client)
         try:
             qualified = ref if "/" in ref else f"{namespace()}/{ref}"
             yield await models.endpoint(qualified, namespace())
         finally:
             await models.close()
     finally:
+        await client.close()
         await database.close()
