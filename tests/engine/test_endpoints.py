@@ -204,7 +204,10 @@ async def test_fields_for_one_provider_do_not_reach_a_fallback_of_the_agent_of_a
     answer = await models.ask(spec, request)
     await models.close()
     assert asked == [{"logit_bias": {"1": 2}}, {}]
-    assert answer.notes == ("extra is not sent: default/b is of another provider than python:default/a",)
+    assert answer.notes == (
+        "extra is not sent: default/b is of another provider than python:default/a",
+        "default/b answered in place of python:default/a (overloaded: busy)",
+    )
 
 
 async def test_a_fallback_of_the_agent_that_answers_after_standing_in_line_says_what_it_was_not_sent(store) -> None:
@@ -220,7 +223,10 @@ async def test_a_fallback_of_the_agent_that_answers_after_standing_in_line_says_
     answer = await models.ask(spec, ModelRequest("big", (), settings=ModelSettings(extra={"mine": 1})))
     await models.close()
     assert second.asked == ["b"]
-    assert answer.notes == ("extra is not sent: default/b is of another provider than python:default/a",)
+    assert answer.notes == (
+        "extra is not sent: default/b is of another provider than python:default/a",
+        "default/b answered in place of python:default/a (overloaded: busy)",
+    )
 
 
 async def test_a_fallback_of_the_agent_that_is_broken_is_passed_over_and_its_pieces_are_withdrawn(store) -> None:

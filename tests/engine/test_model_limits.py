@@ -22,7 +22,7 @@ from foliot.engine.story.tracing import trace_of
 from foliot.kernel.events import Event, ModelDelayed, ModelFailed, RunSucceeded, RunWaiting
 from foliot.kernel.messages import Message, ModelResponse, Text, Usage
 from foliot.kernel.spec import RunSpec
-from foliot.resources.rates import Declarer, Limits
+from foliot.resources.rates import GRACE, Declarer, Limits
 from foliot.resources.validate import validate_document
 from foliot.store.model_limits import SqlModelLimits
 from foliot.store.open import open_database
@@ -91,7 +91,8 @@ async def test_runs_above_the_limit_all_succeed_in_order(runtime: Runtime) -> No
     by_start = sorted(range(RUNS), key=lambda n: began[f"r{n}"])
     place = {int(text): position for position, text in enumerate(heard)}
     # Those of one window go in any order; nobody is overtaken by a later one.
-    assert max(abs(place[number] - position) for position, number in enumerate(by_start)) <= 2 * REQUESTS
+    late = GRACE / PER if CHAOS else 0  # a process that is overloaded comes late: then others go first
+    assert max(abs(place[number] - position) for position, number in enumerate(by_start)) <= (2 + late) * REQUESTS
     # The limit holds where turns are taken; on the way to the server some are faster than others.
     assert most_in_any_window(taken, PER) <= REQUESTS
     assert len(taken) == RUNS

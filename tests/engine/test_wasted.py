@@ -13,7 +13,7 @@ import pytest
 from foliot.agent import Agent
 from foliot.engine.story.explain import cost_of
 from foliot.engine.story.tracing import trace_of
-from foliot.kernel.events import ModelFailed, RunCancelled
+from foliot.kernel.events import ModelDelayed, ModelFailed, RunCancelled, RunWaiting
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, Usage
 from foliot.models.base import ModelOverloaded
 from foliot.models.pricing import Pricing
@@ -143,3 +143,47 @@ async def _last(runtime: Runtime, agent: Agent, run_id: str) -> Any:
     async for item in runtime.stream(agent, "go", run_id=run_id):
         last = getattr(item, "event", last)
     return last
+
+
+async def test_what_was_used_before_a_delay_is_counted_as_a_try_and_a_cancelled_run_leaves_the_line(
+    runtime: Runtime,
+) -> None:
+    """The first endpoint breaks off, and its fallback has no room."""
+    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    assert parts.resources is not None
+    assert parts.database is not None
+    broken, answer = Play(ANSWER, pieces=7, fault=Fault("error_event", after=4)), Play(ANSWER)
+    async with WireServer(lambda _: broken) as first, WireServer(lambda _: answer) as second:
+        address = {"provider": "anthropic", "default_model": "claude-sonnet-4-5", "auth": {"secretRef": "key"}}
+        limited = {"rate_limit": {"requests": 1, "per": "1h"}}
+        for kind, name, spec in (
+            ("Secret", "key", {"stringData": {"value": "k"}}),
+            ("ModelEndpoint", "main", {**address, "base_url": first.url, "fallbacks": ["spare"]}),
+            ("ModelEndpoint", "spare", {**address, "base_url": second.url, **limited}),
+            ("Agent", "clerk", {"model_ref": "main"}),
+            ("Budget", "team", {"limit": {"tokens": 10_000_000}, "window": "day"}),
+        ):
+            document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
+            assert document is not None, problems
+            await parts.resources.write([Put(document)])
+        assert (await runtime.run("clerk", "one", stream=True)).usage.input_tokens == 400_000
+        second_run = asyncio.ensure_future(runtime.run("clerk", "two", run_id="two", stream=True))
+        while not any(isinstance(event, RunWaiting) for event in await events(runtime, "two")):
+            await asyncio.sleep(0.01)
+        _, state = await runtime.runs.load("two")
+        assert state.spent.tokens > 200_000
+        assert state.model_failures == 1
+        (delayed,) = [event for event in await events(runtime, "two") if isinstance(event, ModelDelayed)]
+        assert delayed.failed == "overloaded"
+        (found,) = await SqlBudgetLedger(parts.database).list("default")
+        assert found.balance.spent.tokens > 600_000
+        assert found.balance.reserved.tokens == 0
+        assert await parts.database.read("model_place_first", key=await _line(parts.database), since=0.0)
+        await runtime.cancel("two", by="ann")
+        await asyncio.gather(second_run, return_exceptions=True)
+        assert not await parts.database.read("model_place_first", key=await _line(parts.database), since=0.0)
+
+
+async def _line(database: Any) -> str:
+    (row,) = await database.read("model_line_held", now=0.0)
+    return row["key"]

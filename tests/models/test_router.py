@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,10 +19,13 @@ from foliot.kernel.messages import (
     TextDelta,
     Usage,
 )
+from foliot.models import spending
 from foliot.models.base import (
+    Embeddings,
     ModelAuthError,
     ModelDelayed,
     ModelError,
+    ModelGarbage,
     ModelOverloaded,
     ModelRateLimited,
     ModelRequestError,
@@ -50,11 +53,17 @@ class Recorded:
         self.config = config
         self.requests: list[ModelRequest] = []
         self.closed = 0
+        self.embedding: ModelError | None = None
         self._model = ScriptedModel(config.options["script"])
 
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         self.requests.append(request)
         return await self._model.respond(request, on_delta=on_delta)
+
+    async def embed(self, texts: Sequence[str], *, model: str = "", dimensions: int | None = None) -> Embeddings:
+        if self.embedding is not None:
+            raise self.embedding
+        return Embeddings((), Usage(7), model or "e")
 
     async def close(self) -> None:
         self.closed += 1
@@ -575,3 +584,101 @@ def test_usage_that_a_gateway_priced_itself_is_believed():
         return answer
 
     assert asyncio.run(scenario()).usage.cost_usd == 0.25
+
+
+# --- one path for everything that is asked -----------------------------------------------------------------------
+
+
+async def test_a_place_is_settled_when_its_call_is_stopped_before_it_began(world: World) -> None:
+    world.add("one", {"turns": ["hi"], "loop": True}, limits=Limits(concurrency=1))
+    stopped = asyncio.Event()
+
+    async def leave(_: str) -> None:
+        stopped.set()
+        await asyncio.Event().wait()
+
+    turns, really = world.router.turns, world.router.turns.leave
+    turns.leave = leave  # pyright: ignore[reportAttributeAccessIssue]
+    ASKER.set(("r1", True))
+    asking = asyncio.ensure_future(world.ask("one"))
+    await stopped.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    turns.leave = really  # pyright: ignore[reportAttributeAccessIssue]
+    assert (await world.ask("one")).message.text == "hi"
+
+
+async def test_a_fallback_that_answers_says_for_whom_and_why(world: World) -> None:
+    world.add("main", [{"fail": "overloaded"}], fallbacks=("spare",))
+    world.add("spare", {"turns": ["hi"], "loop": True})
+    (note,) = (await world.ask("main")).notes
+    assert note.startswith("spare answered in place of main (overloaded: ")
+
+
+async def test_a_delay_tells_of_the_failure_before_it(world: World) -> None:
+    world.add("main", {"turns": [{"fail": "overloaded"}], "loop": True}, fallbacks=("spare",))
+    world.add("spare", {"turns": ["hi"], "loop": True}, limits=Limits(requests=1, per=3600))
+    ASKER.set(("r1", False))
+    await world.ask("main")
+    with pytest.raises(ModelDelayed) as caught:
+        await world.ask("main")
+    assert caught.value.after is not None
+    assert caught.value.after.kind == "overloaded"
+
+
+async def test_whoever_asks_outside_a_run_leaves_no_place_behind(world: World) -> None:
+    world.add("one", {"turns": ["hi"], "loop": True}, limits=Limits(requests=1, per=3600))
+    await world.ask("one")
+    for _ in range(3):
+        with pytest.raises(ModelDelayed):
+            await world.ask("one")
+    ASKER.set(("r1", False))
+    with pytest.raises(ModelDelayed, match="0 are in front"):
+        await world.ask("one")
+
+
+async def test_an_open_circuit_says_what_the_endpoint_failed_with(world: World) -> None:
+    world.add("one", {"turns": [{"fail": "overloaded"}], "loop": True})
+    for _ in range(5):
+        with pytest.raises(ModelOverloaded) as first:
+            await world.ask("one")
+    with pytest.raises(ModelOverloaded, match="not asked for a while") as caught:
+        await world.ask("one")
+    assert first.value.message in caught.value.message
+
+
+async def test_vectors_are_made_within_the_limits_of_their_key_and_model(world: World) -> None:
+    world.add("one", ["hi"], limits=Limits(requests=2, per=3600))
+    assert (await world.router.embed("one", ["ab"], model="e")).usage.input_tokens == 7
+    await world.router.embed("one", ["ab"], model="e")
+    with pytest.raises(ModelDelayed):
+        await world.router.embed("one", ["ab"], model="e")
+
+
+async def test_an_endpoint_that_makes_no_vectors_is_left_alone_for_a_while(world: World) -> None:
+    world.add("one", ["hi"], pricing=Pricing(1.0, 1.0))
+    assert (await world.router.embed("one", ["ab"])).usage.cost_usd == pytest.approx(7e-6)
+    world.built[0].embedding = ModelOverloaded("no")
+    for _ in range(5):
+        with pytest.raises(ModelOverloaded, match="no"):
+            await world.router.embed("one", ["ab"])
+    with pytest.raises(ModelOverloaded, match="not asked for a while"):
+        await world.router.embed("one", ["ab"])
+
+
+async def test_the_key_for_vectors_is_looked_up_once_more_when_it_is_refused(world: World) -> None:
+    world.add("one", ["hi"], key="old")
+    await world.router.embed("one", ["ab"])
+    world.built[0].embedding = ModelAuthError("expired")
+    world.rotated["one"] = EndpointConfig("one", GatewayConfig("fake", api_key="new", options={"script": ["hi"]}))
+    assert (await world.router.embed("one", ["ab"])).usage.input_tokens == 7
+    assert world.looks == 1
+
+
+async def test_what_a_broken_off_answer_took_is_counted(world: World) -> None:
+    world.add("one", [{"say": "hi", "stop": "other"}])
+    paid = spending.count()
+    with pytest.raises(ModelGarbage):
+        await world.ask("one")
+    assert paid.usage.total_tokens > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from foliot.kernel.events import ApprovalRequested, Event, RunRetried, Terminal
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
@@ -20,6 +20,15 @@ class Models(Protocol):
 
     async def ask(self, spec: RunSpec, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """Raises a `ModelError`."""
+        ...
+
+
+@runtime_checkable
+class KeepsPlaces(Protocol):
+    """Models that a run may stand in line for."""
+
+    async def leave(self, run_id: str) -> None:
+        """Give up the place of a run that asks no more. Never raises."""
         ...
 
 

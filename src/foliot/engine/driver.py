@@ -28,7 +28,7 @@ from foliot.engine.appending import append_again, persist, recorded
 from foliot.engine.approval.parking import Parking
 from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.recording import SYSTEM, DecisionLog, DecisionRecord, call_document
-from foliot.engine.base import Clock, Models, Settlement, Watcher
+from foliot.engine.base import Clock, KeepsPlaces, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Asked, Purse
 from foliot.engine.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.effects import ask_model, call_tool, given_up, in_place_of, left_behind
@@ -328,7 +328,7 @@ class Driver:
                     if await self._let_go():
                         return None
                 case End() | Stop():
-                    return await self._write(phase_of(action.terminal))
+                    return await self._finish(phase_of(action.terminal))
 
     # --- recording -----------------------------------------------------------------------------------------------
 
@@ -403,7 +403,12 @@ class Driver:
             self._record(event)
         retry = settlement.instead(self.state, action.terminal)
         self._record(retry or terminal)
-        await self._write("pending" if retry else phase_of(action.terminal), due=retry.due if retry else None)
+        await self._finish("pending" if retry else phase_of(action.terminal), due=retry.due if retry else None)
+
+    async def _finish(self, phase: Phase, *, due: float | None = None) -> None:
+        await self._write(phase, due=due)
+        if self.state.was_delayed and isinstance(keeper := self._models, KeepsPlaces):
+            await keeper.leave(self.lease.run_id)  # or others would wait until its turn has passed
 
     async def _write(self, phase: Phase | None = None, *, due: float | None = None) -> None:
         """Make everything recorded durable; only then is it told to anyone."""

@@ -54,7 +54,9 @@ async def ask_model(
             async with limit:
                 response = await models.ask(spec, request, on_delta=on_delta)
     except ModelDelayed as delayed:
-        return Delayed(action.step, clock() + delayed.wait, delayed.message, delayed.endpoint)
+        failed = "" if delayed.after is None else delayed.after.kind
+        until = clock() + delayed.wait
+        return Delayed(action.step, until, delayed.message, delayed.endpoint, account.usage, failed)
     except ModelError as error:
         return not_answered(action.step, error, account)
     except (GeneratorExit, KeyboardInterrupt, SystemExit):

@@ -33,7 +33,16 @@ from foliot.models.limits import Turns
 from foliot.models.pieces import Pieces
 from foliot.models.pricing import Pricing
 from foliot.models.registry import default_registry
-from foliot.models.router import UNBOUNDED_OUTPUT, Circuit, Circuits, Router, most_hopeful, told_of_extra, without_extra
+from foliot.models.router import (
+    UNBOUNDED_OUTPUT,
+    Circuit,
+    Circuits,
+    Router,
+    in_line,
+    told_of_extra,
+    told_of_fallback,
+    without_extra,
+)
 from foliot.models.spending import account, cut_usage
 from foliot.models.tokens import estimate_request
 from foliot.resources.powers import declared_by_operator, secret_targets
@@ -153,7 +162,7 @@ class RunModels:
             asked = request if position == 0 else await self._for_fallback(refs[0], ref, request)
             try:
                 response = await self._ask(spec.namespace, ref, asked, pieces, last=False)
-                return told_of_extra(response, request, asked, refs[0], ref)
+                return told_of_fallback(told_of_extra(response, request, asked, refs[0], ref), ref, failures)
             except ModelError as error:
                 if isinstance(error, ModelDelayed):
                     error.in_line_for(partial(told_of_extra, wanted=request, asked=asked, first=refs[0], fallback=ref))
@@ -163,10 +172,7 @@ class RunModels:
                     break
                 if pieces is not None and not isinstance(error, ModelDelayed):
                     pieces.restart(f"{ref} failed ({error.kind}); asking {refs[position + 1]}")
-        chosen = most_hopeful(failures)
-        if isinstance(chosen, ModelDelayed) and chosen.stand_in_line is not None:
-            return await chosen.stand_in_line()
-        raise chosen
+        return await in_line(failures)
 
     async def _ask(
         self, namespace: str, ref: str, request: ModelRequest, on_delta: OnDelta | None, *, last: bool = True
@@ -287,6 +293,10 @@ class RunModels:
             return one == other  # nobody knows what a gateway in Python speaks
         provider = await self._router.provider_of(one)
         return provider is not None and provider == await self._router.provider_of(other)
+
+    async def leave(self, run_id: str) -> None:
+        """Give up the place of a run that asks no more. Never raises."""
+        await self._router.turns.leave(run_id)
 
     async def quote(self, spec: RunSpec, request: ModelRequest) -> Usage:
         """See `budgets.purse.Quote`. A gateway object has the prices of its attribute `pricing`, if it has one."""

@@ -234,13 +234,16 @@ class ModelFailed(Fact, frozen=True, tag="model.failed"):
 class ModelDelayed(Fact, frozen=True, tag="model.delayed"):
     """The model was not asked: the limit on how often it is has no room before `until`. The run keeps its place there.
 
-    That is no failure, and nothing is counted. `endpoint` is whose limit it is.
+    That is no failure. `endpoint` is whose limit it is. Where another was asked before and `failed` (the kind of it),
+    that was a try like any other, and `usage` is what it took.
     """
 
     step: int
     until: Number
     message: str = ""
     endpoint: str = ""
+    usage: Usage = Usage()
+    failed: str = ""
 
 
 class OutputRejected(Fact, frozen=True, tag="output.rejected"):

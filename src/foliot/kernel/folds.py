@@ -199,6 +199,11 @@ def _model_failed(state: State, event: e.ModelFailed) -> None:
 
 def _model_delayed(state: State, event: e.ModelDelayed) -> None:
     state.asking = False
+    state.spent.add(event.usage)
+    if event.failed and state.model_failures >= state.spec.repairs.model:
+        state.end("model_failed", event.failed, event.message)
+        return
+    state.model_failures += 1 if event.failed else 0
     state.delayed = event
     state.was_delayed = True
 

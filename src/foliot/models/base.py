@@ -204,7 +204,7 @@ class ModelDelayed(ModelError):
     """The model was not asked: the endpoint's own limit has no room for `wait` seconds. Waiting is no failure.
 
     `stand_in_line` takes a place in the line; it answers after all when there is room by then, and raises this again
-    when there is not. Whoever has others to ask asks them first.
+    when there is not. Whoever has others to ask asks them first. `after` is the failure of another, asked before.
     """
 
     kind = "limit"
@@ -215,6 +215,7 @@ class ModelDelayed(ModelError):
         self.wait = wait
         self.endpoint = endpoint
         self.stand_in_line = stand_in_line
+        self.after: ModelError | None = None
 
     def in_line_for(self, told: Callable[[ModelResponse], ModelResponse]) -> None:
         """Let the answer that comes of standing in line pass through `told`, as one that came at once would."""

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from secrets import token_hex
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -52,7 +52,7 @@ from foliot.models.pieces import Pieces
 from foliot.models.pricing import TOKENS_ALONE, PriceBook, Sold
 from foliot.models.registry import Registry, default_registry
 from foliot.models.spending import account, cut_usage
-from foliot.models.tokens import TokenCounter, estimate_request
+from foliot.models.tokens import TokenCounter, estimate_request, estimate_text
 from foliot.models.wire.counts import tier_of
 from foliot.resources.rates import Declarer
 
@@ -75,6 +75,7 @@ _REFUSED: Final = frozenset(
 )
 # Failures that say something about an endpoint's health. A refusal is an answer like any other.
 _UNHEALTHY: Final = frozenset({"overloaded", "timeout", "garbage"})
+_TROUBLES_MOST: Final = 256
 _UNPRICED: Final = frozenset({"scripted", "mock"})
 _GO_BETWEENS: Final = frozenset({"pydantic-ai"})  # their answers name the provider that was asked in the end
 
@@ -98,6 +99,29 @@ class Circuit(Protocol):
 
 Circuits: TypeAlias = Callable[[str], Circuit]
 """The circuit of a key; one and the same for all who share it."""
+
+
+class Used(Protocol):
+    """Anything that an endpoint gave, with what it took."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+
+Got = TypeVar("Got", bound=Used)
+
+
+class _Question(NamedTuple, Generic[Got]):
+    """One thing that is asked of an endpoint. `size` says how many tokens that takes, about.
+
+    `request` is the whole question, where it is one that a model answers.
+    """
+
+    model: str
+    size: Callable[[str], int]
+    ask: Callable[[OpenGateway], Awaitable[Got]]
+    finish: Callable[[OpenGateway, EndpointConfig, Got], Awaitable[Got]]
+    request: ModelRequest | None = None
 
 
 class Router:
@@ -127,6 +151,7 @@ class Router:
         self._prices = prices or PriceBook()
         self.tokens = tokens or TokenCounter()
         self._sleep = sleep
+        self._trouble: dict[str, str] = {}  # what an endpoint failed with last, for whoever finds its circuit open
         self._gateways = GatewayCache(self._open)
 
     def gateway(self, ref: str) -> Gateway:
@@ -155,10 +180,10 @@ class Router:
             try:
                 endpoint = first if position == 0 else await self._find(name, first.name)
                 if position == 0:
-                    return await self._ask(endpoint, _named(request, endpoint), pieces, queue=alone)
+                    return await self._ask(endpoint, self._question(_named(request, endpoint), pieces), queue=alone)
                 asked = _for_fallback(request, endpoint, keeps_extra=self._is_same_provider(first, endpoint))
-                response = await self._ask(endpoint, asked, pieces, queue=alone)
-                return told_of_extra(response, request, asked, first.name, name)
+                response = await self._ask(endpoint, self._question(asked, pieces), queue=alone)
+                return told_of_fallback(told_of_extra(response, request, asked, first.name, name), name, failures)
             except ModelError as error:
                 if isinstance(error, ModelDelayed):
                     error.in_line_for(
@@ -171,24 +196,21 @@ class Router:
                     break
                 if pieces is not None and not isinstance(error, ModelDelayed):
                     pieces.restart(f"{name} failed ({error.kind}); asking {after}")
-        chosen = most_hopeful(failures)
-        if last and isinstance(chosen, ModelDelayed) and chosen.stand_in_line is not None:
-            return await chosen.stand_in_line()
-        raise chosen
+        return await in_line(failures, last=last)
 
     async def embed(
         self, ref: str, texts: Sequence[str], *, model: str = "", dimensions: int | None = None
     ) -> Embeddings:
         """Turn texts into vectors at the endpoint `ref`, with what it cost.
 
-        One attempt, outside the endpoint's rate limit; no fallback is asked, whose vectors could not be compared.
+        One attempt, within the limits of its key and model; no fallback is asked, whose vectors could not be compared.
         Raises a `ModelError`.
         """
 
         async def act(gateway: Gateway) -> Embeddings:
             return await cast("Embedder", gateway).embed(texts, model=model, dimensions=dimensions)
 
-        return await self._serve(ref, "embed", act)
+        return await self._serve(ref, model, "embed", sum(map(estimate_text, texts)), act)
 
     async def rerank(
         self, ref: str, query: str, documents: Sequence[str], *, model: str = "", top_n: int | None = None
@@ -198,7 +220,7 @@ class Router:
         async def act(gateway: Gateway) -> Reranked:
             return await cast("Reranker", gateway).rerank(query, documents, model=model, top_n=top_n)
 
-        return await self._serve(ref, "rerank", act)
+        return await self._serve(ref, model, "rerank", sum(map(estimate_text, (query, *documents))), act)
 
     async def transcribe(
         self, ref: str, audio: bytes, *, media_type: str = "", model: str = "", language: str = "", prompt: str = ""
@@ -213,27 +235,36 @@ class Router:
                 audio, media_type=media_type, model=model, language=language, prompt=prompt
             )
 
-        return await self._serve(ref, "transcribe", act)
+        return await self._serve(ref, model, "transcribe", estimate_text(prompt), act)
 
     async def _serve(
-        self, ref: str, method: Literal["embed", "rerank", "transcribe"], act: Callable[[Gateway], Awaitable[_Service]]
+        self,
+        ref: str,
+        model: str,
+        method: Literal["embed", "rerank", "transcribe"],
+        expected: int,
+        act: Callable[[Gateway], Awaitable[_Service]],
     ) -> _Service:
-        """One of the services beside answers: asked once, and priced."""
-        endpoint = await self._find(ref)
-        try:
-            entry = self._gateways.enter(endpoint)
-        except FoliotError as error:
-            raise _as_model_error(error) from error
-        try:
+        """One of the services beside answers, asked once: in its turn, if the endpoint is well, and priced.
+
+        `expected` is about what it takes, in tokens.
+        """
+
+        async def ask(entry: OpenGateway) -> _Service:
             if not hasattr(entry.gateway, method):
                 raise lacking(entry.provider, method)
-            got = await act(entry.gateway)
-            if got.usage.cost_usd is None:
-                cost = await self._cost(endpoint, entry.provider, entry.provider, got.model, got.usage, _sold(got))
-                got = cast("_Service", dataclasses.replace(got, usage=replace(got.usage, cost_usd=cost)))
-            return got
-        finally:
-            self._gateways.leave(entry)
+            return await act(entry.gateway)
+
+        async def finished(entry: OpenGateway, endpoint: EndpointConfig, got: _Service) -> _Service:
+            if got.usage.cost_usd is not None:
+                return got
+            cost = await self._cost(endpoint, entry.provider, entry.provider, got.model, got.usage, _sold(got))
+            return dataclasses.replace(got, usage=replace(got.usage, cost_usd=cost))
+
+        def size(_: str) -> int:
+            return expected
+
+        return await self._ask(await self._find(ref), _Question(model, size, ask, finished), queue=True)
 
     async def quote(self, ref: str, request: ModelRequest) -> list[Usage]:
         """What the request is expected to take at most, at the endpoint and at each of its fallbacks.
@@ -321,35 +352,48 @@ class Router:
         address = endpoint.gateway.base_url or provider.base_url
         return OpenGateway(endpoint, self._registry.build(endpoint.gateway), provider.name, address)
 
-    async def _ask(
-        self, endpoint: EndpointConfig, request: ModelRequest, pieces: Pieces | None, *, queue: bool
-    ) -> ModelResponse:
+    def _question(self, request: ModelRequest, pieces: Pieces | None) -> _Question[ModelResponse]:
+        async def ask(entry: OpenGateway) -> ModelResponse:
+            response = await entry.gateway.respond(request, on_delta=pieces)
+            if response.stop == "other":  # nobody knows whether this is all of it
+                broken = ModelGarbage("the answer of the model broke off", provider=response.provider)
+                broken.usage = response.usage
+                raise broken
+            return response
+
+        def size(counted_as: str) -> int:
+            most = request.settings.max_output_tokens or 0
+            return self.tokens.estimate(request, model=counted_as) + most
+
+        return _Question(request.model, size, ask, partial(self._finish, request=request), request)
+
+    async def _ask(self, endpoint: EndpointConfig, question: _Question[Got], *, queue: bool) -> Got:
         """One endpoint, once; and once more when its key is refused and has been replaced meanwhile."""
         try:
-            return await self._ask_once(endpoint, request, pieces, queue=queue)
+            return await self._ask_once(endpoint, question, queue=queue)
         except ModelAuthError:
             anew = None if self._look_anew is None else await self._look_anew(endpoint.name)
             if anew is None or anew.gateway.api_key == endpoint.gateway.api_key:
                 raise
             endpoint = anew
-        return await self._ask_once(endpoint, request, pieces, queue=queue)
+        return await self._ask_once(endpoint, question, queue=queue)
 
-    async def _ask_once(
-        self, endpoint: EndpointConfig, request: ModelRequest, pieces: Pieces | None, *, queue: bool
-    ) -> ModelResponse:
+    async def _ask_once(self, endpoint: EndpointConfig, question: _Question[Got], *, queue: bool) -> Got:
         try:
             entry = self._gateways.enter(endpoint)
         except FoliotError as error:
             raise _as_model_error(error) from error
         try:
-            model = request.model or endpoint.gateway.model
-            circuit = None if self.circuits is None else self.circuits(endpoint.circuit_key(model))
-            probe = False if circuit is None or circuit.calm else await _entered(circuit, endpoint.name)
+            model = question.model or endpoint.gateway.model
+            key = endpoint.circuit_key(model)
+            circuit = None if self.circuits is None else self.circuits(key)
+            probe = False if circuit is None or circuit.calm else await self._entered(circuit, key, endpoint.name)
             try:
-                response = await self._in_turn(entry, endpoint, request, pieces, model, queue=queue)
+                got = await self._in_turn(entry, endpoint, question, model, queue=queue)
             except ModelError as error:
                 if circuit is not None:
                     if error.kind in _UNHEALTHY:
+                        self._note_trouble(key, error)
                         await circuit.failed()
                     elif isinstance(error, ModelDelayed) or error.kind == "rate_limit":
                         if probe:
@@ -363,58 +407,55 @@ class Router:
                 raise
             if circuit is not None and (probe or not circuit.calm):
                 await circuit.well()
-            return await self._finish(entry, endpoint, request, response)
+            return await question.finish(entry, endpoint, got)
         finally:
             self._gateways.leave(entry)
 
+    def _note_trouble(self, key: str, error: ModelError) -> None:
+        self._trouble.pop(key, None)
+        self._trouble[key] = error.message
+        if len(self._trouble) > _TROUBLES_MOST:
+            del self._trouble[next(iter(self._trouble))]
+
+    async def _entered(self, circuit: Circuit, key: str, name: str) -> bool:
+        try:
+            return await circuit.enter()
+        except FoliotError as error:
+            wait = getattr(error, "retry_after", None)
+            last = f"; the last time: {self._trouble[key]}" if key in self._trouble else ""
+            raise ModelOverloaded(
+                f"model endpoint {name!r} failed many times in a row and is not asked for a while{last}",
+                retry_after=wait if isinstance(wait, float) else None,
+                hint="add a fallback, or change the endpoint: then it is asked at once",
+            ) from error
+
     async def _in_turn(
-        self,
-        entry: OpenGateway,
-        endpoint: EndpointConfig,
-        request: ModelRequest,
-        pieces: Pieces | None,
-        model: str,
-        *,
-        queue: bool,
-    ) -> ModelResponse:
+        self, entry: OpenGateway, endpoint: EndpointConfig, question: _Question[Got], model: str, *, queue: bool
+    ) -> Got:
         """One call, in its turn. Raises `ModelDelayed` when that does not come within a moment."""
         limits, key = endpoint.limits, f"{entry.limiter_key} {model}"
         run_id, may_have_a_place = ASKER.get()
         asker = run_id or token_hex(8)
-        expected, turn, stayed = 0, PASS, 0.0
-        free = limits.none and self.turns.is_free(key)
-        if not free:
-            expected = self.tokens.estimate(request, model=_counted_as(entry, model))
-            expected += request.settings.max_output_tokens or 0
-        by = Declarer(endpoint.name, model, endpoint.version)
-        while not free:
-            turn = await self.turns.take(key, asker, limits, expected, queue=queue, by=by)
-            if turn.wait <= 0:
-                break
-            moment = MOMENT if run_id else _PATIENCE
-            if not queue or turn.wait > moment or stayed > 2 * moment:
-                again = partial(self._ask, endpoint, request, pieces, queue=True)
-                raise _delayed(endpoint, turn, None if queue else again)
-            stayed += turn.wait
-            await self._sleep(turn.wait)
-        if may_have_a_place:
-            await self.turns.leave(asker)  # in another line, or in that of a limit that is gone
+        expected, turn = 0, PASS
+        if not limits.none or not self.turns.is_free(key):
+            expected = question.size(_counted_as(entry, model))
+            turn = await self._turn(endpoint, question, model, key, asker, expected, queue=queue)
         more = 0
         try:
-            response = await entry.gateway.respond(request, on_delta=pieces)
-            more = counted(entry.provider, response.usage) - expected
-            if response.stop == "other":  # nobody knows whether this is all of it
-                raise ModelGarbage(f"model provider {entry.provider!r}: its answer broke off", provider=entry.provider)
-            return response
+            if may_have_a_place:
+                await self.turns.leave(asker)  # in another line, or in that of a limit that is gone
+            got = await question.ask(entry)
+            more = counted(entry.provider, got.usage) - expected
+            return got
         except asyncio.CancelledError as cut:
             if (paying := account()) is not None:
                 # No price is waited for here: the tables are there, or the endpoint has its own.
-                paying.add(self._priced_now(entry, endpoint, request, cut_usage(cut)))
+                paying.add(self._priced_now(entry, endpoint, question, cut_usage(cut)))
             raise
         except ModelError as error:
             if error.usage.total_tokens:
                 more = counted(entry.provider, error.usage) - expected
-                await self._book(entry, endpoint, request, error)
+                await self._book(entry, endpoint, question, error)
             elif error.kind in _REFUSED:
                 more = -expected  # nothing was counted
             if error.kind == "rate_limit" and error.retryable and error.retry_after is not None:
@@ -424,31 +465,60 @@ class Router:
             if turn is not PASS:
                 await self.turns.settle(key, asker, turn, more)
 
+    async def _turn(
+        self,
+        endpoint: EndpointConfig,
+        question: _Question[Any],
+        model: str,
+        key: str,
+        asker: str,
+        expected: int,
+        *,
+        queue: bool,
+    ) -> Turn:
+        """Wait for a turn that comes within a moment. Raises `ModelDelayed` for a later one."""
+        by, stayed = Declarer(endpoint.name, model, endpoint.version), 0.0
+        run_id, _ = ASKER.get()
+        moment = MOMENT if run_id else _PATIENCE
+        while True:
+            turn = await self.turns.take(key, asker, endpoint.limits, expected, queue=queue, by=by)
+            if turn.wait <= 0:
+                return turn
+            if not queue or turn.wait > moment or stayed > 2 * moment:
+                if queue and not run_id:
+                    await self.turns.leave(asker)  # nobody comes back under this name
+                again = partial(self._ask, endpoint, question, queue=True)
+                raise _delayed(endpoint, turn, None if queue else again)
+            stayed += turn.wait
+            await self._sleep(turn.wait)
+
     async def _book(
-        self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, error: ModelError
+        self, entry: OpenGateway, endpoint: EndpointConfig, question: _Question[Any], error: ModelError
     ) -> None:
         """Price what the attempt used, and put it on the account of whoever asked."""
         if endpoint.pricing is None and entry.provider not in _UNPRICED:
             await self._prices.load()
-        error.usage = self._priced_now(entry, endpoint, request, error.usage)
+        error.usage = self._priced_now(entry, endpoint, question, error.usage)
         if (paying := account()) is not None:
             await paying.book(error)
 
-    def _priced_now(self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, usage: Usage) -> Usage:
+    def _priced_now(
+        self, entry: OpenGateway, endpoint: EndpointConfig, question: _Question[Any], usage: Usage
+    ) -> Usage:
         """The usage with its price, as far as that is known without waiting."""
         if usage.cost_usd is not None or not usage.total_tokens:
             return usage
-        usage = _tiered(usage, request, endpoint)
+        usage = _tiered(usage, question.request, endpoint)
         if endpoint.pricing is not None:
             return replace(usage, cost_usd=endpoint.pricing.cost(usage))
         if entry.provider in _UNPRICED or not self._prices.loaded:
             return usage
-        model = request.model or endpoint.gateway.model
+        model = question.model or endpoint.gateway.model
         cost = self._prices.cost(entry.provider, model, usage, base_url=endpoint.gateway.base_url)
         return replace(usage, cost_usd=cost)
 
     async def _finish(
-        self, entry: OpenGateway, endpoint: EndpointConfig, request: ModelRequest, response: ModelResponse
+        self, entry: OpenGateway, endpoint: EndpointConfig, response: ModelResponse, *, request: ModelRequest
     ) -> ModelResponse:
         usage = response.usage
         model = response.model or request.model or endpoint.gateway.model
@@ -509,18 +579,6 @@ class _Bound:
         return None
 
 
-async def _entered(circuit: Circuit, name: str) -> bool:
-    try:
-        return await circuit.enter()
-    except FoliotError as error:
-        wait = getattr(error, "retry_after", None)
-        raise ModelOverloaded(
-            f"model endpoint {name!r} failed many times in a row and is not asked for a while",
-            retry_after=wait if isinstance(wait, float) else None,
-            hint="add a fallback, or change the endpoint: then it is asked at once",
-        ) from error
-
-
 def _delayed(endpoint: EndpointConfig, turn: Turn, again: StandInLine | None) -> ModelDelayed:
     if turn.bound == "the provider":
         why = f"the provider of model endpoint {endpoint.name!r} asked to be left alone"
@@ -534,6 +592,34 @@ def _delayed(endpoint: EndpointConfig, turn: Turn, again: StandInLine | None) ->
         why = f"{same} allows {allowed}; {turn.ahead:,} are in front"
     message = f"{why}; its turn comes in about {max(1, round(turn.wait)):,} s"
     return ModelDelayed(message, wait=turn.wait, endpoint=endpoint.name, stand_in_line=again)
+
+
+async def in_line(failures: list[tuple[str, ModelError]], *, last: bool = True) -> ModelResponse:
+    """End a question that nobody answered: by the error to raise, or in a line, where there is nobody else to ask."""
+    chosen = most_hopeful(failures)
+    failed = next((error for _, error in reversed(failures) if not isinstance(error, ModelDelayed)), None)
+    try:
+        if last and isinstance(chosen, ModelDelayed) and chosen.stand_in_line is not None:
+            return told_of_fallback(await chosen.stand_in_line(), chosen.endpoint, failures)
+        raise chosen
+    except ModelDelayed as delayed:
+        if failed is not None:
+            delayed.after = delayed.after or failed
+        raise
+
+
+def told_of_fallback(response: ModelResponse, asked: str, failures: Sequence[tuple[str, ModelError]]) -> ModelResponse:
+    """The answer of the endpoint that was asked, with a note for each one that was to give it and did not."""
+    others = [(name, error) for name, error in failures if name != asked]
+    if not others:
+        return response
+    notes = (f"{response.endpoint or asked} answered in place of {name} ({_why(error)})" for name, error in others)
+    return replace(response, notes=(*response.notes, *notes))
+
+
+def _why(error: ModelError) -> str:
+    # How long it would have waited is another number at every step: a trace tells each note once.
+    return "no room in its limits" if isinstance(error, ModelDelayed) else f"{error.kind}: {error.message}"
 
 
 def most_hopeful(failures: list[tuple[str, ModelError]]) -> ModelError:
@@ -577,13 +663,13 @@ def told_of_extra(
     return replace(response, notes=(*response.notes, note))
 
 
-def _tiered(usage: Usage, request: ModelRequest, endpoint: EndpointConfig) -> Usage:
+def _tiered(usage: Usage, request: ModelRequest | None, endpoint: EndpointConfig) -> Usage:
     """The usage at the tier that was asked for, where the provider does not say at which one it served."""
     if usage.tier:
         return usage
     given = endpoint.gateway.options.get("extra")
     of_endpoint: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
-    for extra in (request.settings.extra, of_endpoint):
+    for extra in (of_endpoint if request is None else request.settings.extra, of_endpoint):
         asked: Any = extra.get("service_tier") or extra.get("serviceTier")
         if isinstance(asked, str) and asked:
             return replace(usage, tier=tier_of(asked))

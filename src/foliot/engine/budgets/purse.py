@@ -138,7 +138,7 @@ class Purse:
             raise
         if isinstance(fact, ModelResponded):
             await payment.settle(fact.response.usage, expected=True)
-        elif isinstance(fact, ModelFailed):
+        elif isinstance(fact, ModelFailed) or (isinstance(fact, ModelDelayed) and fact.usage.total_tokens):
             await payment.settle(fact.usage)
         else:
             payment.let_go()  # it was not asked

@@ -300,7 +300,10 @@ def _budget(building: _Building, at: float, event: e.BudgetExceeded) -> None:
 
 
 def _delayed(building: _Building, at: float, event: e.ModelDelayed) -> None:
-    building.not_asked()
+    if not event.failed:
+        building.not_asked()
+        return
+    building.failed(at, e.ModelFailed(event.step, event.failed, event.message, True, usage=event.usage))
 
 
 def _violation(building: _Building, at: float, event: e.ContractViolated) -> None:

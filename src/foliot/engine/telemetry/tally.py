@@ -17,6 +17,7 @@ from foliot.kernel.events import (
     ApprovalRequested,
     BudgetExceeded,
     Event,
+    ModelDelayed,
     ModelFailed,
     ModelResponded,
     RunCancelled,
@@ -110,6 +111,7 @@ class Tally:
             RunWaiting: self._waited,
             ModelResponded: self._responded,
             ModelFailed: self._failed,
+            ModelDelayed: self._delayed,
             SessionCompacted: self._compacted,
             ToolFinished: self._called,
             ApprovalRequested: self._requested,
@@ -169,6 +171,10 @@ class Tally:
         self.steps["", self._reasons(event.kind)] += 1
         self._spent("", event.usage)
         self._lost(event.usage)
+
+    def _delayed(self, run_id: str, at: float, event: ModelDelayed) -> None:
+        if event.failed:
+            self._failed(run_id, at, ModelFailed(event.step, event.failed, "", usage=event.usage))
 
     def _lost(self, usage: Usage) -> None:
         self.wasted_tokens += usage.total_tokens

@@ -172,7 +172,7 @@ class Teller:
 
     def _record(self, event: e.Event) -> Iterable[Piece]:
         match event:
-            case e.ModelFailed(usage=usage):
+            case e.ModelFailed(usage=usage) | e.ModelDelayed(usage=usage):
                 self.usage = _sum(self.usage, usage)
                 return []
             case e.ModelResponded(step, response):
