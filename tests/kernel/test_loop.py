@@ -345,11 +345,11 @@ def test_what_a_model_said_in_a_pause_before_a_call_is_not_part_of_its_answer():
 
 
 def test_a_refusal_says_what_the_provider_says_of_it():
-    refused = ModelResponse(Message("assistant", (Text("No."),)), stop="refusal", detail="cyber: it could do harm")
+    refused = ModelResponse(Message("assistant", (Text("No."),)), stop="refusal", detail="refused (cyber)")
     play = Play(spec(), [refused])
     play.run()
     assert isinstance(play.state.ended, RunFailed)
-    assert play.state.ended.message == "No. (cyber: it could do harm)"
+    assert play.state.ended.message == "refused (cyber)"
 
 
 @pytest.mark.parametrize(

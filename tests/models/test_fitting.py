@@ -345,6 +345,38 @@ async def test_encrypted_reasoning_goes_back_only_to_the_account_it_came_from() 
     assert thought.opaque.endswith(KEPT)
 
 
+@pytest.mark.parametrize("options", [{"account": "acme"}, {"organization": "org-1"}, {}])
+async def test_a_new_key_of_the_same_account_keeps_the_reasoning_and_any_other_says_that_it_is_gone(
+    options: dict[str, Any],
+) -> None:
+    async with WireServer([THOUGHT]) as server:
+        made = [
+            OpenAIResponsesGateway(GatewayConfig("openai-responses", f"{server.url}/v1", key, options=options))
+            for key in ("old", "new")
+        ]
+        answer = await made[0].respond(ask())
+        later = await made[1].respond(ask("gpt-5", answer.message, USER))
+        for gateway in made:
+            await gateway.close()
+    assert (b'"enc"' in server.requests[1].body) is bool(options)
+    lost = "reasoning of earlier steps is not sent: another account or provider had encrypted it"
+    assert later.notes == (() if options else (lost,))
+
+
+async def test_naming_the_account_of_an_endpoint_loses_nothing_that_its_key_had() -> None:
+    async with WireServer([THOUGHT]) as server:
+        before, after = (
+            OpenAIResponsesGateway(GatewayConfig("openai-responses", f"{server.url}/v1", "k", options=options))
+            for options in ({}, {"account": "acme"})
+        )
+        answer = await before.respond(ask())
+        later = await after.respond(ask("gpt-5", answer.message, USER))
+        for gateway in (before, after):
+            await gateway.close()
+    assert b'"enc"' in server.requests[1].body
+    assert later.notes == ()
+
+
 async def test_another_address_is_another_account_and_an_old_journal_goes_to_any() -> None:
     async with WireServer([THOUGHT]) as one, WireServer([SAID]) as two:
         here = OpenAIResponsesGateway(GatewayConfig("openai-responses", f"{one.url}/v1", "a"))

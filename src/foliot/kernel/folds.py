@@ -154,8 +154,9 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     else:
         add_message(state, open_calls(state, response))
     if response.stop == "refusal":
-        said = response.message.text or "the model refused to answer"
-        state.end("refused", "model_refusal", f"{said} ({response.detail})" if response.detail else said)
+        # Half an answer that a filter cut is no reason: what the provider says of it is.
+        said = response.detail or response.message.text or "the model refused to answer"
+        state.end("refused", "model_refusal", said)
     if response.stop == "pause" and not state.calls:
         # Nothing is said to it: it goes on from where it was.
         state.begun += response.message.text

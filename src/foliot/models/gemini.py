@@ -38,8 +38,10 @@ class GeminiGateway(HttpGateway):
         wire = GeminiWire(config.profiles(self.FAMILY))
         base_url = config.base_url or DEFAULT_URL
         super().__init__(config, wire, base_url=base_url, auth=auth)
-        if way == "bearer":  # a token is renewed every hour; whose it is stands in the address, as the project
+        if way == "bearer" and not config.text("account"):
+            # A token is renewed every hour; whose it is stands in the address, as the project.
             self._account = account_of(base_url, urlsplit(base_url).path)
+            self._accounts.add(self._account)
 
     async def transcribe(
         self, audio: bytes, *, media_type: str = "", model: str = "", language: str = "", prompt: str = ""

@@ -54,11 +54,11 @@ from foliot.models.wire.calls import CallIds
 from foliot.models.wire.embeddings import EmbeddingFormat
 from foliot.models.wire.fitting import merged
 from foliot.models.wire.lines import JsonLines, SseLines
-from foliot.models.wire.opaque import account_of, at_home, stamped
+from foliot.models.wire.opaque import account_of, at_home, lost_between, stamped
 from foliot.models.wire.text_calls import with_text_calls
 from foliot.models.wire.tool_names import ToolNames
 
-COMMON_OPTIONS: Final = frozenset({"profile", "extra"})
+COMMON_OPTIONS: Final = frozenset({"profile", "extra", "account"})
 _log: Final = logging.getLogger(__name__)
 _MOST_NOTED: Final = 256
 _ENCODER = msgspec.json.Encoder()
@@ -90,7 +90,11 @@ class HttpGateway:
         self._facts = provider_facts(config.provider)
         self.profile = config.profiles(self.FAMILY)
         self._extra = _extra(config)
-        self._account = account_of(base_url, config.api_key)
+        # A name that the endpoint gives survives a new key; what was stamped with the key before still counts.
+        names = [config.text(name) for name in ("account", "organization", "project") if name in self.OPTIONS]
+        named = next(filter(None, names), "")
+        self._account = account_of(base_url, named or config.api_key)
+        self._accounts = {self._account, account_of(base_url, config.api_key)}
         self._noted: set[str] = set()
         self._endpoint = HttpEndpoint(config, base_url, auth)
         # Only where models without proper calls are served: elsewhere the option is a mistake.
@@ -110,8 +114,10 @@ class HttpGateway:
             )
         request = self._to_send(request)
         notes: list[str] = []
-        messages = at_home(request.messages, self._account)
+        messages = at_home(request.messages, self._accounts)
         if messages is not request.messages:
+            if lost_between(request.messages, messages):
+                notes.append("reasoning of earlier steps is not sent: another account or provider had encrypted it")
             request = msgspec.structs.replace(request, messages=messages)
         response = await self._ask(request, notes, on_delta)
         message = stamped(response.message, self._account)

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from foliot.kernel import events as e
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.kernel.messages import ToolFailure, Usage
+from foliot.kernel.messages import Source, ToolFailure, Usage
 
 MarkKind: TypeAlias = Literal[
     "unknown",  # nobody knows whether a call took effect
@@ -102,7 +102,8 @@ class CallTrace(Struct):
 class StepTrace(Struct):
     """One step: how often the model was asked, what it answered, and what came of it, in the order it happened.
 
-    `usage` is that of the answer; `wasted` is what attempts used that gave none.
+    `usage` is that of the answer; `wasted` is what attempts used that gave none. `sources` are what the answer names
+    as its grounds.
     """
 
     number: int
@@ -119,6 +120,7 @@ class StepTrace(Struct):
     answered_at: float | None = None
     items: list[CallTrace | Mark] = field(default_factory=list["CallTrace | Mark"])
     ended_at: float | None = None
+    sources: tuple[Source, ...] = ()
 
     @property
     def calls(self) -> list[CallTrace]:

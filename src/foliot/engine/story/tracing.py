@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from foliot.engine.story.amounts import duration
 from foliot.engine.story.trace import Ask, CallTrace, Mark, MarkKind, StepTrace, Trace, total
 from foliot.kernel import events as e
 from foliot.kernel import feedback
-from foliot.kernel.messages import Reasoning, Usage
+from foliot.kernel.messages import Reasoning, Source, Usage
+
+_SHOWN: Final = 5
 
 
 def trace_of(run_id: str, facts: Iterable[tuple[float, e.Event]]) -> Trace:
@@ -111,6 +113,9 @@ class _Building:
             for note in response.notes:  # most come with every answer: the first time is enough
                 if note not in told:
                     self.mark("note", at, note)
+        if response.sources:
+            step.sources = response.sources
+            self.mark("note", at, _sources(response.sources))
         asked = step.asks[-1] if step.asks else Ask(at)
         asked.seconds = event.seconds if event.seconds is not None else max(0.0, at - asked.at)
         step.seconds = asked.seconds
@@ -342,3 +347,10 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.BudgetExceeded: _budget,
     e.ContractViolated: _violation,
 }
+
+
+def _sources(sources: Sequence[Source]) -> str:
+    """The first few sources of an answer in words; all of them stand in the trace as data."""
+    named = list(dict.fromkeys(" ".join(filter(None, (each.title, each.url))) or each.quote for each in sources))
+    more = f" and {len(named) - _SHOWN:,} more" if len(named) > _SHOWN else ""
+    return f"the answer names as its sources: {'; '.join(named[:_SHOWN])}{more}"

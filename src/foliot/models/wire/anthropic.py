@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final
 
+import msgspec
+
 from foliot.kernel.messages import (
     Media,
     Message,
@@ -26,6 +28,8 @@ from foliot.kernel.messages import (
 from foliot.models.config import GatewayConfig
 from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.anthropic_answer import (
+    BLOCK,
+    CALL,
     OUTPUT_TOOL,
     REDACTED,
     MessagesAssembler,
@@ -246,6 +250,8 @@ def _turns(messages: tuple[Message, ...], names: ToolNames) -> list[dict[str, An
     for turn in turns:
         if turn["role"] == "user":
             turn["content"].sort(key=_after_results)
+    if turns and turns[-1]["role"] == "assistant" and (last := turns[-1]["content"][-1])["type"] == "text":
+        last["text"] = last["text"].rstrip()  # a turn that paused goes on: white space at its end is refused
     return turns
 
 
@@ -268,11 +274,13 @@ def _block(part: Part, role: str, names: ToolNames) -> dict[str, Any] | None:
         # Blank text blocks are refused.
         return {"type": "text", "text": part.text} if part.text.strip() else None
     if isinstance(part, ToolCall):
+        origin = unmark(CALL, part.opaque)
         return {
             "type": "tool_use",
             "id": sendable_id(part.id),
             "name": names.wire(part.name),
             "input": arguments_object(part.arguments),
+            **({} if origin is None else msgspec.json.decode(origin, type=dict[str, Any])),
         }
     if isinstance(part, ToolResult):
         return _result(part)
@@ -280,6 +288,8 @@ def _block(part: Part, role: str, names: ToolNames) -> dict[str, Any] | None:
         # A signature that came with more than itself is another gateway's: Anthropic's own has no `opaque`.
         if part.signature is not None and part.opaque is None:
             return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+        if (kept := unmark(BLOCK, part.opaque)) is not None:
+            return msgspec.json.decode(kept, type=dict[str, Any])
         redacted = unmark(REDACTED, part.opaque)
         return None if redacted is None else {"type": "redacted_thinking", "data": redacted}
     if role == "assistant":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -24,23 +25,40 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments
 from foliot.models.wire.counts import Count, count, tier_of
+from foliot.models.wire.findings import Findings, list_of, mapping_of
 from foliot.models.wire.finishes import MESSAGES, stop_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
 OUTPUT_TOOL = "final_answer_json"
 REDACTED = "anthropic.redacted"
+BLOCK = "anthropic.block"
+"""Marks a block that goes back as it came."""
+CALL = "anthropic.call"
+"""Marks fields of a call that go back with it."""
+READ: Final = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
+CARRIED: Final = frozenset(
+    {
+        "server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
+        "bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result",
+        "container_upload", "advisor_tool_result", "mcp_tool_use", "mcp_tool_result", "compaction", "fallback",
+    }
+)  # fmt: skip
+"""Blocks of tools that run at the provider: without them a turn that paused begins anew."""
 
 
 class _Block(Struct):
     type: str = ""
     text: str | None = None
+    citations: Any = None
     thinking: str | None = None
     signature: str | None = None
     data: str | None = None
     id: str | None = None
     name: str | None = None
     input: msgspec.Raw = msgspec.Raw()
+    caller: Any = None
+    toolset_name: Any = None
 
 
 class _OutputDetails(Struct):
@@ -71,8 +89,9 @@ class _Message(Struct):
     type: str = ""
     id: str | None = None
     model: str | None = None
-    content: list[_Block] | None = None
+    content: list[msgspec.Raw] | None = None
     stop_reason: str | None = None
+    stop_details: Any = None
     usage: _Usage | None = None
     error: Any = None
 
@@ -83,14 +102,16 @@ class _Delta(Struct):
     thinking: str | None = None
     partial_json: str | None = None
     signature: str | None = None
+    citation: Any = None
     stop_reason: str | None = None
+    stop_details: Any = None
 
 
 class _Event(Struct):
     type: str = ""
     index: int = 0
     delta: _Delta | None = None
-    content_block: _Block | None = None
+    content_block: msgspec.Raw = msgspec.Raw()
     message: _Message | None = None
     usage: _Usage | None = None
     error: Any = None
@@ -101,6 +122,7 @@ class _Counted(Struct):
 
 
 _MESSAGE = msgspec.json.Decoder(_Message)
+_BLOCK = msgspec.json.Decoder(_Block)
 _COUNTED = msgspec.json.Decoder(_Counted)
 _EVENT = msgspec.json.Decoder(_Event)
 
@@ -131,25 +153,72 @@ def counted_in_message(body: bytes) -> Usage:
     return _usage(_COUNTED.decode(body).usage)
 
 
-def _part(block: _Block, arguments: str, call_id: str, names: ToolNames) -> Part | None:
-    """A finished block as a part; None for blank text and for blocks of server tools, which are not the run's."""
-    if block.type == "text":
-        return Text(block.text) if block.text else None
-    if block.type == "thinking":
-        return Reasoning(block.thinking or "", signature=block.signature or None)
-    if block.type == "redacted_thinking":
-        return Reasoning(opaque=mark(REDACTED, block.data or ""))
-    if block.type == "tool_use":
-        if block.name == OUTPUT_TOOL:
-            return Text(arguments)
-        return ToolCall(call_id, names.real(block.name or ""), arguments)
-    return None
+class _Reader:
+    """Makes parts of finished blocks, in their order."""
+
+    def __init__(self, names: ToolNames) -> None:
+        self.parts: list[Part] = []
+        self.found = Findings()
+        self._names = names
+        self._written = 0
+
+    def take(self, block: _Block, arguments: str, call_id: str, raw: Callable[[], bytes]) -> None:
+        kind = block.type
+        if kind == "text":
+            if not block.text:
+                return
+            start, self._written = self._written, self._written + len(block.text)
+            self.parts.append(Text(block.text))
+            for citation in list_of(block.citations):
+                self.found.citation(citation, start, self._written)
+        elif kind == "thinking":
+            self.parts.append(Reasoning(block.thinking or "", signature=block.signature or None))
+        elif kind == "redacted_thinking":
+            self.parts.append(Reasoning(opaque=mark(REDACTED, block.data or "")))
+        elif kind == "tool_use" and block.name == OUTPUT_TOOL:
+            self._written += len(arguments)
+            self.parts.append(Text(arguments))
+        elif kind == "tool_use":
+            self.parts.append(ToolCall(call_id, self._names.real(block.name or ""), arguments, _origin(block)))
+        elif kind in CARRIED:
+            self.parts.append(Reasoning(opaque=mark(BLOCK, raw().decode())))
+            if kind.endswith("tool_use"):
+                self.found.ran(f"tool {block.name or '?'}")
+        else:
+            self.found.drop(f"a block {kind}")
+
+    def response(self, head: _Message, reason: str | None, details: Any, usage: _Usage | None) -> ModelResponse:
+        stop = stop_of(MESSAGES, reason, calls=any(isinstance(part, ToolCall) for part in self.parts))
+        return self.found.into(
+            ModelResponse(
+                message=Message("assistant", tuple(self.parts)),
+                usage=_usage(usage),
+                stop=stop,
+                model=head.model or "",
+                id=head.id or "",
+                detail=_refused(details) if stop == "refusal" else "",
+            )
+        )
 
 
-def _response(head: _Message, parts: list[Part], reason: str | None, usage: _Usage | None) -> ModelResponse:
-    stop = stop_of(MESSAGES, reason, calls=any(isinstance(part, ToolCall) for part in parts))
-    message = Message("assistant", tuple(parts))
-    return ModelResponse(message=message, usage=_usage(usage), stop=stop, model=head.model or "", id=head.id or "")
+def _origin(block: _Block) -> str | None:
+    """Where a call comes from that the model has not made directly, which goes back with it."""
+    kept: dict[str, Any] = {}
+    if (caller := mapping_of(block.caller)) and caller.get("type") != "direct":
+        kept["caller"] = caller
+    if isinstance(block.toolset_name, str) and block.toolset_name:
+        kept["toolset_name"] = block.toolset_name
+    return mark(CALL, msgspec.json.encode(kept).decode()) if kept else None
+
+
+def _refused(details: Any) -> str:
+    told = "the model refused to answer"
+    said = mapping_of(details)
+    if category := said.get("category"):
+        told += f" ({str(category)[:80]})"
+    if explanation := said.get("explanation"):
+        told += f": {str(explanation)[:1000]}"
+    return told
 
 
 def parse_messages(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
@@ -159,27 +228,34 @@ def parse_messages(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse
         raise ProviderFault({"error": answer.error})
     if answer.content is None:
         raise WireError("its answer holds no content")
-    parts: list[Part] = []
-    for block in answer.content:
+    reader = _Reader(names)
+    for raw in answer.content:
+        block = _BLOCK.decode(raw)
         call_id = ids.claim(block.id) if block.type == "tool_use" and block.name != OUTPUT_TOOL else ""
-        part = _part(block, raw_arguments(block.input), call_id, names)
-        if part is not None:
-            parts.append(part)
-    return _response(answer, parts, answer.stop_reason, answer.usage)
+        reader.take(block, raw_arguments(block.input), call_id, partial(bytes, raw))
+    return reader.response(answer, answer.stop_reason, answer.stop_details, answer.usage)
 
 
 class _OpenBlock:
     """A block while it is being written: pieces of its text, thinking or input."""
 
-    __slots__ = ("block", "call_id", "index", "pieces", "place", "signature")
+    __slots__ = ("block", "call_id", "index", "pieces", "place", "raw", "signature")
 
-    def __init__(self, index: int, block: _Block) -> None:
+    def __init__(self, index: int, block: _Block, raw: bytes) -> None:
         self.index = index
         self.block = block
+        self.raw = raw
         self.pieces: list[str] = []
         self.signature: list[str] = []
         self.call_id = ""
         self.place = -1
+
+    def whole(self) -> bytes:
+        """The block as it would have come in one piece: the input of a call is written after its beginning."""
+        if not self.pieces:
+            return self.raw
+        begun = msgspec.json.decode(self.raw, type=dict[str, msgspec.Raw])
+        return msgspec.json.encode({**begun, "input": msgspec.Raw("".join(self.pieces).encode())})
 
 
 def _place(opened: _OpenBlock) -> int:
@@ -198,6 +274,7 @@ class MessagesAssembler:
         self._calls = 0
         self._usage = _Usage()
         self._reason: str | None = None
+        self._details: Any = None
         self.done = self.ending = False
 
     def feed(self, event: bytes) -> Sequence[Delta]:
@@ -207,14 +284,14 @@ class MessagesAssembler:
         kind = told.type
         if kind == "content_block_delta":
             return self._piece(told)
-        if kind == "content_block_start" and told.content_block is not None:
-            return self._start(told.index, told.content_block)
+        if kind == "content_block_start" and told.content_block:
+            return self._start(told.index, bytes(told.content_block))
         if kind == "message_start" and told.message is not None:
             self._head = told.message
             self._count(told.message.usage)
         elif kind == "message_delta":
             if told.delta is not None and told.delta.stop_reason:
-                self._reason = told.delta.stop_reason
+                self._reason, self._details = told.delta.stop_reason, told.delta.stop_details
                 self.ending = True
             self._count(told.usage)
         elif kind == "message_stop":
@@ -230,8 +307,9 @@ class MessagesAssembler:
             if (value := getattr(usage, name)) is not None:
                 setattr(self._usage, name, value)
 
-    def _start(self, index: int, block: _Block) -> Sequence[Delta]:
-        opened = self._open[index] = _OpenBlock(index, block)
+    def _start(self, index: int, raw: bytes) -> Sequence[Delta]:
+        block = _BLOCK.decode(raw)
+        opened = self._open[index] = _OpenBlock(index, block, raw)
         self._blocks.append(opened)
         if block.type == "tool_use" and block.name != OUTPUT_TOOL:
             opened.call_id = self._ids.claim(block.id)
@@ -265,6 +343,8 @@ class MessagesAssembler:
                 return (TextDelta(delta.partial_json),)  # the final answer, written as the input of a call
         elif delta.signature:
             opened.signature.append(delta.signature)
+        elif delta.citation is not None:
+            opened.block.citations = [*list_of(opened.block.citations), delta.citation]
         return NO_DELTAS
 
     def heard(self) -> tuple[Usage, str]:
@@ -273,7 +353,7 @@ class MessagesAssembler:
     def finish(self) -> ModelResponse:
         if self._head is None or not (self.done or self.ending):
             raise WireError("its stream was cut before the answer was finished")
-        parts: list[Part] = []
+        reader = _Reader(self._names)
         for opened in sorted(self._blocks, key=_place):
             block, whole = opened.block, "".join(opened.pieces)
             if block.type == "text":
@@ -281,7 +361,5 @@ class MessagesAssembler:
             elif block.type == "thinking":
                 block.thinking = whole
                 block.signature = "".join(opened.signature) or block.signature
-            arguments = whole or raw_arguments(block.input)
-            if (part := _part(block, arguments, opened.call_id, self._names)) is not None:
-                parts.append(part)
-        return _response(self._head, parts, self._reason, self._usage)
+            reader.take(block, whole or raw_arguments(block.input), opened.call_id, opened.whole)
+        return reader.response(self._head, self._reason, self._details, self._usage)

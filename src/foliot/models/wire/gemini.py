@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
+
 from foliot.kernel.messages import (
     Media,
     Message,
@@ -32,6 +34,7 @@ from foliot.models.wire.gemini_answer import (
     ON_CALL,
     ON_TEXT,
     ON_THOUGHT,
+    PART,
     GeminiAssembler,
     counted_in_gemini,
     parse_gemini,
@@ -245,6 +248,8 @@ def _put_thought(parts: list[dict[str, Any]], thought: Reasoning) -> None:
     if (signature := unmark(ON_TEXT, thought.opaque)) is not None:
         if parts and "text" in parts[-1]:
             parts[-1]["thoughtSignature"] = signature
+    elif (kept := unmark(PART, thought.opaque)) is not None:
+        parts.append(msgspec.json.decode(kept, type=dict[str, Any]))
     elif (signature := unmark(ALONE, thought.opaque)) is not None:
         parts.append({"text": "", "thoughtSignature": signature})
     elif (signature := unmark(ON_THOUGHT, thought.opaque)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments
 from foliot.models.wire.counts import Count, count, tier_of
+from foliot.models.wire.findings import Findings, filtered, list_of, mapping_of
 from foliot.models.wire.finishes import GEMINI, stop_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
@@ -34,6 +35,23 @@ ON_CALL = "gemini.call"
 ON_TEXT = "gemini.text"
 ON_THOUGHT = "gemini.thought"
 ALONE = "gemini.alone"
+PART = "gemini.part"
+"""Marks a part that goes back as it came."""
+READ: Final = frozenset({"text", "thought", "thoughtSignature", "functionCall", "inlineData", "fileData"})
+CARRIED: Final = {
+    "executableCode": "executable_code",
+    "codeExecutionResult": "code_execution_result",
+    "toolCall": "tool_call",
+    "toolResponse": "tool_response",
+}
+"""Parts of tools that ran at the provider, and the fields that hold them."""
+NOTED: Final = {
+    "functionResponse": "function_response",
+    "audioTranscription": "audio_transcription",
+    "mediaProcessing": "media_processing",
+    "speechMetadata": "speech_metadata",
+}
+"""Parts that are not kept. What else there is says something of the part beside it, and is none of its own."""
 
 
 class _FunctionCall(Struct, rename="camel"):
@@ -59,21 +77,31 @@ class _Part(Struct, rename="camel"):
     function_call: _FunctionCall | None = None
     inline_data: _Inline | None = None
     file_data: _File | None = None
+    executable_code: Any = None
+    code_execution_result: Any = None
+    tool_call: Any = None
+    tool_response: Any = None
+    function_response: Any = None
+    audio_transcription: Any = None
+    media_processing: Any = None
+    speech_metadata: Any = None
 
 
 class _Content(Struct, rename="camel"):
     parts: list[_Part] | None = None
 
 
-class _Grounding(Struct, rename="camel"):
-    web_search_queries: list[Any] | None = None
-
-
 class _Candidate(Struct, rename="camel"):
     content: _Content | None = None
     finish_reason: str | None = None
+    finish_message: Any = None
     index: int | None = None
-    grounding_metadata: _Grounding | None = None
+    # What stands beside the words is looked at with care later.
+    grounding_metadata: Any = None
+    citation_metadata: Any = None
+    url_context_metadata: Any = None
+    logprobs_result: Any = None
+    safety_ratings: Any = None
 
 
 class _Usage(Struct, rename="camel"):
@@ -88,6 +116,8 @@ class _Usage(Struct, rename="camel"):
 
 class _Feedback(Struct, rename="camel"):
     block_reason: str | None = None
+    block_reason_message: Any = None
+    safety_ratings: Any = None
 
 
 class _Body(Struct, rename="camel"):
@@ -148,7 +178,10 @@ class GeminiAssembler:
         self._usage: _Usage | None = None
         self._reason: str | None = None
         self._blocked = False
+        self._detail = ""
         self._searches = 0
+        self._found = Findings()
+        self._grounds: list[Any] = []
         self._model = self._id = ""
 
     def feed(self, event: bytes) -> Sequence[Delta]:
@@ -162,17 +195,52 @@ class GeminiAssembler:
         self._id = body.response_id or self._id
         if body.prompt_feedback is not None and body.prompt_feedback.block_reason:
             self._blocked = True
+            feedback = body.prompt_feedback
+            self._detail = _stopped(feedback.block_reason, feedback.block_reason_message, feedback.safety_ratings)
         deltas: list[Delta] = []
         for candidate in body.candidates or ():
             if candidate.index:  # a second alternative: only the first one is the answer
+                self._found.note("only the first of several answers is kept")
                 continue
             self._reason = candidate.finish_reason or self._reason
             self.ending = self._reason is not None
-            if candidate.grounding_metadata is not None:
-                self._searches = max(self._searches, len(candidate.grounding_metadata.web_search_queries or ()))
+            self._take_beside(candidate)
             for part in (candidate.content.parts if candidate.content else None) or ():
                 self._take(part, deltas)
         return deltas
+
+    def _take_beside(self, candidate: _Candidate) -> None:
+        """Take down what stands beside the words of a candidate."""
+        if (grounds := mapping_of(candidate.grounding_metadata)) != {}:
+            self._searches = max(self._searches, len(list_of(grounds.get("webSearchQueries"))))
+            self._grounds.append(grounds)
+        if candidate.citation_metadata is not None:
+            self._found.recited(candidate.citation_metadata)
+        if candidate.url_context_metadata is not None:
+            self._found.fetched(candidate.url_context_metadata)
+        if candidate.logprobs_result is not None:
+            self._found.drop("logprobs")
+        reason = candidate.finish_reason
+        if reason is not None and GEMINI.get(reason) == "refusal":
+            self._detail = _stopped(reason, candidate.finish_message, candidate.safety_ratings)
+
+    def _carry(self, part: _Part) -> bool:
+        """Keep a part of a tool that ran at the provider; whether it was one."""
+        for key, field in CARRIED.items():
+            if (given := getattr(part, field)) is None:
+                continue
+            self._close()
+            kept = {key: given}
+            if part.thought_signature:
+                kept["thoughtSignature"] = part.thought_signature
+            self._parts.append(Reasoning(opaque=mark(PART, msgspec.json.encode(kept).decode())))
+            if field in ("executable_code", "tool_call"):
+                self._found.ran(str(mapping_of(given).get("toolType") or key))
+            return True
+        for key, field in NOTED.items():
+            if getattr(part, field) is not None:
+                self._found.drop(f"a part {key}")
+        return False
 
     def _take(self, part: _Part, deltas: list[Delta]) -> None:
         signature = part.thought_signature
@@ -196,6 +264,8 @@ class GeminiAssembler:
             self._parts.append(Media(part.file_data.mime_type, url=part.file_data.file_uri))
         elif part.text is not None:
             self._write(part.text, bool(part.thought), signature, deltas)
+        elif self._carry(part):
+            return
         elif signature:
             self._write("", False, signature, deltas)
 
@@ -233,10 +303,23 @@ class GeminiAssembler:
         if self._reason is None and not self._blocked:
             raise WireError("its answer was cut before it was finished, or holds no candidate")
         stop = "refusal" if self._reason is None else stop_of(GEMINI, self._reason, calls=bool(self._calls))
-        return ModelResponse(
-            message=Message("assistant", tuple(self._parts)),
-            usage=_usage(self._usage, self._searches),
-            stop=stop,
-            model=self._model,
-            id=self._id,
+        message = Message("assistant", tuple(self._parts))
+        for grounds in self._grounds:
+            self._found.grounding(grounds, message.text)
+        return self._found.into(
+            ModelResponse(
+                message=message,
+                usage=_usage(self._usage, self._searches),
+                stop=stop,
+                model=self._model,
+                id=self._id,
+                detail=self._detail if stop == "refusal" else "",
+            )
         )
+
+
+def _stopped(reason: str | None, message: Any, ratings: Any) -> str:
+    """The sentence for an answer that was stopped: the reason, the categories that were blocked, and Google's words."""
+    blocked = [mapping_of(each) for each in list_of(ratings) if mapping_of(each).get("blocked")]
+    told = filtered(reason, *(each.get("category") for each in blocked))
+    return f"{told}: {message[:1000]}" if isinstance(message, str) and message else told

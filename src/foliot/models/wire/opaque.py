@@ -7,7 +7,7 @@ marks keep them at home. What a journal of an earlier version holds names no acc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
@@ -27,10 +27,13 @@ def unmark(wire: str, opaque: str | None) -> str | None:
     return opaque[len(wire) + 1 :]
 
 
-def account_of(base_url: str, api_key: str) -> str:
-    """A short name for who asks where, the same in every process. Four bytes of a hash say nothing about the key."""
+def account_of(base_url: str, owner: str) -> str:
+    """A short name for who asks where, the same in every process. Four bytes of a hash say nothing about a key.
+
+    `owner` is the account where the endpoint names it, which a new key does not change, and the key where it does not.
+    """
     where = urlsplit(base_url)
-    return blake2b(f"{where.hostname}:{where.port} {api_key}".encode(), digest_size=4, person=b"account").hexdigest()
+    return blake2b(f"{where.hostname}:{where.port} {owner}".encode(), digest_size=4, person=b"account").hexdigest()
 
 
 def stamped(message: Message, account: str) -> Message:
@@ -38,17 +41,31 @@ def stamped(message: Message, account: str) -> Message:
     return _changed(message, lambda opaque: f"@{account} {opaque}")
 
 
-def at_home(messages: tuple[Message, ...], account: str) -> tuple[Message, ...]:
-    """A history as this account may send it: without what other accounts had encrypted."""
+def at_home(messages: tuple[Message, ...], accounts: Collection[str]) -> tuple[Message, ...]:
+    """A history as one may send it who has these accounts: without what others had encrypted."""
 
     def own(opaque: str) -> str | None:
         if not opaque.startswith("@"):
             return opaque
         whose, _, kept = opaque[1:].partition(" ")
-        return kept if whose == account else None
+        return kept if whose in accounts else None
 
     changed = [_changed(message, own) if message.role == "assistant" else message for message in messages]
     return messages if all(map(_is, changed, messages)) else tuple(changed)
+
+
+def lost_between(before: tuple[Message, ...], after: tuple[Message, ...]) -> bool:
+    """Whether `at_home` had to leave something out, and not only to take its own stamps off."""
+    return any(
+        _is_opaque(one) and not _is_opaque(other)
+        for old, new in zip(before, after, strict=True)
+        if old is not new
+        for one, other in zip(old.parts, new.parts, strict=True)
+    )
+
+
+def _is_opaque(part: Part) -> bool:
+    return isinstance(part, (Reasoning, ToolCall)) and part.opaque is not None
 
 
 def _is(one: object, other: object) -> bool:

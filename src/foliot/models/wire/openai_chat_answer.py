@@ -7,7 +7,7 @@ or null: compatible servers leave out whatever they like.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +29,7 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds, raw_arguments, raw_piece
 from foliot.models.wire.counts import TICKS, Count, count, dollars, tier_of
+from foliot.models.wire.findings import Findings, filtered, list_of, mapping_of
 from foliot.models.wire.finishes import CHAT, stop_of
 from foliot.models.wire.media import from_address
 from foliot.models.wire.opaque import mark
@@ -46,6 +47,7 @@ class _Call(Struct):
     index: int | float | str | None = None
     id: str | int | None = None
     function: _Function | None = None
+    custom: Any = None
 
     @property
     def given(self) -> str | None:
@@ -71,6 +73,9 @@ class _Said(Struct):
     tool_calls: list[_Call] | None = None
     function_call: _Function | None = None  # what older servers call one call
     images: list[_Image] | None = None
+    # What stands beside the words is looked at with care later: servers put there whatever they like.
+    annotations: Any = None
+    audio: Any = None
 
 
 class _Choice(Struct):
@@ -78,6 +83,8 @@ class _Choice(Struct):
     delta: _Said | None = None
     finish_reason: str | None = None
     index: int | None = 0
+    logprobs: Any = None
+    content_filter_results: Any = None  # Azure
 
 
 class _InputDetails(Struct):
@@ -115,6 +122,7 @@ class _Body(Struct):
     usage: _Usage | None = None
     service_tier: str | None = None
     error: Any = None
+    citations: Any = None  # Perplexity and x.ai: plain addresses
 
 
 class _Counted(Struct):
@@ -167,6 +175,44 @@ def _stop(reason: str | None, calls: bool, refused: bool) -> StopReason:
     return stop_of(CHAT, (reason or "stop").lower(), calls=calls, refused=refused)
 
 
+MESSAGE_FIELDS: Final = frozenset({"content", "refusal", "role", "annotations", "audio", "function_call", "tool_calls"})
+"""What is read of a message. Of `audio` it is the transcript, of `tool_calls` the functions; the rest is noted."""
+# Pieces of a content that is a list; what else there is, is noted.
+_PIECES: Final = frozenset({"text", "output_text", "thinking", "refusal", "reference"})
+
+
+def _note_choice(choice: _Choice, found: Findings) -> None:
+    if choice.logprobs is not None:
+        found.drop("logprobs")
+
+
+def _note_said(said: _Said, found: Findings, before: int = 0) -> None:
+    """Take down what stands beside the words of a message."""
+    for annotation in list_of(said.annotations):
+        found.annotation(annotation, before)
+    if said.audio is not None:
+        found.note("the spoken answer (audio) is not kept, its transcript is")
+    if isinstance(said.content, list):
+        for piece in said.content:
+            if str(piece.get("type", "text")) not in _PIECES:
+                found.drop(f"a piece {piece.get('type')}")
+    for call in said.tool_calls or ():
+        if name := mapping_of(call.custom).get("name"):
+            found.drop(f"a call of the custom tool {name}")
+
+
+def _transcript(said: _Said) -> str:
+    spoken = mapping_of(said.audio).get("transcript")
+    return spoken if isinstance(spoken, str) else ""
+
+
+def _filtered(choice: _Choice | None, stop: StopReason, reason: str | None) -> str:
+    if stop != "refusal" or CHAT.get((reason or "").lower()) != "refusal":
+        return ""  # in words of its own
+    verdicts = mapping_of(choice.content_filter_results if choice is not None else None)
+    return filtered(*(name for name, verdict in verdicts.items() if mapping_of(verdict).get("filtered")))
+
+
 def _texts(content: str | list[dict[str, Any]] | None, between: str = "") -> tuple[str, str]:
     """The text and the reasoning in a content that is a string or, with some servers, a list of typed pieces.
 
@@ -210,9 +256,16 @@ def parse_chat(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         raise _fault(answer, body)
     if not answer.choices or (said := answer.choices[0].message) is None:
         raise WireError("its answer holds no choice with a message")
+    found = Findings()
+    _note_choice(answer.choices[0], found)
+    _note_said(said, found)
+    for address in list_of(answer.citations):
+        found.source(url=address)
+    if len(answer.choices) > 1:
+        found.note(f"only the first of {len(answer.choices)} answers is kept")
     text, thought = _texts(said.content, "\n")
     parts = _thoughts(said.reasoning_content or said.reasoning or thought, said.reasoning_details or [])
-    text = text or said.refusal or ""
+    text = text or said.refusal or _transcript(said) or ""
     if text:
         parts.append(Text(text))
     parts.extend(from_address(image.image_url.url) for image in said.images or () if image.image_url)
@@ -222,12 +275,17 @@ def parse_chat(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
         if call.function is not None
     ]
     parts.extend(calls)
-    return ModelResponse(
-        message=Message("assistant", tuple(parts)),
-        usage=_usage(answer.usage, answer.service_tier),
-        stop=_stop(answer.choices[0].finish_reason, bool(calls), bool(said.refusal)),
-        model=answer.model or "",
-        id=str(answer.id or ""),
+    reason = answer.choices[0].finish_reason
+    stop = _stop(reason, bool(calls), bool(said.refusal))
+    return found.into(
+        ModelResponse(
+            message=Message("assistant", tuple(parts)),
+            usage=_usage(answer.usage, answer.service_tier),
+            stop=stop,
+            model=answer.model or "",
+            id=str(answer.id or ""),
+            detail="" if said.refusal else _filtered(answer.choices[0], stop, reason),
+        )
     )
 
 
@@ -257,6 +315,8 @@ class ChatAssembler:
         self._by_index: dict[str, int] = {}
         self._refused = False
         self._said = False
+        self._found = Findings()
+        self._last: _Choice | None = None
         self._reason: str | None = None
         self.done = self.ending = False
         self._usage: _Usage | None = None
@@ -276,15 +336,20 @@ class ChatAssembler:
         if not self._id:
             self._id, self._model = str(chunk.id or ""), chunk.model or ""
             self._tier = chunk.service_tier
+        for address in list_of(chunk.citations) if chunk.citations else ():
+            self._found.source(url=address)
         if not chunk.choices:
             # The count is the last thing that is said, and some never say that it was.
             self.done = self._reason is not None and chunk.usage is not None
             return NO_DELTAS
         choice = chunk.choices[0]
         if choice.index:  # a second alternative, asked for by `extra`: only the first one is the answer
+            self._found.note("only the first of several answers is kept")
             return NO_DELTAS
+        if choice.logprobs is not None:
+            _note_choice(choice, self._found)
         if choice.finish_reason:
-            self._reason = choice.finish_reason
+            self._reason, self._last = choice.finish_reason, choice
             self.ending = True
         said = choice.delta or choice.message
         if said is None:
@@ -298,6 +363,7 @@ class ChatAssembler:
 
     def _take(self, said: _Said) -> list[Delta]:
         deltas: list[Delta] = []
+        _note_said(said, self._found)
         text, thought = _texts(said.content)
         if thought := said.reasoning_content or said.reasoning or thought:
             self._thought.append(thought)
@@ -307,12 +373,15 @@ class ChatAssembler:
         if said.refusal:
             self._refused = True
             text = text or said.refusal
+        if said.audio is not None:
+            text = text or _transcript(said)
         if text:
             self._text.append(text)
             deltas.append(TextDelta(text))
         self._images.extend(from_address(image.image_url.url) for image in said.images or () if image.image_url)
         for call in _calls(said):
-            deltas.append(self._call(call))
+            if call.custom is None:
+                deltas.append(self._call(call))
         return deltas
 
     def _merge(self, detail: dict[str, Any]) -> None:
@@ -371,10 +440,14 @@ class ChatAssembler:
         parts.extend(self._images)
         for call in self._calls:
             parts.append(ToolCall(call.id, call.name, "".join(call.arguments) or "{}"))
-        return ModelResponse(
-            message=Message("assistant", tuple(parts)),
-            usage=_usage(self._usage, self._tier),
-            stop=_stop(self._reason, bool(self._calls), self._refused),
-            model=self._model,
-            id=self._id,
+        stop = _stop(self._reason, bool(self._calls), self._refused)
+        return self._found.into(
+            ModelResponse(
+                message=Message("assistant", tuple(parts)),
+                usage=_usage(self._usage, self._tier),
+                stop=stop,
+                model=self._model,
+                id=self._id,
+                detail="" if self._refused else _filtered(self._last, stop, self._reason),
+            )
         )

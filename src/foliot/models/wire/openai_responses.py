@@ -32,6 +32,8 @@ from foliot.models.wire.media import address, decoded_text, file_name, is_image,
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat import conversation_key
 from foliot.models.wire.openai_responses_answer import (
+    ITEM,
+    PHASE,
     REASONING,
     ResponsesAssembler,
     counted_in_response,
@@ -85,7 +87,11 @@ class OpenAIResponsesWire:
         if (schema := request.output_schema) is not None and not is_object(schema):
             request = asked_in_words(request, schema)
         settings = request.settings
-        body: dict[str, Any] = {"model": request.model, "input": _items(request.messages, names), "store": False}
+        body: dict[str, Any] = {
+            "model": request.model,
+            "input": _items(request.messages, names, profile.phase),
+            "store": False,
+        }
         if request.system:
             body["instructions"] = request.system
         if request.tools:
@@ -143,11 +149,11 @@ class OpenAIResponsesWire:
                 body["reasoning"]["summary"] = self.options.summary
 
 
-def _items(messages: tuple[Message, ...], names: ToolNames) -> list[dict[str, Any]]:
+def _items(messages: tuple[Message, ...], names: ToolNames, phased: bool) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     for message in messages:
         if message.role == "assistant":
-            _assistant(message, names, items)
+            _assistant(message, names, items, phased)
         elif message.role == "tool":
             items.extend(_output(part) for part in message.parts if isinstance(part, ToolResult))
         elif content := [_content(part) for part in message.parts if isinstance(part, (Text, Media))]:
@@ -155,12 +161,13 @@ def _items(messages: tuple[Message, ...], names: ToolNames) -> list[dict[str, An
     return items
 
 
-def _assistant(message: Message, names: ToolNames, items: list[dict[str, Any]]) -> None:
+def _assistant(message: Message, names: ToolNames, items: list[dict[str, Any]], phased: bool) -> None:
     """The parts as items in the order they were made: reasoning must stand before what it led to."""
+    phase: dict[str, str] = {}
     for part in message.parts:
         if isinstance(part, Text):
             if part.text:
-                items.append({"type": "message", "role": "assistant", "content": part.text})
+                items.append({"type": "message", "role": "assistant", "content": part.text, **phase})
         elif isinstance(part, ToolCall):
             items.append(
                 {
@@ -171,7 +178,11 @@ def _assistant(message: Message, names: ToolNames, items: list[dict[str, Any]]) 
                 }
             )
         elif isinstance(part, Reasoning):
-            if (kept := unmark(REASONING, part.opaque)) is not None:
+            if (said := unmark(PHASE, part.opaque)) is not None:
+                phase = {"phase": said} if phased else {}
+            elif (kept := unmark(ITEM, part.opaque)) is not None:
+                items.append(msgspec.json.decode(kept, type=dict[str, Any]))
+            elif (kept := unmark(REASONING, part.opaque)) is not None:
                 summary = [{"type": "summary_text", "text": part.text}] if part.text else []
                 items.append(
                     {"type": "reasoning", "summary": summary, **msgspec.json.decode(kept, type=dict[str, str])}

@@ -7,7 +7,7 @@ and then the finished items of the stream stand in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -29,11 +29,25 @@ from foliot.kernel.messages import (
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
 from foliot.models.wire.calls import CallIds
 from foliot.models.wire.counts import TICKS, Count, count, dollars, tier_of
+from foliot.models.wire.findings import Findings, filtered, list_of
 from foliot.models.wire.finishes import RESPONSES, stop_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
 
 REASONING = "openai.responses"
+ITEM = "openai.item"
+"""Marks an item that goes back as it came."""
+PHASE = "openai.phase"
+"""Marks the phase of the message that follows."""
+READ: Final = frozenset({"message", "function_call", "reasoning", "image_generation_call"})
+CARRIED: Final = frozenset(
+    {
+        "web_search_call", "file_search_call", "code_interpreter_call", "mcp_call", "mcp_list_tools", "compaction",
+        "program", "program_output", "tool_search_output",
+    }
+)  # fmt: skip
+"""Items of tools that ran at the provider: reasoning may not come back without what it led to."""
+# The rest asks the client to act (a computer, a shell, a patch, an approval), which Foliot is not asked to do.
 _TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THOUGHT = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -43,6 +57,8 @@ class _Piece(Struct):
     type: str = ""
     text: str | None = None
     refusal: str | None = None
+    annotations: Any = None
+    logprobs: Any = None
 
 
 class _Item(Struct):
@@ -56,6 +72,7 @@ class _Item(Struct):
     arguments: str = ""
     result: Any = None  # image generation: the picture as base64
     output_format: str | None = None
+    phase: Any = None
 
 
 class _InputDetails(Struct):
@@ -85,7 +102,7 @@ class _Body(Struct):
     model: str | None = None
     status: str | None = None
     service_tier: str | None = None
-    output: list[_Item] | None = None
+    output: list[msgspec.Raw] | None = None
     usage: _Usage | None = None
     incomplete_details: _Incomplete | None = None
     error: Any = None
@@ -95,7 +112,7 @@ class _Event(Struct):
     type: str = ""
     output_index: int = 0
     delta: Any = None
-    item: _Item | None = None
+    item: msgspec.Raw = msgspec.Raw()
     response: msgspec.Raw = msgspec.Raw()
     error: Any = None
     message: Any = None
@@ -112,6 +129,7 @@ class _Counted(Struct):
     output: list[_Made] | None = None
 
 
+_ITEM = msgspec.json.Decoder(_Item)
 _BODY = msgspec.json.Decoder(_Body)
 _COUNTED = msgspec.json.Decoder(_Counted)
 _EVENT = msgspec.json.Decoder(_Event)
@@ -150,15 +168,31 @@ def _reasoning(item: _Item) -> Reasoning | None:
     return Reasoning(text, opaque=opaque) if text or opaque else None
 
 
-def _parts(items: list[_Item], names: ToolNames, claimed: dict[int, str], ids: CallIds) -> tuple[list[Part], bool]:
+def _parts(
+    items: Sequence[tuple[_Item, msgspec.Raw]],
+    names: ToolNames,
+    claimed: dict[int, str],
+    ids: CallIds,
+    found: Findings,
+) -> tuple[list[Part], bool]:
     """The items as parts, and whether the model refused. `claimed` are the call ids that deltas already showed."""
     parts: list[Part] = []
     refused = False
-    for place, item in enumerate(items):
+    written = 0
+    for place, (item, raw) in enumerate(items):
         if item.type == "message":
+            if isinstance(item.phase, str):
+                parts.append(Reasoning(opaque=mark(PHASE, item.phase)))
             for piece in item.content or ():
                 refused = refused or piece.type == "refusal"
+                if piece.type not in ("output_text", "refusal", "text", ""):
+                    found.drop(f"a piece {piece.type}")
+                if piece.logprobs:
+                    found.drop("logprobs")
+                for annotation in list_of(piece.annotations):
+                    found.annotation(annotation, written)
                 if text := piece.text or piece.refusal:
+                    written += len(text)
                     parts.append(Text(text))
         elif item.type == "function_call":
             call_id = claimed.get(place) or ids.claim(item.call_id)
@@ -168,6 +202,12 @@ def _parts(items: list[_Item], names: ToolNames, claimed: dict[int, str], ids: C
                 parts.append(thought)
         elif item.type == "image_generation_call" and isinstance(item.result, str):
             parts.append(Media(f"image/{item.output_format or 'png'}", data=item.result))
+        elif item.type in CARRIED:
+            parts.append(Reasoning(opaque=mark(ITEM, bytes(raw).decode())))
+            if item.type.endswith("_call"):
+                found.ran(f"{item.type} {item.name}".strip())
+        else:
+            found.drop(f"an item {item.type}")
     return parts, refused
 
 
@@ -179,12 +219,21 @@ def _response(body: _Body, names: ToolNames, claimed: dict[int, str], ids: CallI
     reason = body.status or "completed"
     if reason == "incomplete":
         reason = (body.incomplete_details.reason if body.incomplete_details else None) or reason
-    parts, refused = _parts(body.output, names, claimed, ids)
+    found = Findings()
+    items = [(_ITEM.decode(raw), raw) for raw in body.output]
+    parts, refused = _parts(items, names, claimed, ids, found)
     calls = any(isinstance(part, ToolCall) for part in parts)
     stop = stop_of(RESPONSES, reason, calls=calls, refused=refused)
-    message = Message("assistant", tuple(parts))
-    usage = _usage(body.usage, body.service_tier, body.output)
-    return ModelResponse(message=message, usage=usage, stop=stop, model=body.model or "", id=body.id or "")
+    return found.into(
+        ModelResponse(
+            message=Message("assistant", tuple(parts)),
+            usage=_usage(body.usage, body.service_tier, [item for item, _ in items]),
+            stop=stop,
+            model=body.model or "",
+            id=body.id or "",
+            detail=filtered() if RESPONSES.get(reason) == "refusal" and not refused else "",
+        )
+    )
 
 
 def parse_responses(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
@@ -200,7 +249,7 @@ class ResponsesAssembler:
         self._ids = ids
         self._claimed: dict[int, str] = {}
         self._open: dict[int, tuple[int, str]] = {}
-        self._items: dict[int, _Item] = {}
+        self._items: dict[int, msgspec.Raw] = {}
         self._last: _Body | None = None
         self._written: list[str] = []
         self.done = self.ending = False
@@ -218,10 +267,10 @@ class ResponsesAssembler:
             return self._arguments(told)
         if kind in _THOUGHT:
             return (ReasoningDelta(told.delta),) if isinstance(told.delta, str) and told.delta else NO_DELTAS
-        if kind == "response.output_item.added" and told.item is not None:
-            return self._added(told.output_index, told.item)
-        if kind == "response.output_item.done" and told.item is not None:
-            self._items[told.output_index] = told.item
+        if kind == "response.output_item.added" and told.item:
+            return self._added(told.output_index, _ITEM.decode(told.item))
+        if kind == "response.output_item.done" and told.item:
+            self._items[told.output_index] = msgspec.Raw(bytes(told.item))  # the event's own bytes are let go
         elif kind in _LAST:
             self._last = _BODY.decode(told.response)
             self.done = True
@@ -245,7 +294,8 @@ class ResponsesAssembler:
 
     def heard(self) -> tuple[Usage, str]:
         last = self._last
-        counted = Usage() if last is None else _usage(last.usage, last.service_tier, last.output or ())
+        items = () if last is None else [_ITEM.decode(raw) for raw in last.output or ()]
+        counted = Usage() if last is None else _usage(last.usage, last.service_tier, items)
         return counted, "".join(self._written)
 
     def finish(self) -> ModelResponse:
