@@ -7,8 +7,11 @@ import gc
 import logging
 
 import pytest
+from msgspec.structs import replace
 
+from foliot.engine.effects import MAX_CALLS
 from foliot.kernel.events import ModelFailed, RunFailed, RunSucceeded, ToolFinished
+from foliot.kernel.messages import Usage
 from foliot.kernel.spec import Repairs
 from foliot.models.base import ModelAuthError, ModelRateLimited
 from foliot.tools.base import Invocation, ToolDefinition
@@ -72,6 +75,23 @@ async def test_an_answer_that_json_cannot_carry_is_garbage_and_asked_for_again()
     assert state.ended.output == "whole"
     failed = next(event for event in await engine.events() if isinstance(event, ModelFailed))
     assert failed.kind == "garbage"
+    await engine.close()
+
+
+async def test_an_answer_with_thousands_of_calls_is_garbage_that_costs_and_none_of_them_is_made() -> None:
+    many = replace(calls(*["look"] * (MAX_CALLS + 1)), usage=Usage(input_tokens=7, output_tokens=9))
+    engine = Engine(in_turn(many, says("done")), repairs=Repairs(model=1, model_delay=0.0))
+
+    state = await engine.run()
+    if state.ended is None:
+        state = await engine.take()
+
+    assert isinstance(state.ended, RunSucceeded)
+    failed = next(event for event in await engine.events() if isinstance(event, ModelFailed))
+    assert failed.kind == "garbage"
+    assert f"{MAX_CALLS + 1} tool calls" in failed.message
+    assert failed.usage == many.usage
+    assert not await results(engine)
     await engine.close()
 
 

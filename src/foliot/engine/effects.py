@@ -16,7 +16,7 @@ from foliot.kernel.budget import Spent
 from foliot.kernel.errors import Unencodable
 from foliot.kernel.events import Event, ModelFailed, ModelResponded, ToolFinished, ToolUnknown, UnknownReason
 from foliot.kernel.events import ModelDelayed as Delayed
-from foliot.kernel.messages import Text, ToolFailure, ToolResult, Usage
+from foliot.kernel.messages import Text, ToolCall, ToolFailure, ToolResult, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Call
 from foliot.models import spending
@@ -29,6 +29,10 @@ from foliot.tools.search import offered
 from foliot.tools.spending import count
 
 log = logging.getLogger(__name__)
+
+# Calls that one answer may ask for. Models ask for a few dozen at most; each costs events, turns and results, and an
+# answer with thousands of them would keep the event loop from everybody else.
+MAX_CALLS: Final = 256
 
 
 async def ask_model(
@@ -70,6 +74,12 @@ async def ask_model(
         # A gateway promises to raise nothing else. One that does must not leave a run without an owner.
         log.exception("the model gateway for run of agent %s broke", spec.agent)
         return ModelFailed(action.step, "other", f"the model gateway broke: {_named(error)}", usage=account.usage)
+    if (calls := sum(isinstance(part, ToolCall) for part in response.message.parts)) > MAX_CALLS:
+        account.add(response.usage)
+        message = f"the model asked for {calls:,} tool calls in one answer, and at most {MAX_CALLS} are taken"
+        return ModelFailed(
+            action.step, "garbage", message, retryable=True, provider=response.provider, usage=account.usage
+        )
     return ModelResponded(action.step, response, clock() - started, account.usage)
 
 
