@@ -355,7 +355,7 @@ class RunModels:
         key = url = ""
         with contextlib.suppress(InvalidInput):  # whoever asks it is told
             provider = default_registry().find(name)
-            key = next((key for each in provider.key_variables if (key := self._environ.get(each, ""))), "")
+            key = provider.key_in(self._environ)
             url = provider.address_in(self._environ)
         gateway = GatewayConfig(
             name,

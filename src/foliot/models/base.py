@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from foliot.errors import FoliotError
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
@@ -50,7 +50,8 @@ class Embedder(Protocol):
         ...
 
 
-class Ranked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ranked:
     """One document of a ranking: its place among those that were given, and how well it fits."""
 
     index: int

@@ -6,6 +6,7 @@ it must be put on the wire, but it never shows in a `repr`, and neither do extra
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -67,7 +68,7 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "base_url", self.base_url.strip().rstrip("/"))
-        put(self, "api_key", self.api_key.strip())
+        put(self, "api_key", _on_one_line(self.api_key.strip()))
         put(self, "options", {str(name).strip().lower(): value for name, value in self.options.items()})
         if self.base_url:
             self._check_address()
@@ -163,6 +164,16 @@ class GatewayConfig:
             f"option {option!r} of model provider {self.provider!r} must be {wanted}",
             hint="correct the endpoint's options",
         )
+
+
+def _on_one_line(key: str) -> str:
+    """The key as it is; credentials that are JSON, which files have on many lines, on one."""
+    if not key.startswith("{"):
+        return key
+    try:
+        return json.dumps(json.loads(key))
+    except ValueError:
+        return key
 
 
 def is_web_address(url: str) -> bool:

@@ -12,7 +12,7 @@ import asyncio
 import socket
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from foliot.errors import FoliotError, InvalidInput
 from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout
 from foliot.models.config import GatewayConfig, is_web_address
+from foliot.models.credentials import Credentials
 from foliot.models.provider_errors import read_body, refusal, shorten
 from foliot.version import __version__
 from foliot.waits import Waits, keep_alive
@@ -36,6 +37,7 @@ _PAGES = ("html", "xml", "image/", "audio/", "video/", "pdf")
 _ANSWERS = (b"{", b"[", b"data:", b"event:", b"id:", b"retry:", b":")
 _MARK = b"\xef\xbb\xbf"
 _LAST_WORDS = 2.0
+_TOKEN_SECONDS = 30.0
 
 
 class _Passed(Exception):
@@ -125,7 +127,15 @@ class HttpEndpoint:
     of the environment that cannot be used.
     """
 
-    def __init__(self, config: GatewayConfig, base_url: str, headers: dict[str, str]) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        base_url: str,
+        headers: dict[str, str],
+        credentials: Credentials | None = None,
+    ) -> None:
+        """`credentials` show who asks, anew for each request, where a key alone does not."""
+        self._credentials = credentials
         self._config = config
         self._base = base_url
         self._headers = {"Content-Type": "application/json", **headers, **config.headers}
@@ -142,6 +152,11 @@ class HttpEndpoint:
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
         self._urls: dict[str, Any] = {}
         self._timeouts: tuple[Any, Any] | None = None
+
+    @property
+    def hidden(self) -> str:
+        """The secret that requests show, which no error may repeat."""
+        return self._config.api_key if self._credentials is None else self._credentials.shown
 
     async def fetch(self, path: str, body: bytes, *, content_type: str = "") -> bytes:
         """Post and read the whole JSON answer. `path` may be a whole address of the provider. Raises a `ModelError`."""
@@ -230,24 +245,49 @@ class HttpEndpoint:
         plain, stream = self._timeouts or self._make_timeouts()
         headers = {**self._headers, "Content-Type": content_type} if content_type else self._headers
         url, timeout = self._urls.get(path) or self._url(path), stream if streaming else plain
-        if self._config.way_out is not None:
-            response = await self._config.way_out.post(url, data=body, headers=headers, timeout=timeout)
-        else:
-            response = await self._session().post(
-                url, data=body, headers=headers, timeout=timeout, allow_redirects=False, **self._way
-            )
+        response = await self._sent(url, body, headers, timeout)
+        if response.status == 401 and self._credentials is not None and self._credentials.refused():
+            response.release()
+            response = await self._sent(url, body, headers, timeout)
         if response.status >= 300:
             async with response:
                 body = await _error_body(response)
             raise refusal(
                 read_body(body),
                 provider=self._config.provider,
-                key=self._config.api_key,
+                key=self.hidden,
                 status=response.status,
                 headers=response.headers,
                 now=time.time(),
             )
         return response
+
+    async def _sent(self, url: Any, body: bytes, headers: Mapping[str, str], timeout: Any) -> aiohttp.ClientResponse:
+        if self._credentials is not None:
+            shown = await self._credentials.headers(str(url), body, headers["Content-Type"], self._for_credentials)
+            headers = {**headers, **shown}
+        return await self._send(url, body, headers, timeout)
+
+    async def _send(
+        self, url: Any, body: bytes, headers: Mapping[str, str], timeout: Any, way: Mapping[str, Any] | None = None
+    ) -> aiohttp.ClientResponse:
+        if self._config.way_out is not None:
+            return await self._config.way_out.post(url, data=body, headers=headers, timeout=timeout)
+        way = self._way if way is None else way
+        return await self._session().post(
+            url, data=body, headers=headers, timeout=timeout, allow_redirects=False, **way
+        )
+
+    async def _for_credentials(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Ask whoever gives tokens, with the same bounds and the same way out; status and body."""
+        from aiohttp import ClientTimeout
+        from yarl import URL
+
+        timeout = ClientTimeout(total=_TOKEN_SECONDS, connect=self._config.timeouts.connect)
+        goes_by = self._config.proxy if self._config.proxy is not None else _proxy_for(url)
+        way = self._way if goes_by else {}
+        async with await self._send(URL(url, encoded=True), body, headers, timeout, way) as response:
+            return response.status, await _error_body(response)
 
     def _make_timeouts(self) -> tuple[Any, Any]:
         from aiohttp import ClientTimeout
@@ -340,7 +380,7 @@ class HttpEndpoint:
         import aiohttp
 
         where = f"model provider {self._config.provider!r}"
-        words = shorten(str(error) or type(error).__name__, self._config.api_key)
+        words = shorten(str(error) or type(error).__name__, self.hidden)
         limits = self._config.timeouts
         name = self._config.provider
         if isinstance(error, TimeoutError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from secrets import token_hex
 from typing import Any, ClassVar, Final, cast
@@ -43,6 +43,7 @@ from foliot.models.base import (
     lacking,
 )
 from foliot.models.config import GatewayConfig
+from foliot.models.credentials import read_credentials
 from foliot.models.http import HttpEndpoint
 from foliot.models.profiles import provider_facts
 from foliot.models.provider_errors import read_payload, refusal, shorten
@@ -90,13 +91,18 @@ class HttpGateway:
         self._facts = provider_facts(config.provider)
         self.profile = config.profiles(self.FAMILY)
         self._extra = _extra(config)
-        # A name that the endpoint gives survives a new key; what was stamped with the key before still counts.
-        names = [config.text(name) for name in ("account", "organization", "project") if name in self.OPTIONS]
-        named = next(filter(None, names), "")
-        self._account = account_of(base_url, named or config.api_key)
-        self._accounts = {self._account, account_of(base_url, config.api_key)}
         self._noted: set[str] = set()
-        self._endpoint = HttpEndpoint(config, base_url, auth)
+        kind, service = str(self._facts.get("credentials", "")), str(self._facts.get("signed_for", ""))
+        credentials = read_credentials(kind, service, config.api_key, base_url)
+        # A name that the endpoint gives survives a new key; what was stamped with the key before still counts. Keys of
+        # a session change while their account stays: there the address has to do.
+        names = [config.text(name) for name in ("account", "organization", "project") if name in self.OPTIONS]
+        named, key = next(filter(None, names), ""), config.api_key if credentials is None else ""
+        self._account = account_of(base_url, named or key)
+        self._accounts = {self._account, account_of(base_url, key)}
+        if credentials is not None:  # the document itself goes nowhere
+            auth = {name: value for name, value in auth.items() if config.api_key not in value}
+        self._endpoint = HttpEndpoint(config, base_url, auth, credentials)
         # Only where models without proper calls are served: elsewhere the option is a mistake.
         taken = "tool_calls" in self.OPTIONS
         self._reads_text_calls = taken and config.choice("tool_calls", ("native", "text"), "native") == "text"
@@ -291,7 +297,7 @@ class HttpGateway:
             raise ModelRequestError(str(error), provider=provider) from error
 
     @contextmanager
-    def _accounted(self, spent: Spent) -> Iterator[None]:
+    def _accounted(self, spent: Spent) -> Generator[None]:
         """Raise what goes wrong inside as a `ModelError`, with what was used by then."""
         try:
             yield
@@ -398,11 +404,11 @@ class HttpGateway:
     def _explain(self, error: Exception) -> ModelError:
         provider = self.config.provider
         if isinstance(error, ProviderFault):
-            return refusal(read_payload(error.payload), provider=provider, key=self.config.api_key)
+            return refusal(read_payload(error.payload), provider=provider, key=self._endpoint.hidden)
         what = str(error) if isinstance(error, WireError) else f"its answer is not in the format expected: {error}"
         if isinstance(error, RecursionError):
             what = "its answer is nested too deeply to be read"
-        return ModelGarbage(f"model provider {provider!r}: {shorten(what, self.config.api_key)}", provider=provider)
+        return ModelGarbage(f"model provider {provider!r}: {shorten(what, self._endpoint.hidden)}", provider=provider)
 
 
 def _estimated(texts: Sequence[str]) -> Usage:

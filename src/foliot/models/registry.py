@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.models.base import Gateway
 from foliot.models.config import GatewayConfig
+from foliot.models.credentials import found as found_credentials
 from foliot.models.profiles import profile_document, provider_facts, providers_with_files
 
 Factory: TypeAlias = Callable[[GatewayConfig], Gateway]
@@ -39,7 +40,8 @@ class Provider:
     A provider with `takes_model` may be written `name:model` in an endpoint. `key_variables` are where its own tools
     look for the key in the environment, the first that is set: for a model that an agent names as `provider:model`.
     `url_variable` is where they look for another address; `url_path` is what they put behind it. `url_template` is an
-    address with variables of the environment in it, for providers that have one per region or project.
+    address with variables of the environment in it, for providers that have one per region or project. `credentials` is
+    the kind that is taken for a key too (see `credentials.py`).
     """
 
     name: str
@@ -54,6 +56,12 @@ class Provider:
     url_variable: str = ""
     url_path: str = ""
     url_template: str = ""
+    credentials: str = ""
+
+    def key_in(self, environ: Mapping[str, str]) -> str:
+        """The key that the provider's own tools would find in the environment, or in their files; "" for none."""
+        key = next((key for each in self.key_variables if (key := environ.get(each, ""))), "")
+        return key or (found_credentials(self.credentials, environ) if self.credentials else "")
 
     def address_in(self, environ: Mapping[str, str]) -> str:
         """The base URL that the environment names, read as the provider's own SDK reads it; "" when it names none."""
@@ -154,6 +162,7 @@ def _provider(name: str) -> Provider:
         url_variable=facts.get("address_variable", ""),
         url_path=facts.get("address_path", ""),
         url_template=facts.get("address_template", ""),
+        credentials=facts.get("credentials", ""),
     )
 
 
